@@ -1,0 +1,157 @@
+"""The draft phase of a round: one call per drafter in use, each in that drafter's own thread, within a deadline.
+
+A drafter that is missing, late, stale or broken proposes nothing this round: its rows decode plainly. A late call is
+left to end by itself; until it has, its drafter is not asked again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
+
+import numpy as np
+
+from covey.errors import CoveyError, PortError, PortTimeout
+from covey.planner.choice import Choice
+from covey.ports import Clock, Drafter
+from covey.scheduler import Batch, Live
+from covey.types import DraftReply, DraftWork, RowStatus, Rule, Trees
+
+log = logging.getLogger("covey.drafting")
+
+
+class Drafting:
+    """Owns what each drafter has been told (`Live.seen`) and the threads that ask them."""
+
+    def __init__(self, drafters: Mapping[str, Drafter], clock: Clock, deadline: float) -> None:
+        self._drafters = dict(drafters)
+        self._clock = clock
+        self._deadline = deadline
+        self._threads = {name: ThreadPoolExecutor(1, f"draft-{name}") for name in drafters}
+        self._late: dict[str, Future[DraftReply]] = {}
+        self._frees: dict[str, list[int]] = {name: [] for name in drafters}
+        self._epochs = dict.fromkeys(drafters, 0)
+        self._sequence = 0
+        self.failures = dict.fromkeys(drafters, 0)
+
+    def draft(self, batch: Batch, choice: Choice) -> Trees:
+        """Proposals for every row of the batch, empty where none were asked for or to be had."""
+        asked = self._rows_by_drafter(choice)
+        if not asked:
+            return Trees.empty(len(batch.rows))
+        started = self._clock.now()
+        calls = []
+        for name, rows in asked.items():
+            work = self._work(name, [batch.rows[row] for row in rows], rows, choice)
+            calls.append((name, rows, work, self._threads[name].submit(self._drafters[name].draft, work)))
+        proposals: list[tuple[list[int], Trees]] = []
+        for name, rows, work, call in calls:
+            left = self._deadline - (self._clock.now() - started)
+            try:
+                reply = call.result(timeout=max(0.0, left))
+            except FutureTimeout:
+                self._late[name] = call
+                self._failed(name, work, PortTimeout(f"no proposals within {self._deadline:g} s"))
+                continue
+            except (PortError, CoveyError) as error:
+                self._failed(name, work, error)
+                continue
+            self._note(name, [batch.rows[row] for row in rows], reply)
+            proposals.append((rows, reply.trees))
+        return _joined(len(batch.rows), proposals)
+
+    def forget(self, live: Live) -> None:
+        """A request is gone: its tag is freed with the next call to each drafter that knows it."""
+        for name in live.seen:
+            self._frees[name].append(live.key)
+        live.seen.clear()
+
+    def close(self) -> None:
+        for threads in self._threads.values():
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    def _rows_by_drafter(self, choice: Choice) -> dict[str, list[int]]:
+        asked: dict[str, list[int]] = {}
+        for row in np.flatnonzero(choice.depth).tolist():
+            name = choice.drafter[row]
+            late = self._late.get(name)
+            if late is not None and late.done():
+                del self._late[name]
+                late = None
+            if name in self._drafters and late is None:
+                asked.setdefault(name, []).append(row)
+        return asked
+
+    def _work(self, name: str, lives: list[Live], rows: list[int], choice: Choice) -> DraftWork:
+        opens, parts = [], []
+        keep = np.zeros(len(lives), np.int32)
+        for index, live in enumerate(lives):
+            seen = live.seen.get(name)
+            if seen is None:
+                opens.append(live.opening())
+                seen = live.known
+            keep[index] = seen
+            parts.append(live.tokens(seen))
+        frees, self._frees[name] = tuple(self._frees[name]), []
+        self._sequence += 1
+        return DraftWork(
+            tags=np.fromiter((live.key for live in lives), np.int32, len(lives)),
+            keep=keep,
+            offsets=np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int32),
+            tokens=np.concatenate(parts).astype(np.int32),
+            depth=choice.depth[rows],
+            width=choice.width[rows],
+            rounds=np.fromiter((live.rounds for live in lives), np.int32, len(lives)),
+            q_rows=any(live.request.sampling.rule is Rule.REJECTION for live in lives),
+            opens=tuple(opens),
+            frees=frees,
+            sequence=self._sequence,
+            epoch=self._epochs[name],
+        )
+
+    def _note(self, name: str, lives: list[Live], reply: DraftReply) -> None:
+        self._epochs[name] = reply.epoch
+        for live, status, seen in zip(lives, reply.status.tolist(), reply.seen.tolist()):
+            if status == RowStatus.STALE:
+                live.seen.pop(name, None)
+            else:
+                live.seen[name] = seen
+
+    def _failed(self, name: str, work: DraftWork, error: CoveyError) -> None:
+        """Nothing is known of what the drafter holds now: tell it everything again when it is next asked."""
+        self.failures[name] += 1
+        self._frees[name].extend(work.frees)
+        self._epochs[name] = 0
+        log.warning("drafter %s: %s; its rows decode plainly", name, error)
+
+
+def _joined(rows: int, proposals: list[tuple[list[int], Trees]]) -> Trees:
+    """The drafters' trees in the batch's row order."""
+    sizes = np.zeros(rows, np.int32)
+    slices: dict[int, tuple[Trees, int, int]] = {}
+    for indices, trees in proposals:
+        bounds = trees.offsets.tolist()
+        for position, row in enumerate(indices):
+            start, end = bounds[position], bounds[position + 1]
+            if end > start:
+                sizes[row] = end - start
+                slices[row] = (trees, start, end)
+    if not slices:
+        return Trees.empty(rows)
+    ordered = [slices[row] for row in sorted(slices)]
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    has_q = all(trees.q_ids is not None for trees, _, _ in ordered)
+    return Trees(
+        offsets,
+        np.concatenate([trees.tokens[start:end] for trees, start, end in ordered]),
+        np.concatenate([trees.parents[start:end] for trees, start, end in ordered]),
+        np.concatenate([trees.scores[start:end] for trees, start, end in ordered]),
+        np.concatenate([trees.q_ids[start:end] for trees, start, end in ordered if trees.q_ids is not None])
+        if has_q
+        else None,
+        np.concatenate([trees.q_probs[start:end] for trees, start, end in ordered if trees.q_probs is not None])
+        if has_q
+        else None,
+    )

@@ -1,0 +1,139 @@
+"""The block pool: every block is free, kept, or owned by one or more sequences.
+
+    free   never used or forgotten: on the free list
+    kept   owned by nobody, but its contents are known by hash: handed out again to a prompt that starts alike, or
+           evicted, oldest first, when the free list is empty
+    owned  reference count above zero
+
+Knows no tensors and no requests: callers hold the block ids.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from covey.types import Ints
+
+BlockHash = bytes
+
+
+def chain_hashes(
+    tokens: Ints, block_size: int, tenant: str, parent: BlockHash = b"", start: int = 0
+) -> list[BlockHash]:
+    """Hashes of the full blocks of `tokens` from block `start` on. A block's hash covers all tokens before it and the
+    tenant, so equal hashes mean equal KV."""
+    previous = parent or hashlib.blake2b(tenant.encode(), digest_size=16).digest()
+    hashes = []
+    for block in range(start, len(tokens) // block_size):
+        span = np.ascontiguousarray(tokens[block * block_size : (block + 1) * block_size], np.int32)
+        previous = hashlib.blake2b(previous + span.tobytes(), digest_size=16).digest()
+        hashes.append(previous)
+    return hashes
+
+
+class BlockPool:
+    """Owns the reference counts and the hash index of `total` blocks."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self._free = list(range(total - 1, -1, -1))
+        self._owners = np.zeros(total, np.int32)
+        self._hash_of: dict[int, BlockHash] = {}
+        self._block_of: dict[BlockHash, int] = {}
+        self._kept: OrderedDict[int, None] = OrderedDict()
+
+    @property
+    def available(self) -> int:
+        """Blocks that `take` can hand out."""
+        return len(self._free) + len(self._kept)
+
+    @property
+    def kept(self) -> int:
+        return len(self._kept)
+
+    @property
+    def owned(self) -> int:
+        return self.total - self.available
+
+    def find(self, hashes: Sequence[BlockHash]) -> list[int]:
+        """The longest run of known blocks from the first hash on. Does not mutate."""
+        blocks = []
+        for key in hashes:
+            block = self._block_of.get(key)
+            if block is None:
+                break
+            blocks.append(block)
+        return blocks
+
+    def share(self, blocks: Iterable[int]) -> None:
+        """Own blocks that `find` returned, beside their other owners."""
+        for block in blocks:
+            if self._owners[block] == 0:
+                del self._kept[block]
+            self._owners[block] += 1
+
+    def take(self, count: int) -> list[int] | None:
+        """`count` blocks of unknown contents, owned once each; None, and nothing changed, if there are not so many."""
+        if count > self.available:
+            return None
+        blocks = []
+        for _ in range(count):
+            if self._free:
+                block = self._free.pop()
+            else:
+                block, _nothing = self._kept.popitem(last=False)
+                self._forget(block)
+            self._owners[block] = 1
+            blocks.append(block)
+        return blocks
+
+    def release(self, blocks: Iterable[int]) -> None:
+        """Give up one ownership of each block. Later blocks of a chain are evicted before earlier ones."""
+        for block in reversed(list(blocks)):
+            self._owners[block] -= 1
+            if self._owners[block] > 0:
+                continue
+            if block in self._hash_of:
+                self._kept[block] = None
+            else:
+                self._free.append(block)
+
+    def publish(self, block: int, key: BlockHash) -> None:
+        """Make an owned, full block's contents known. Of two blocks with equal contents the first stays known."""
+        if key not in self._block_of and block not in self._hash_of:
+            self._block_of[key] = block
+            self._hash_of[block] = key
+
+    def forget_kept(self) -> None:
+        """Drop everything that nobody owns."""
+        for block in self._kept:
+            self._forget(block)
+            self._free.append(block)
+        self._kept.clear()
+
+    def check(self, owned: Iterable[Sequence[int]] | None = None) -> None:
+        """Raise AssertionError unless every block is free, kept or owned, once; with `owned` (the tables of all
+        sequences) also unless the reference counts are exactly what those tables say."""
+        free, kept = set(self._free), set(self._kept)
+        assert len(free) == len(self._free), "a block is on the free list twice"
+        assert not free & kept, "a block is both free and kept"
+        counted = set(np.flatnonzero(self._owners > 0).tolist())
+        assert not counted & (free | kept), "an owned block is handed out"
+        assert len(free) + len(kept) + len(counted) == self.total, "a block is lost"
+        assert (self._owners >= 0).all(), "a block was released too often"
+        assert kept <= self._hash_of.keys(), "a kept block has no hash"
+        assert not free & self._hash_of.keys(), "a free block has a hash"
+        assert {b: h for h, b in self._block_of.items()} == self._hash_of, "the hash index is not one to one"
+        if owned is not None:
+            expected = np.zeros(self.total, np.int32)
+            for table in owned:
+                np.add.at(expected, np.asarray(table, np.int64), 1)
+            assert (expected == self._owners).all(), "reference counts differ from the tables"
+
+    def _forget(self, block: int) -> None:
+        key = self._hash_of.pop(block)
+        del self._block_of[key]

@@ -1,0 +1,155 @@
+"""One deployment's settings: a TOML file becomes a frozen `Profile`.
+
+Every setting is declared once, below, with its default, its range and what it means; an unknown key, a wrong type or a
+value out of range is a `SettingError` naming file, key and what is allowed. Nothing here knows what settings do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, cast, get_type_hints
+
+from covey.errors import SettingError
+from covey.types import JsonDict
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+T = TypeVar("T")
+
+PROFILE_VARIABLE = "COVEY_PROFILE"
+FOLDER_VARIABLE = "COVEY_TARGET_FOLDER"
+DEFAULT_PROFILE = "demo-cpu"
+
+
+def setting(
+    default: Any, meaning: str, *, low: float | None = None, high: float | None = None, choices: tuple[str, ...] = ()
+) -> Any:
+    """One setting: its default and, as metadata, what `Profile` checks and `covey profiles explain` prints."""
+    limits = {"meaning": meaning, "low": low, "high": high, "choices": choices}
+    return dataclasses.field(default=default, metadata=limits)
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSettings:
+    folder: str = setting("", "Hugging Face folder of the target; empty: the version folder of its model entry")
+    dtype: str = setting("auto", "weights and KV", choices=("auto", "bfloat16", "float16", "float32", "float64"))
+    device: str = setting("auto", "where the target runs", choices=("auto", "cpu", "cuda"))
+    numerics: str = setting("auto", "bit-equal results in any batch", choices=("auto", "invariant", "fast"))
+    threads: int = setting(0, "torch threads of the target; 0: one per core", low=0, high=1024)
+    block_size: int = setting(16, "tokens in a KV block", low=1, high=256)
+    kv_memory_mb: int = setting(256, "memory of the KV pool", low=1, high=1 << 22)
+    kv_blocks: int = setting(0, "blocks in the KV pool; 0: as many as kv_memory_mb holds", low=0, high=1 << 26)
+    prefix_reuse: bool = setting(True, "keep the KV of finished requests for prompts that start alike")
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSettings:
+    max_running: int = setting(64, "requests in one pass at most", low=1, high=4096)
+    max_waiting: int = setting(256, "requests in the queue before new ones are refused", low=1, high=1 << 20)
+    token_budget: int = setting(
+        256, "tokens of one pass: decoding rows, drafts and prefill chunks", low=16, high=1 << 16
+    )
+    growth_tokens: int = setting(
+        64, "tokens reserved for each running request's growth at admission", low=0, high=1 << 16
+    )
+    target_deadline_s: float = setting(120.0, "a pass over the target that takes longer has failed", low=0.1, high=3600)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitSettings:
+    max_tokens: int = setting(256, "max_tokens of a request that names none", low=1, high=1 << 20)
+    stop_words: int = setting(16, "stop words a request may have", low=0, high=1024)
+    stop_word_bytes: int = setting(256, "length of a stop word", low=1, high=65536)
+    bad_words: int = setting(64, "bad words a request may have", low=0, high=4096)
+    prompt_bytes: int = setting(1 << 20, "length of text_input", low=1, high=1 << 30)
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A deployment. Sections are the TOML file's tables."""
+
+    name: str
+    description: str = setting("", "what this deployment is")
+    models: tuple[str, ...] = setting(
+        ("target", "controller", "tokenize", "detokenize", "covey", "covey_unary", "ensemble"), "Triton models to load"
+    )
+    target: TargetSettings = dataclasses.field(default_factory=TargetSettings)
+    scheduler: SchedulerSettings = dataclasses.field(default_factory=SchedulerSettings)
+    limits: LimitSettings = dataclasses.field(default_factory=LimitSettings)
+
+
+def profiles_folder() -> Path:
+    """Where the named profiles are: the repository's own, or what COVEY_PROFILES names."""
+    return Path(os.environ.get("COVEY_PROFILES", Path(__file__).resolve().parents[2] / "profiles"))
+
+
+def find(name_or_path: str) -> Path:
+    """The profile's file: a path as it is, or a name in the profiles folder."""
+    path = Path(name_or_path)
+    if path.suffix != ".toml":
+        path = profiles_folder() / f"{name_or_path}.toml"
+    if not path.is_file():
+        known = ", ".join(sorted(p.stem for p in profiles_folder().glob("*.toml"))) or "none"
+        raise SettingError(f"profile {name_or_path!r} not found at {path}; known profiles: {known}")
+    return path
+
+
+def load(name_or_path: str) -> Profile:
+    """Read and check one profile."""
+    path = find(name_or_path)
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingError(f"{path}: not valid TOML: {error}") from None
+    return _section(Profile, {"name": path.stem, **table}, str(path), "")
+
+
+def from_environment() -> Profile:
+    """The profile that the launcher chose, with the environment's overrides: what every backend starts from."""
+    profile = load(os.environ.get(PROFILE_VARIABLE, DEFAULT_PROFILE))
+    folder = os.environ.get(FOLDER_VARIABLE)
+    if folder:
+        profile = dataclasses.replace(profile, target=dataclasses.replace(profile.target, folder=folder))
+    return profile
+
+
+def _section(kind: type[T], table: JsonDict, where: str, prefix: str) -> T:
+    hints = get_type_hints(kind)
+    fields = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]  # any dataclass type
+    values: JsonDict = {}
+    for key, value in table.items():
+        name = f"{prefix}{key}"
+        if key not in fields:
+            raise SettingError(f"{where}: unknown key {name!r}; allowed here: {', '.join(fields)}")
+        expected = hints[key]
+        if dataclasses.is_dataclass(expected):
+            if not isinstance(value, dict):
+                raise SettingError(f"{where}: {name} must be a table")
+            values[key] = _section(cast("type[Any]", expected), value, where, f"{name}.")
+        else:
+            values[key] = _checked(value, expected, fields[key].metadata, f"{where}: {name}")
+    return kind(**values)
+
+
+def _checked(value: Any, expected: Any, limits: Any, where: str) -> Any:
+    if expected == tuple[str, ...]:
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise SettingError(f"{where}: got {value!r}, allowed: a list of strings")
+        return tuple(value)
+    if expected is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if type(value) is not expected:
+        raise SettingError(f"{where}: got {value!r}, allowed: {expected.__name__}")
+    low, high, choices = limits.get("low"), limits.get("high"), limits.get("choices")
+    if choices and value not in choices:
+        raise SettingError(f"{where}: got {value!r}, allowed: {', '.join(choices)}")
+    if (low is not None and not value >= low) or (high is not None and not value <= high):
+        raise SettingError(f"{where}: got {value!r}, allowed: {low:g} to {high:g}")
+    return value

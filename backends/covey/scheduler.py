@@ -1,0 +1,194 @@
+"""Who runs: admission, priorities, chunked prefill, preemption. Owns every request's progress.
+
+    waiting --admit--> running --finish--> gone
+       ^------preempt-----'
+
+Knows no tensors, no Triton and no drafters; the target owns the blocks, this counts them.
+"""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from covey.errors import Overloaded
+from covey.types import Finish, Ints, Open, Request
+
+
+@dataclass(slots=True, eq=False)
+class Live:
+    """A request and how far it got. Changed by the scheduler and, while a round is in flight, by the engine alone."""
+
+    request: Request
+    output: list[int] = field(default_factory=list)
+    cached: int = 0  # tokens with KV on the target
+    opened: bool = False  # the target knows the tag
+    reused: int = 0
+    rounds: int = 0  # verify rounds
+    drafted: int = 0
+    accepted: int = 0
+    seen: dict[str, int] = field(default_factory=dict)  # drafter -> tokens of this request that it holds
+
+    @property
+    def key(self) -> int:
+        return self.request.key
+
+    @property
+    def known(self) -> int:
+        """Tokens so far, prompt included."""
+        return len(self.request.prompt) + len(self.output)
+
+    @property
+    def room(self) -> int:
+        """Tokens that it may still emit."""
+        return self.request.max_tokens - len(self.output)
+
+    @property
+    def decoding(self) -> bool:
+        """Whether the next pass computes its last known token and so yields a new one."""
+        return self.opened and self.known - self.cached == 1
+
+    def tokens(self, start: int = 0) -> Ints:
+        """Its tokens from `start` on."""
+        prompt = self.request.prompt
+        if start >= len(prompt):
+            return np.asarray(self.output[start - len(prompt) :], np.int32)
+        return np.concatenate([prompt[start:], np.asarray(self.output, np.int32)])
+
+    def opening(self) -> Open:
+        """What a target or drafter must be told that does not know the tag."""
+        request = self.request
+        return Open(self.key, self.tokens(), request.num_prompt, request.sampling, request.tenant, self.rounds)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One round's rows and how many known tokens each may compute; decoding rows come first."""
+
+    rows: list[Live]
+    chunk: Ints
+    opens: tuple[Open, ...]
+    frees: tuple[int, ...]
+    decoding: int  # how many rows will yield a token without a prefill
+
+
+class Scheduler:
+    """Owns the waiting queue and the running set."""
+
+    def __init__(
+        self, *, max_running: int, max_waiting: int, token_budget: int, growth_tokens: int, block_size: int
+    ) -> None:
+        self.max_running = min(max_running, token_budget)
+        self.max_waiting = max_waiting
+        self.token_budget = token_budget
+        self.growth_tokens = growth_tokens
+        self.block_size = block_size
+        self.waiting: list[Live] = []
+        self.running: dict[int, Live] = {}
+        self._frees: list[int] = []
+        self.preemptions = 0
+
+    def submit(self, request: Request) -> None:
+        """Queue a request; raises Overloaded when the queue is full."""
+        if len(self.waiting) >= self.max_waiting:
+            raise Overloaded(f"queue full: {self.max_waiting} requests are waiting; try again later")
+        bisect.insort(self.waiting, Live(request), key=_urgency)
+
+    def find(self, key: int) -> Live | None:
+        """The request by its key, running or waiting. Does not mutate."""
+        return self.running.get(key) or next((live for live in self.waiting if live.key == key), None)
+
+    def finish(self, live: Live) -> None:
+        """Forget a request; the target is told with the next pass."""
+        if self.running.pop(live.key, None) is None:
+            self.waiting.remove(live)
+        self._close(live)
+
+    def preempt(self, live: Live) -> None:
+        """Back to the queue; its tokens are kept and computed again later."""
+        del self.running[live.key]
+        self._close(live)
+        live.cached = 0
+        self.preemptions += 1
+        bisect.insort(self.waiting, live, key=_urgency)
+
+    def least_urgent(self) -> Live:
+        """The running request to preempt first. Does not mutate."""
+        return max(self.running.values(), key=_urgency)
+
+    def reopen(self, live: Live) -> None:
+        """The target lost the tag: tell it everything again with the next pass."""
+        live.opened = False
+        live.cached = 0
+
+    @property
+    def idle(self) -> bool:
+        return not self.running and not self.waiting and not self._frees
+
+    def plan(self, free_blocks: int) -> Batch:
+        """Admit what fits and lay out the next pass: decoding rows first, prefill chunks in what budget is left."""
+        self._admit(free_blocks)
+        rows = [live for live in self.running.values() if live.decoding]
+        decoding = len(rows)
+        chunk = [1] * decoding
+        budget = self.token_budget - decoding
+        opens = []
+        for live in self.running.values():
+            if budget <= 0:
+                break
+            if live.decoding:
+                continue
+            size = min(budget, live.known - live.cached)
+            budget -= size
+            rows.append(live)
+            chunk.append(size)
+            if not live.opened:
+                opens.append(live.opening())
+        frees, self._frees = tuple(self._frees), []
+        return Batch(rows, np.asarray(chunk, np.int32), tuple(opens), frees, decoding)
+
+    def unsent(self, batch: Batch) -> None:
+        """A planned pass did not happen: what it would have freed is still to be freed."""
+        self._frees.extend(batch.frees)
+
+    def _admit(self, free_blocks: int) -> None:
+        if not self.waiting:
+            return
+        spare = free_blocks - sum(self._blocks(live) - self._held(live) for live in self.running.values())
+        while self.waiting and len(self.running) < self.max_running:
+            live = self.waiting[0]
+            needed = self._blocks(live)
+            if needed > spare and self.running:
+                break
+            spare -= needed
+            self.running[live.key] = self.waiting.pop(0)
+
+    def _blocks(self, live: Live) -> int:
+        """Blocks for its tokens and a share of its growth."""
+        return -(-(live.known + min(live.room, self.growth_tokens)) // self.block_size)
+
+    def _held(self, live: Live) -> int:
+        return -(-live.cached // self.block_size)
+
+    def _close(self, live: Live) -> None:
+        if live.opened:
+            self._frees.append(live.key)
+            live.opened = False
+
+
+def _urgency(live: Live) -> tuple[int, float, int]:
+    """Sorts the most urgent first."""
+    return (-live.request.priority, live.request.arrival, live.key)
+
+
+def crop(live: Live, tokens: Ints, is_end: frozenset[int]) -> tuple[Ints, Finish | None]:
+    """What of newly committed tokens a request keeps, and whether it ends with them: an end token is kept as the
+    last, everything past the request's room is dropped."""
+    kept = tokens[: live.room]
+    if is_end:
+        for index, token in enumerate(kept.tolist()):
+            if token in is_end:
+                return kept[: index + 1], Finish.EOS
+    return kept, Finish.LENGTH if len(kept) == live.room else None

@@ -1,0 +1,64 @@
+"""The engine's ports over Triton's BLS: one plain `exec()` per call, never `exec(decoupled=True)`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from covey.errors import PortError, StubDead
+from covey.tritonio import codec
+from covey.types import DrafterInfo, DraftReply, DraftWork, Ints, TargetInfo, TargetReply, TargetWork
+
+
+def call(model: str, message: Ints) -> Ints:
+    """Send one message to another model of this server and wait for its answer."""
+    tensor = pb_utils.Tensor(codec.REQUEST_TENSOR, message)
+    request = pb_utils.InferenceRequest(model_name=model, requested_output_names=[codec.REPLY_TENSOR], inputs=[tensor])
+    response = request.exec()
+    if response.has_error():
+        text = response.error().message()
+        raise StubDead(f"{model}: {text}") if "not healthy" in text else PortError(f"{model}: {text}")
+    reply: Ints = pb_utils.get_output_tensor_by_name(response, codec.REPLY_TENSOR).as_numpy()
+    return reply
+
+
+class BlsTarget:
+    """`covey.ports.Target` in another model of this server."""
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+
+    def info(self) -> TargetInfo:
+        return codec.decode_target_info(call(self.model, codec.pack(codec.INFO_REQUEST)))
+
+    def step(self, work: TargetWork) -> TargetReply:
+        return codec.decode_target_reply(call(self.model, codec.encode_target_work(work)))
+
+
+class BlsDrafter:
+    """`covey.ports.Drafter` in another model of this server."""
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+
+    def info(self) -> DrafterInfo:
+        return codec.decode_drafter_info(call(self.model, codec.pack(codec.INFO_REQUEST)))
+
+    def draft(self, work: DraftWork) -> DraftReply:
+        return codec.decode_draft_reply(call(self.model, codec.encode_draft_work(work)))
+
+
+def serve(requests: list[Any], answer: Any) -> list[Any]:
+    """The other end of `call`: answers each request's message with `answer(message)`; an error becomes the
+    response's error and leaves the model up."""
+    responses = []
+    for request in requests:
+        message = pb_utils.get_input_tensor_by_name(request, codec.REQUEST_TENSOR).as_numpy()
+        try:
+            reply = pb_utils.Tensor(codec.REPLY_TENSOR, answer(message))
+            responses.append(pb_utils.InferenceResponse([reply]))
+        except Exception as error:
+            pb_utils.Logger.log_error(f"{type(error).__name__}: {error}")
+            responses.append(pb_utils.InferenceResponse(error=pb_utils.TritonError(f"{type(error).__name__}: {error}")))
+    return responses

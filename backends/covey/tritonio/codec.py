@@ -1,0 +1,282 @@
+"""Messages between the orchestrator and the models behind it.
+
+A message is one INT32 tensor: [version, kind, number of fields, each field's length in words] and then the fields.
+Wider values are viewed as words; text travels as JSON bytes. One tensor each way keeps a BLS call near its floor.
+The layouts below are the one table of what a message holds.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from covey.errors import PortError
+from covey.types import (
+    DrafterInfo,
+    DraftReply,
+    DraftWork,
+    Floats,
+    Ints,
+    Open,
+    Rule,
+    Sampling,
+    TargetInfo,
+    TargetReply,
+    TargetWork,
+    Trees,
+)
+
+VERSION = 1
+REQUEST_TENSOR = "message"
+REPLY_TENSOR = "reply"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A message's kind and its fields in order: name to numpy type."""
+
+    kind: int
+    fields: dict[str, str]
+
+
+_TREES = {
+    "tree_offsets": "i4",
+    "tree_tokens": "i4",
+    "tree_parents": "i4",
+    "tree_scores": "f4",
+    "q_ids": "i4",
+    "q_probs": "f4",
+}
+_OPENS = {"open_settings": "u1", "open_offsets": "i4", "open_tokens": "i4", "frees": "i4"}
+
+INFO_REQUEST = Layout(1, {})
+INFO_REPLY = Layout(2, {"info": "u1"})
+TARGET_WORK = Layout(3, {"head": "i8", "tags": "i4", "base": "i4", "chunk": "i4", **_TREES, **_OPENS})
+TARGET_REPLY = Layout(
+    4,
+    {
+        "head": "i8",
+        "seconds": "f8",
+        "status": "i4",
+        "cached": "i4",
+        "reused": "i4",
+        "accepted": "i4",
+        "offsets": "i4",
+        "tokens": "i4",
+        "logprobs": "f4",
+        "alignment": "f4",
+    },
+)
+DRAFT_WORK = Layout(
+    5,
+    {
+        "head": "i8",
+        "tags": "i4",
+        "keep": "i4",
+        "offsets": "i4",
+        "tokens": "i4",
+        "depth": "i4",
+        "width": "i4",
+        "rounds": "i4",
+        **_OPENS,
+    },
+)
+DRAFT_REPLY = Layout(6, {"head": "i8", "seconds": "f8", "status": "i4", "seen": "i4", **_TREES})
+
+_NOTHING = np.zeros(0, np.int32)
+
+
+def pack(layout: Layout, **values: Any) -> Ints:
+    """The message's words. Every field of the layout must be given; None is an empty field."""
+    words = []
+    for name, kind in layout.fields.items():
+        value = values.pop(name)
+        if value is None:
+            words.append(_NOTHING)
+        elif kind == "u1":
+            text = json.dumps(value, separators=(",", ":")).encode()
+            words.append(np.frombuffer(text + b" " * (-len(text) % 4), np.int32))
+        else:
+            words.append(np.ascontiguousarray(value, kind).reshape(-1).view(np.int32))
+    assert not values, f"not in the layout: {sorted(values)}"
+    head = np.array([VERSION, layout.kind, len(words), *map(len, words)], np.int32)
+    return np.concatenate([head, *words])
+
+
+def kind_of(message: Ints) -> int:
+    """The message's kind; raises PortError for a message of another version."""
+    if len(message) < 3 or message[0] != VERSION:
+        raise PortError(f"message of version {message[0] if len(message) else 'none'}, this side speaks {VERSION}")
+    return int(message[1])
+
+
+def unpack(layout: Layout, message: Ints) -> dict[str, Any]:
+    """The fields by name, as views of the message; JSON fields as values, empty ones as None."""
+    if kind_of(message) != layout.kind or message[2] != len(layout.fields):
+        raise PortError(f"message of kind {message[1]} with {message[2]} fields where kind {layout.kind} is due")
+    fields: dict[str, Any] = {}
+    start = 3 + len(layout.fields)
+    for (name, kind), size in zip(layout.fields.items(), message[3:start].tolist(), strict=True):
+        span = message[start : start + size]
+        start += size
+        if kind == "u1":
+            fields[name] = json.loads(span.tobytes()) if size else None
+        elif kind in ("i8", "f8"):
+            fields[name] = np.frombuffer(span.tobytes(), kind)  # eight-byte values need not be aligned in the message
+        else:
+            fields[name] = span.view(kind)
+    return fields
+
+
+def encode_target_work(work: TargetWork) -> Ints:
+    return pack(
+        TARGET_WORK,
+        head=[work.sequence, work.epoch],
+        tags=work.tags,
+        base=work.base,
+        chunk=work.chunk,
+        **_trees_out(work.trees),
+        **_opens_out(work.opens, work.frees),
+    )
+
+
+def decode_target_work(message: Ints) -> TargetWork:
+    fields = unpack(TARGET_WORK, message)
+    sequence, epoch = fields["head"].tolist()
+    opens, frees = _opens_in(fields)
+    return TargetWork(fields["tags"], fields["base"], fields["chunk"], _trees_in(fields), opens, frees, sequence, epoch)
+
+
+def encode_target_reply(reply: TargetReply) -> Ints:
+    return pack(
+        TARGET_REPLY,
+        head=[reply.free_blocks, reply.total_blocks, reply.epoch],
+        seconds=[reply.seconds],
+        status=reply.status,
+        cached=reply.cached,
+        reused=reply.reused,
+        accepted=reply.accepted,
+        offsets=reply.offsets,
+        tokens=reply.tokens,
+        logprobs=reply.logprobs,
+        alignment=reply.alignment,
+    )
+
+
+def decode_target_reply(message: Ints) -> TargetReply:
+    fields = unpack(TARGET_REPLY, message)
+    free_blocks, total_blocks, epoch = fields.pop("head").tolist()
+    seconds = float(fields.pop("seconds")[0])
+    return TargetReply(free_blocks=free_blocks, total_blocks=total_blocks, epoch=epoch, seconds=seconds, **fields)
+
+
+def encode_draft_work(work: DraftWork) -> Ints:
+    return pack(
+        DRAFT_WORK,
+        head=[work.sequence, work.epoch, int(work.q_rows)],
+        tags=work.tags,
+        keep=work.keep,
+        offsets=work.offsets,
+        tokens=work.tokens,
+        depth=work.depth,
+        width=work.width,
+        rounds=work.rounds,
+        **_opens_out(work.opens, work.frees),
+    )
+
+
+def decode_draft_work(message: Ints) -> DraftWork:
+    fields = unpack(DRAFT_WORK, message)
+    sequence, epoch, q_rows = fields.pop("head").tolist()
+    opens, frees = _opens_in(fields)
+    for name in _OPENS:
+        del fields[name]
+    return DraftWork(**fields, q_rows=bool(q_rows), opens=opens, frees=frees, sequence=sequence, epoch=epoch)
+
+
+def encode_draft_reply(reply: DraftReply) -> Ints:
+    return pack(
+        DRAFT_REPLY,
+        head=[reply.epoch],
+        seconds=[reply.catch_up_seconds, reply.draft_seconds],
+        status=reply.status,
+        seen=reply.seen,
+        **_trees_out(reply.trees),
+    )
+
+
+def decode_draft_reply(message: Ints) -> DraftReply:
+    fields = unpack(DRAFT_REPLY, message)
+    catch_up, draft = fields["seconds"].tolist()
+    return DraftReply(fields["status"], fields["seen"], _trees_in(fields), int(fields["head"][0]), catch_up, draft)
+
+
+def encode_info(info: TargetInfo | DrafterInfo) -> Ints:
+    return pack(INFO_REPLY, info=asdict(info))
+
+
+def decode_target_info(message: Ints) -> TargetInfo:
+    info = unpack(INFO_REPLY, message)["info"]
+    return TargetInfo(**{**info, "end_ids": tuple(info["end_ids"])})
+
+
+def decode_drafter_info(message: Ints) -> DrafterInfo:
+    return DrafterInfo(**unpack(INFO_REPLY, message)["info"])
+
+
+def _trees_out(trees: Trees) -> dict[str, Ints | Floats | None]:
+    return {
+        "tree_offsets": trees.offsets,
+        "tree_tokens": trees.tokens,
+        "tree_parents": trees.parents,
+        "tree_scores": trees.scores,
+        "q_ids": trees.q_ids,
+        "q_probs": trees.q_probs,
+    }
+
+
+def _trees_in(fields: dict[str, Any]) -> Trees:
+    tokens = fields["tree_tokens"]
+    q_ids = q_probs = None
+    if len(tokens) and len(fields["q_ids"]):
+        q_ids = fields["q_ids"].reshape(len(tokens), -1)
+        q_probs = fields["q_probs"].reshape(len(tokens), -1)
+    return Trees(fields["tree_offsets"], tokens, fields["tree_parents"], fields["tree_scores"], q_ids, q_probs)
+
+
+def _opens_out(opens: tuple[Open, ...], frees: tuple[int, ...]) -> dict[str, Any]:
+    if not opens:
+        return {"open_settings": None, "open_offsets": None, "open_tokens": None, "frees": np.asarray(frees, np.int32)}
+    settings = [
+        {
+            "tag": item.tag,
+            "num_prompt": item.num_prompt,
+            "tenant": item.tenant,
+            "rounds": item.rounds,
+            "sampling": asdict(item.sampling),
+        }
+        for item in opens
+    ]
+    lengths = [len(item.tokens) for item in opens]
+    return {
+        "open_settings": settings,
+        "open_offsets": np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
+        "open_tokens": np.concatenate([item.tokens for item in opens]),
+        "frees": np.asarray(frees, np.int32),
+    }
+
+
+def _opens_in(fields: dict[str, Any]) -> tuple[tuple[Open, ...], tuple[int, ...]]:
+    opens = []
+    offsets, tokens = fields["open_offsets"], fields["open_tokens"]
+    for index, item in enumerate(fields["open_settings"] or ()):
+        sampling = item["sampling"]
+        sampling["end_ids"] = tuple(sampling["end_ids"])
+        sampling["bad_words"] = tuple(tuple(word) for word in sampling["bad_words"])
+        sampling["rule"] = Rule(sampling["rule"])
+        span = np.array(tokens[offsets[index] : offsets[index + 1]], np.int32)
+        opens.append(Open(item["tag"], span, item["num_prompt"], Sampling(**sampling), item["tenant"], item["rounds"]))
+    return tuple(opens), tuple(fields["frees"].tolist())

@@ -1,0 +1,249 @@
+"""The values that travel between engine, planner, scheduler and ports.
+
+Everything here is frozen or a plain array; nothing here knows torch or Triton. Ragged values are packed: row r of a
+batch owns `values[offsets[r]:offsets[r + 1]]`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float32]
+
+NO_INTS: Ints = np.zeros(0, np.int32)
+NO_FLOATS: Floats = np.zeros(0, np.float32)
+
+
+class Rule(str, Enum):
+    """How drafts are verified; see `covey.verify`."""
+
+    COUPLED = "coupled"
+    REJECTION = "rejection"
+
+
+class RowStatus(IntEnum):
+    """What became of one row of a message."""
+
+    OK = 0
+    NO_BLOCKS = 1  # the pool is exhausted: nothing of this row was done
+    STALE = 2  # the tag is unknown here: open it again with all its tokens
+    SKIPPED = 3  # a drafter had no budget left for this row's catch-up; nothing was proposed
+
+
+class Finish(str, Enum):
+    """Why a request ended."""
+
+    EOS = "eos"
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How a request's next token is drawn. Temperature 0 is greedy. Penalties are those of Hugging Face (repetition,
+    over prompt and output) and of OpenAI (presence and frequency, over output alone)."""
+
+    temperature: float = 0.0
+    top_k: int = 0  # 0: no limit
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    min_tokens: int = 0  # no end token before so many tokens of output
+    end_ids: tuple[int, ...] = ()  # tokens that end a request
+    bad_words: tuple[tuple[int, ...], ...] = ()  # token sequences never completed
+    seed: int = 0  # unsigned, 64 bits
+    logprobs: bool = False
+    rule: Rule = Rule.COUPLED
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0.0
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether a draw depends on more than its logits: on the tokens before it."""
+        return (
+            self.repetition_penalty != 1.0
+            or self.presence_penalty != 0.0
+            or self.frequency_penalty != 0.0
+            or self.min_tokens > 0
+            or bool(self.bad_words)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A tag's first appearance on a target or drafter: all its tokens so far and how to draw from them."""
+
+    tag: int
+    tokens: Ints  # prompt, then whatever was generated before (a replay after preemption or restart)
+    num_prompt: int  # how many of `tokens` are the prompt; penalties and min_tokens need it
+    sampling: Sampling
+    tenant: str = ""  # salts the prefix hashes: tenants never share blocks
+    rounds: int = 0  # verify rounds this request has had; keys the rejection rule's random streams
+
+
+@dataclass(frozen=True, slots=True)
+class Trees:
+    """One candidate tree per row, packed. `parents` index within the row's own tree, -1 being the root (the row's
+    last committed token, not a node); a parent comes before its children. `scores` are log path probabilities
+    under the drafter. `q_ids` and `q_probs` (node by K) are the sparse distribution each node was proposed from."""
+
+    offsets: Ints
+    tokens: Ints
+    parents: Ints
+    scores: Floats = field(default_factory=lambda: NO_FLOATS)
+    q_ids: Ints | None = None
+    q_probs: Floats | None = None
+
+    @classmethod
+    def empty(cls, rows: int) -> Trees:
+        return cls(np.zeros(rows + 1, np.int32), NO_INTS, NO_INTS)
+
+    @property
+    def rows(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def sizes(self) -> Ints:
+        return np.diff(self.offsets).astype(np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class TargetWork:
+    """One pass over the target. Row r belongs to `tags[r]`; it computes at most `chunk[r]` known tokens that have no
+    KV yet and, where that reaches the last known token, verifies its tree and commits at least one new token."""
+
+    tags: Ints
+    base: Ints  # known tokens (prompt and committed) as the sender sees it: a mismatch answers STALE
+    chunk: Ints
+    trees: Trees
+    opens: tuple[Open, ...] = ()
+    frees: tuple[int, ...] = ()
+    sequence: int = 0  # a replay of the last sequence number gets the stored answer
+    epoch: int = 0  # the incarnation of the target that the sender knows; 0 before the first answer
+
+
+@dataclass(frozen=True, slots=True)
+class TargetReply:
+    """What one pass committed: `tokens[offsets[r]:offsets[r + 1]]` for row r, of which the first `accepted[r]` were
+    drafted. `cached[r]` is how many tokens of the row have KV now, `reused[r]` how many of those a prefix hit gave."""
+
+    status: Ints
+    cached: Ints
+    reused: Ints
+    accepted: Ints
+    offsets: Ints
+    tokens: Ints
+    logprobs: Floats  # aligned with tokens; log-probabilities of the model itself, before penalties and temperature
+    free_blocks: int
+    total_blocks: int
+    epoch: int
+    seconds: float  # inside the pass, on the target's side
+    alignment: Floats = field(default_factory=lambda: NO_FLOATS)  # 1 - TV(p, q) per tree node where q was shipped
+
+
+@dataclass(frozen=True, slots=True)
+class DraftWork:
+    """One call to a drafter: bring each tag up to its request's tokens, then propose. Row r keeps the first `keep[r]`
+    tokens of what the drafter has seen of the tag and appends `tokens[offsets[r]:offsets[r + 1]]`."""
+
+    tags: Ints
+    keep: Ints
+    offsets: Ints
+    tokens: Ints
+    depth: Ints  # per row; 0 only catches up
+    width: Ints
+    rounds: Ints  # per row: verify rounds so far (rejection rule's streams)
+    q_rows: bool = False  # ship the sparse distributions the nodes were proposed from
+    opens: tuple[Open, ...] = ()  # Open.tokens are appended to an empty history; the row's own tokens follow
+    frees: tuple[int, ...] = ()
+    sequence: int = 0
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DraftReply:
+    """Proposals, row by row; a row that is not OK proposed nothing. `seen[r]` is how many tokens the drafter holds."""
+
+    status: Ints
+    seen: Ints
+    trees: Trees
+    epoch: int
+    catch_up_seconds: float
+    draft_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TargetInfo:
+    """What an orchestrator must know about its target before the first request."""
+
+    model: str
+    vocab_size: int
+    max_positions: int
+    block_size: int
+    total_blocks: int
+    end_ids: tuple[int, ...]
+    numerics: str  # "invariant": a row's logits are the same bits in any batch; or "fast"
+    dtype: str
+    device: str
+    epoch: int
+    folder: str  # where the tokenizer is
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterInfo:
+    """What an orchestrator must know about a drafter before it is asked."""
+
+    model: str
+    vocab_size: int
+    max_positions: int
+    epoch: int
+    resident_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One generation, validated. `key` is the orchestrator's own id and the tag on target and drafters."""
+
+    key: int
+    prompt: Ints
+    max_tokens: int
+    sampling: Sampling
+    num_prompt: int
+    priority: int = 0  # higher goes first
+    tenant: str = ""
+    slo_class: str = ""
+    slo_tpot_ms: float = 0.0
+    slo_ttft_ms: float = 0.0
+    speculation: str = "auto"  # auto, off, fixed:k
+    drafter: str = ""  # "": the planner chooses
+    arrival: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What one round brought one request. `finish` is set on the last one; an error has `error` too."""
+
+    key: int
+    tokens: Ints
+    logprobs: Floats
+    finish: Finish | None = None
+    error: Exception | None = None
+    drafted: int = 0  # totals of the request so far
+    accepted: int = 0
+    reused: int = 0
+    rounds: int = 0
+
+
+JsonDict = dict[str, Any]
