@@ -1,0 +1,1 @@
+"""Everything that needs torch: models, caches, drawing tokens, drafters."""

@@ -1,0 +1,247 @@
+"""The one implementation of the noise that decides every draw, and the race that it decides.
+
+Noise is a function of (seed, position, round, purpose, token) and of nothing else. Keys are derived on the host in 64
+bits, tokens are hashed in wrapping 32-bit integer arithmetic on the logits' own device, and the logarithms of what is
+left are taken on the host in float64 with single-rounding additions, multiplications and divisions alone: the noise has
+the same bits on every device, with any number of threads and beside any other row.
+
+A token's noise is Gumbel's, -log(-log(1 - v)) with v = (h + 0.5) / 2^31 and h its 31-bit hash, so it lies within
+(-3.1, 22.2): a token less likely than about 2^-32 of the best is never drawn. The token with the largest
+logit / temperature + noise wins, the lowest id among equals. This module knows nothing of settings or requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+Words = npt.NDArray[np.uint64]
+Index = npt.NDArray[np.int64]
+Reals = npt.NDArray[np.float64]
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_SECOND = np.uint64(0xD1B54A32D192ED03)
+_HASH_BITS = 31
+_CHUNK_ELEMENTS = 1 << 16  # hash, scratch and logits of a chunk fit a core's second-level cache
+_LOG2_E = 1.4426950408889634
+_LN_2 = 0.6931471805599453
+_SLACK = 4096.0  # of 2^23 per octave: far above what float32 loses in the bound, far below what would cost survivors
+_STEEPEST = 1e30  # tiny temperatures: a flatter bound keeps more tokens, never fewer
+
+
+class Purpose(IntEnum):
+    """What a stream of noise is for; streams of different purposes are independent."""
+
+    COUPLED = 0
+    DRAFT = 1
+    ACCEPT = 2
+    RESIDUAL = 3
+    BONUS = 4
+
+
+def _scramble(words: Words) -> Words:
+    """splitmix64's finaliser."""
+    words = words ^ (words >> np.uint64(30))
+    words *= np.uint64(0xBF58476D1CE4E5B9)
+    words ^= words >> np.uint64(27)
+    words *= np.uint64(0x94D049BB133111EB)
+    words ^= words >> np.uint64(31)
+    return words
+
+
+def seed_words(seeds: Words) -> Words:
+    """Spread seeds, which are often small and adjacent, over 64 bits. `keys` wants them spread."""
+    return _scramble(np.asarray(seeds, np.uint64) + _GOLDEN)
+
+
+def keys(
+    spread: Words, positions: npt.NDArray[np.int64], purpose: Purpose, rounds: npt.NDArray[np.int64] | None = None
+) -> Words:
+    """One key per row. `positions` below 2^32, `rounds` below 2^24: a counter never repeats within a seed."""
+    counter = positions.astype(np.uint64)
+    if rounds is not None:
+        counter |= rounds.astype(np.uint64) << np.uint64(32)
+    if purpose:
+        counter |= np.uint64(purpose << 56)
+    counter *= _GOLDEN
+    counter += spread
+    return _scramble(counter)
+
+
+def uniforms(row_keys: Words) -> Reals:
+    """One uniform in [0, 1) per key."""
+    return (row_keys >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+@lru_cache(maxsize=8)
+def _token_words(vocab: int, device: torch.device) -> Tensor:
+    ids = np.arange(vocab, dtype=np.uint32)
+    ids ^= ids >> np.uint32(16)
+    ids *= np.uint32(0x7FEB352D)
+    ids ^= ids >> np.uint32(15)
+    ids *= np.uint32(0x846CA68B)
+    ids ^= ids >> np.uint32(16)
+    return torch.from_numpy(ids.view(np.int32)).to(device)
+
+
+def _row_words(row_keys: Words, device: torch.device) -> Tensor:
+    """Three 32-bit words per key, the last two odd, as [3, rows, 1]."""
+    second = _scramble(row_keys + _SECOND)
+    words = np.empty((3, len(row_keys), 1), np.uint32)
+    words[0, :, 0] = row_keys
+    words[1, :, 0] = row_keys >> np.uint64(32)
+    words[2, :, 0] = second
+    words[1:] |= np.uint32(1)
+    return torch.from_numpy(words.view(np.int32)).to(device)
+
+
+def _hash(tokens: Tensor, words: Tensor, out: Tensor, scratch: Tensor) -> None:
+    """31 uniform bits per row and token, into `out`. The shift is arithmetic and so merges each value with its
+    complement: 31 of the 32 bits are left, which odd multiplication keeps uniform and the mask selects."""
+    torch.bitwise_xor(tokens, words[0], out=out)
+    out.mul_(words[1])
+    torch.bitwise_right_shift(out, 15, out=scratch)
+    out.bitwise_xor_(scratch)
+    out.mul_(words[2])
+    out.bitwise_and_(0x7FFFFFFF)
+
+
+def token_hashes(row_keys: Words, tokens: Index) -> npt.NDArray[np.int32]:
+    """Hash of one token per key."""
+    table = _token_words(1 << int(tokens.max(initial=1)).bit_length(), torch.device("cpu"))
+    words = table[torch.from_numpy(tokens)].unsqueeze(1)
+    out = torch.empty_like(words)
+    _hash(words, _row_words(row_keys, out.device), out, torch.empty_like(out))
+    return out.squeeze(1).numpy()
+
+
+def _log(values: Reals) -> Reals:
+    """Natural logarithm to 1e-11 of its value, from correctly rounded operations only."""
+    mantissa, exponent = np.frexp(values)
+    low = mantissa < 0.7071067811865476
+    mantissa *= 1.0 + low
+    s = (mantissa - 1.0) / (mantissa + 1.0)
+    z = s * s
+    series = z * (2.0 / 13.0)
+    for denominator in (11.0, 9.0, 7.0, 5.0, 3.0):
+        series += 2.0 / denominator
+        series *= z
+    series += 2.0
+    series *= s
+    series += (exponent - low) * _LN_2
+    return series
+
+
+def gumbel(hashes: npt.NDArray[np.int32]) -> Reals:
+    """The noise of tokens with these hashes."""
+    survival = (hashes + 0.5) * -(2.0**-_HASH_BITS)
+    survival += 1.0
+    return -_log(-_log(survival))
+
+
+@dataclass(frozen=True, slots=True)
+class Entrants:
+    """The tokens of a race that can win, ordered by row, then id. `values` are their logits."""
+
+    rows: Index
+    tokens: Index
+    values: Reals
+    scores: Reals
+
+
+def best_tokens(logits: Tensor) -> tuple[Index, Reals]:
+    """Each row's largest logit, the lowest id among equals, and its value; NaN where the row has a NaN."""
+    if logits.device.type == "cpu":
+        array = logits.numpy()  # numpy's argmax is vectorised and keeps the first, torch's is neither fast nor sure
+        best = array.argmax(axis=1)
+        return best, array[np.arange(len(best)), best].astype(np.float64)
+    index = logits.argmax(dim=1)
+    found = torch.stack((index.double(), logits.gather(1, index.unsqueeze(1)).squeeze(1).double())).cpu().numpy()
+    return found[0].astype(np.int64), found[1]
+
+
+def race(
+    logits: Tensor, best: Index, best_values: Reals, temperatures: Reals, row_keys: Words, prune: bool = True
+) -> Entrants:
+    """Everything that could win the race of each row. A row's most likely token `best` is always among them, and so
+    is every token whose score is not below that token's.
+
+    A token's noise g is at most -log(v), so to reach the best token's score it needs log2(v) <= (x - x_best - g_best)
+    * log2(e). log2(v) is bounded from below by v's float32 bit pattern read as a number, so that the dense part has
+    no logarithm at all. `prune` False keeps every token with a finite logit.
+    """
+    rows, vocab = logits.shape
+    device = logits.device
+    table = _token_words(vocab, device)
+    words = _row_words(row_keys, device)
+    slopes, bounds = _bounds(best, temperatures, row_keys, prune)
+    per_row = torch.from_numpy(np.stack((best_values, slopes, bounds))).unsqueeze(2).to(device)
+    centres, per_row = per_row[0].to(logits.dtype), per_row.float()
+    found = []
+    for start, stop in _chunks(rows, vocab, device):
+        part = logits[start:stop]
+        hashes = torch.empty(part.shape, dtype=torch.int32, device=device)
+        scratch = torch.empty_like(hashes)
+        _hash(table, words[:, start:stop], hashes, scratch)
+        octaves = scratch.view(torch.float32)
+        octaves.copy_(hashes)
+        octaves.copy_(scratch)
+        limits = (part - centres[start:stop]).float()
+        limits *= per_row[1, start:stop]
+        limits += per_row[2, start:stop]
+        picked = where_true(octaves <= limits)
+        found.append((picked + start * vocab, take(hashes, picked), take(part, picked)))
+    flat, hashed, values = (np.concatenate(column) for column in zip(*found, strict=True))
+    row_of, token = np.divmod(flat, vocab)
+    values = values.astype(np.float64)
+    scores = gumbel(hashed)
+    scores += (values - best_values[row_of]) / temperatures[row_of]
+    return Entrants(row_of, token, values, scores)
+
+
+def _bounds(best: Index, temperatures: Reals, row_keys: Words, prune: bool) -> tuple[Reals, Reals]:
+    octave = 2.0**23
+    if not prune:
+        return np.zeros(len(best)), np.full(len(best), 1e30)
+    v = (token_hashes(row_keys, best) + 0.5) * 2.0**-_HASH_BITS
+    reach = np.log(-np.log1p(-v)) * _LOG2_E  # the slack covers this logarithm's last bits too
+    slopes = np.minimum(octave * _LOG2_E / temperatures, _STEEPEST)
+    return slopes, (reach + (127.0 + _HASH_BITS)) * octave + _SLACK
+
+
+def _chunks(rows: int, vocab: int, device: torch.device) -> Iterator[tuple[int, int]]:
+    step = max(1, _CHUNK_ELEMENTS // vocab) if device.type == "cpu" else max(1, rows)
+    for start in range(0, rows, step):
+        yield start, min(start + step, rows)
+
+
+def where_true(mask: Tensor) -> Index:
+    if mask.device.type == "cpu":
+        return np.flatnonzero(mask.numpy())
+    return mask.flatten().nonzero().squeeze(1).cpu().numpy()
+
+
+def take(source: Tensor, flat: Index) -> npt.NDArray[Any]:
+    if source.device.type == "cpu":
+        taken: npt.NDArray[Any] = source.numpy().reshape(-1)[flat]
+        return taken
+    return source.flatten()[torch.from_numpy(flat).to(source.device)].cpu().numpy()
+
+
+def winners(entrants: Entrants, rows: int, alive: npt.NDArray[np.bool_] | None = None) -> Index:
+    """Position in `entrants` of each row's best score, the lowest id among equals; -1 for a row without any."""
+    scores = entrants.scores if alive is None else np.where(alive, entrants.scores, -np.inf)
+    top = np.full(rows, -np.inf)
+    np.maximum.at(top, entrants.rows, scores)
+    leading = np.flatnonzero((scores == top[entrants.rows]) & (scores > -np.inf))[::-1]
+    won = np.full(rows, -1, np.int64)
+    won[entrants.rows[leading]] = leading  # the last assignment, hence the lowest id, stays
+    return won
