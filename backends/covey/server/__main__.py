@@ -1,0 +1,68 @@
+"""`python -m covey.server`: serve until told to stop. Exit status: 0 stopped, 1 died, 2 could not start."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from types import FrameType
+
+from rich.console import Console
+
+from covey.errors import SettingError
+from covey.server.errors import ServerDied
+from covey.server.options import parse
+from covey.server.process import Server
+from covey.server.progress import LoadProgress, ready_message
+
+STOPPED, DIED, NOT_STARTED = 0, 1, 2
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one server in the foreground."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+    progress = LoadProgress(Console(stderr=True))
+    server = Server(parse(arguments), progress)
+    try:
+        with progress:
+            server.start()
+    except SettingError as error:
+        print(f"covey: cannot start: {error}", file=sys.stderr)
+        return NOT_STARTED
+    except KeyboardInterrupt:
+        print("covey: stopped while loading", file=sys.stderr)
+        return NOT_STARTED
+    if server.swept:
+        print(f"removed {len(server.swept)} shared memory regions of servers that were killed", file=sys.stderr)
+    print(ready_message(server.options, str(server.log_file)), flush=True)
+    return _serve(server)
+
+
+def _serve(server: Server) -> int:
+    try:
+        while True:
+            server.check()
+            time.sleep(0.5)
+    except ServerDied as error:
+        print(f"covey: {error}", file=sys.stderr)
+        server.kill()
+        return DIED
+    except KeyboardInterrupt:
+        pass
+    try:
+        print("draining: requests in flight may end; Ctrl-C again stops at once", file=sys.stderr, flush=True)
+        if not server.stop():
+            print(f"stopped with requests in flight after {server.options.drain_seconds:.0f} s", file=sys.stderr)
+    except KeyboardInterrupt:
+        server.kill()
+    return STOPPED
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

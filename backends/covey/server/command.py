@@ -1,0 +1,68 @@
+"""The command line and the environment of one tritonserver."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from covey.server.installation import Installation
+from covey.server.options import Options
+
+ADMIN_HEADER = "admin-key"
+RESTRICTED = "model-repository,model-config,shared-memory,statistics,trace,logging"
+# One setting for all: release 24.10 gives every python-based backend the settings of the backend named "python".
+BACKEND_SETTINGS = {
+    "stub-timeout-seconds": "300",
+    "thread-pool-size": "128",  # shared by BLS calls in flight and sends; the default of 32 delays sends by 0.2 s
+}
+# Idle OpenMP threads must sleep: several processes share the cores, and a spinning one steals another's.
+PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
+
+
+def command(
+    options: Options, installation: Installation, backend_directory: Path, models: tuple[str, ...], region_prefix: str
+) -> list[str]:
+    """What to execute."""
+    settings = BACKEND_SETTINGS | {"shm-region-prefix-name": region_prefix}
+    words = [
+        str(installation.binary),
+        f"--model-repository={options.repository_folder()}",
+        f"--backend-directory={backend_directory}",
+        "--model-control-mode=explicit",
+        "--disable-auto-complete-config",
+        f"--http-address={options.host}",
+        f"--http-port={options.http_port}",
+        f"--grpc-address={options.host}",
+        f"--grpc-port={options.grpc_port}",
+        f"--metrics-address={options.host}",
+        f"--metrics-port={options.metrics_port}",
+        f"--exit-timeout-secs={max(1, int(options.stop_seconds))}",
+        f"--log-verbose={options.verbose}",
+    ]
+    words += [f"--backend-config=python,{key}={value}" for key, value in settings.items()]
+    words += [f"--load-model={model}" for model in models]
+    if options.admin_secret:
+        words += [
+            f"--http-restricted-api={RESTRICTED}:{ADMIN_HEADER}={options.admin_secret}",
+            f"--grpc-restricted-protocol={RESTRICTED}:{ADMIN_HEADER}={options.admin_secret}",
+        ]
+    return [*words, *options.extra]
+
+
+def environment(options: Options, installation: Installation) -> dict[str, str]:
+    """Ours, with what the stubs need to find this interpreter and its packages."""
+    values = dict(os.environ)
+    for key, value in PASSIVE.items():
+        values.setdefault(key, value)
+    libraries = [str(folder) for folder in installation.libraries]
+    values["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [*libraries, values.get("LD_LIBRARY_PATH")]))
+    values["PATH"] = os.pathsep.join(filter(None, [str(Path(sys.executable).parent), values.get("PATH")]))
+    if sys.prefix != sys.base_prefix:
+        values["VIRTUAL_ENV"] = sys.prefix
+    values["PYTHONUNBUFFERED"] = "1"  # what a stub prints before it dies is in the log
+    profile = Path(options.profile)
+    values["COVEY_PROFILE"] = str(profile.resolve()) if profile.is_file() else options.profile
+    if options.model:
+        values["COVEY_TARGET_FOLDER"] = str(Path(options.model).resolve())
+    return values | dict(options.environment)

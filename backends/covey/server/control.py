@@ -1,0 +1,58 @@
+"""The few HTTP calls a launcher makes to its server: readiness, repository index, unload."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from covey.errors import CoveyError
+from covey.server.command import ADMIN_HEADER
+
+
+class ControlError(CoveyError):
+    """The server refused a control call or could not be asked."""
+
+
+@dataclass(frozen=True)
+class Control:
+    """Model control of the server at `host:port`."""
+
+    host: str
+    port: int
+    secret: str = ""
+    seconds: float = 5.0
+
+    def ready(self) -> bool:
+        """Whether the server answers and every loaded model is ready; False also when nobody answers."""
+        try:
+            return self._call("GET", "/v2/health/ready")[0] == 200
+        except ControlError:
+            return False
+
+    def states(self) -> dict[str, str]:
+        """Model -> READY, LOADING, UNLOADING, UNAVAILABLE; "" for one that was never loaded."""
+        rows: list[dict[str, Any]] = self._checked("POST", "/v2/repository/index")
+        return {str(row["name"]): str(row.get("state", "")) for row in rows}
+
+    def unload(self, model: str) -> None:
+        """Ask for it; returns before requests in flight have ended."""
+        self._checked("POST", f"/v2/repository/models/{model}/unload")
+
+    def _checked(self, method: str, path: str) -> Any:
+        status, body = self._call(method, path)
+        if status != 200:
+            raise ControlError(f"{path} answered {status}: {body.decode(errors='replace')[:200]}")
+        return json.loads(body) if body else None
+
+    def _call(self, method: str, path: str) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=self.seconds)
+        try:
+            connection.request(method, path, headers={ADMIN_HEADER: self.secret} if self.secret else {})
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise ControlError(f"{path}: {error}") from error
+        finally:
+            connection.close()

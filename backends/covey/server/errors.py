@@ -1,0 +1,19 @@
+"""Why there is no server.
+
+SettingError (covey.errors)
+ +- StartError      the start cannot succeed; one line that says what to change
+CoveyError (covey.errors)
+ +- ServerDied      it was running and ended by itself
+"""
+
+from __future__ import annotations
+
+from covey.errors import CoveyError, SettingError
+
+
+class StartError(SettingError):
+    """A start that cannot succeed, or did not; the message is one line."""
+
+
+class ServerDied(CoveyError):
+    """tritonserver ended by itself; the message carries the tail of its log."""

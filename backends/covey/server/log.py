@@ -1,0 +1,46 @@
+"""What a launcher reads in tritonserver's log: which models are loaded, and why one is not. Knows no process."""
+
+from __future__ import annotations
+
+import re
+
+_LOADED = re.compile(r"successfully loaded '([^']+)'")
+_FAILED = re.compile(r"failed to load '([^']+)' version \d+: (.*)")
+_POLLED = re.compile(r"load failed for model '([^']+)': (.*)")
+_CODE = re.compile(r"^(Internal|Invalid argument|Not found|Unavailable|Unsupported|Unknown|Already exists)(: | - )")
+_CLASS = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|UnsupportedModel): ")
+_KILLED = re.compile(r"Stub process '(\S+?)(?:_\d+){2}' is not healthy|Timed out occurred while waiting for the stub")
+_FATAL = re.compile(r"^error: (?:creating server: )?(.*)", re.MULTILINE)
+_LINE = re.compile(r'^[EW]\d{4} \S+ \d+ [\w.]+:\d+\] "?(.*?)"?$', re.MULTILINE)
+
+
+def loaded(text: str) -> tuple[str, ...]:
+    """Models that came up, in that order."""
+    return tuple(dict.fromkeys(_LOADED.findall(text)))
+
+
+def reason(text: str) -> str:
+    """One line: why the server that wrote this did not start; "" when the log does not say."""
+    for pattern in (_FAILED, _POLLED):
+        for match in pattern.finditer(text):
+            model, said = match[1], _first_line(match[2])
+            if _KILLED.search(said):
+                said += " (its process ended while loading: killed for want of memory?)"
+            return f"model {model!r}: {said}"
+    fatal = _FATAL.search(text)
+    if fatal:
+        return _first_line(fatal[1])
+    errors = [line for line in _LINE.findall(text) if "CudaDriverHelper" not in line and "pinned" not in line]
+    return _first_line(errors[-1]) if errors else ""
+
+
+def tail(text: str, lines: int = 15) -> str:
+    """The last lines that are not tables."""
+    kept = [line for line in text.splitlines() if line.strip() and line[0] not in "|+"]
+    return "\n".join(kept[-lines:])
+
+
+def _first_line(message: str) -> str:
+    """The message without Triton's code, Python's class and the stack below it."""
+    line = re.split(r"\\n|\n", message)[0].strip().rstrip('";').strip()
+    return _CLASS.sub("", _CODE.sub("", line))

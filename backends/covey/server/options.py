@@ -1,0 +1,87 @@
+"""What a start can be asked: one frozen Options, from Python or from the command line."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import covey
+
+FREE = 0  # as a port: pick one that nobody listens on
+SOURCE = Path(covey.__file__).resolve().parents[1]  # backends/ of the checkout, when the package is installed from it
+
+DEFAULT_MODELS = ("target", "controller", "tokenize", "detokenize", "covey", "covey_unary", "ensemble")
+PUBLIC_MODELS = ("ensemble", "covey_unary", "covey")  # in the order a drain closes them
+
+
+def state_folder() -> Path:
+    """Where backend directories and logs go: inside the virtual environment, else the user's part of the temporary
+    folder. Does not create it."""
+    inside = Path(sys.prefix)
+    return inside / "covey" if os.access(inside, os.W_OK) else Path(tempfile.gettempdir()) / f"covey-{os.getuid()}"
+
+
+@dataclass(frozen=True)
+class Options:
+    """One server. Paths left None are found beside the package or in the environment (COVEY_BACKENDS,
+    COVEY_MODEL_REPOSITORY, COVEY_TRITON)."""
+
+    host: str = "127.0.0.1"
+    http_port: int = 8000
+    grpc_port: int = 8001
+    metrics_port: int = 8002
+    profile: str = "default"  # name or path, as covey.profile.load takes it
+    model: str = ""  # Hugging Face folder of the target; "": what the model repository names
+    models: tuple[str, ...] | None = None  # Triton models to load; None: those of the profile
+    model_repository: Path | None = None
+    backends: Path | None = None
+    triton: Path | None = None  # folder with bin/tritonserver and backends/python; None: the wheel's
+    state: Path = field(default_factory=state_folder)
+    log_file: Path | None = None
+    verbose: int = 0
+    load_seconds: float = 600.0
+    drain_seconds: float = 30.0
+    stop_seconds: float = 15.0  # from SIGTERM to SIGKILL
+    admin_secret: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)  # added to tritonserver's
+    extra: tuple[str, ...] = ()  # more tritonserver flags
+
+    def backends_folder(self) -> Path:
+        return self.backends or Path(os.environ.get("COVEY_BACKENDS") or SOURCE)
+
+    def repository_folder(self) -> Path:
+        named = os.environ.get("COVEY_MODEL_REPOSITORY")
+        return self.model_repository or (Path(named) if named else self.backends_folder().parent / "model_repository")
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    """Options from a command line; ends the process on one that cannot be read, as argparse does."""
+    usual = Options()
+    parser = argparse.ArgumentParser(prog="python -m covey.server", description="Serve Covey on NVIDIA Triton.")
+    parser.add_argument("--host", default=usual.host, help="address to listen on (default: loopback only)")
+    parser.add_argument("--http-port", type=int, default=usual.http_port, metavar="PORT", help="0 picks a free one")
+    parser.add_argument("--grpc-port", type=int, default=usual.grpc_port, metavar="PORT")
+    parser.add_argument("--metrics-port", type=int, default=usual.metrics_port, metavar="PORT")
+    parser.add_argument("--profile", default=usual.profile, help="name or path of a deployment profile")
+    parser.add_argument("--model", default="", metavar="FOLDER", help="Hugging Face folder of the target model")
+    parser.add_argument("--model-repository", type=Path, metavar="FOLDER")
+    parser.add_argument("--backends", type=Path, metavar="FOLDER", help="folder with orchestrator/, target/, ...")
+    parser.add_argument("--triton", type=Path, metavar="FOLDER", help="another Triton installation than the wheel's")
+    parser.add_argument("--log-file", type=Path, metavar="FILE")
+    parser.add_argument("--verbose", type=int, nargs="?", const=1, default=0, metavar="LEVEL", help="Triton's own")
+    parser.add_argument("--load-seconds", type=float, default=usual.load_seconds, metavar="S")
+    parser.add_argument("--drain-seconds", type=float, default=usual.drain_seconds, metavar="S")
+    parser.add_argument(
+        "--admin-secret",
+        default=os.environ.get("COVEY_ADMIN_SECRET", ""),
+        metavar="SECRET",
+        help="restrict model control and the like to callers that send this (default: COVEY_ADMIN_SECRET)",
+    )
+    parser.add_argument("extra", nargs="*", metavar="-- FLAG", help="more flags for tritonserver")
+    given = vars(parser.parse_args(arguments))
+    return Options(**given | {"extra": tuple(given["extra"])})

@@ -1,0 +1,123 @@
+"""What can be known to fail before tritonserver is started. Every refusal is one line that says what to change."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+from covey.server.errors import StartError
+from covey.server.options import DEFAULT_MODELS, Options
+
+PORTS = {"http_port": "HTTP_PORT", "grpc_port": "GRPC_PORT", "metrics_port": "METRICS_PORT"}
+HEADROOM = 256 << 20  # interpreters, torch and a smallest KV pool, beside the weights
+
+
+def with_ports(options: Options) -> Options:
+    """The same options with every FREE port chosen; refuses ports that somebody listens on."""
+    chosen: dict[str, int] = {}
+    held: list[socket.socket] = []
+    try:
+        for name, variable in PORTS.items():
+            port = int(getattr(options, name))
+            if not 0 <= port <= 65535 or port in chosen.values():
+                raise StartError(f"{name}: got {port}, allowed: 0 to 65535, three different ones")
+            held.append(_listen(options.host, port, variable))
+            chosen[name] = int(held[-1].getsockname()[1])
+    finally:
+        for listener in held:
+            listener.close()
+    return replace(options, **chosen)
+
+
+def _listen(host: str, port: int, variable: str) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as error:
+        raise StartError(f"host {host!r} cannot be listened on: {error.strerror}") from None
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(1)
+    except OSError as error:
+        listener.close()
+        raise StartError(
+            f"port {port} on {host} is not free ({error.strerror}): choose another by {variable}="
+        ) from None
+    return listener
+
+
+def models(options: Options) -> tuple[str, ...]:
+    """The models to load, every one of which has a folder."""
+    repository = options.repository_folder()
+    if not repository.is_dir():
+        raise StartError(f"{repository} is no model repository: give --model-repository or COVEY_MODEL_REPOSITORY")
+    wanted = options.models if options.models is not None else _of_profile(options.profile)
+    missing = [name for name in wanted if not (repository / name / "config.pbtxt").is_file()]
+    if missing:
+        raise StartError(f"model {missing[0]!r} has no config.pbtxt in {repository}")
+    return wanted
+
+
+def _of_profile(name: str) -> tuple[str, ...]:
+    from covey import profile  # here, so that a launcher given its models needs no profile
+
+    found: tuple[str, ...] = getattr(profile.load(name), "models", DEFAULT_MODELS)
+    return found
+
+
+def weights(options: Options, wanted: tuple[str, ...]) -> None:
+    """Refuses a target folder without weights, or whose weights cannot fit in memory."""
+    if options.model:
+        folder = Path(options.model)
+        if not folder.is_dir():
+            raise StartError(f"model folder {folder} does not exist")
+    else:
+        if "target" not in wanted:
+            return
+        folder = options.repository_folder() / "target" / "1"
+        if not (folder / "config.json").is_file():
+            return  # config.pbtxt or the profile names another place; the target says so itself if it is not there
+    if not (folder / "config.json").is_file():
+        raise StartError(f"model folder {folder} has no config.json: a Hugging Face folder is wanted")
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise StartError(f"weights missing: no *.safetensors in {folder}")
+    needed = sum(_bytes_in_memory(path) for path in files) + HEADROOM
+    available = available_memory()
+    if needed > available:
+        raise StartError(
+            f"not enough memory: {folder} needs {needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are available"
+        )
+
+
+def _bytes_in_memory(path: Path) -> int:
+    """What the tensors of a file take at two bytes a number, the narrowest they are loaded in."""
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(length))
+    except (OSError, ValueError, struct.error, MemoryError, OverflowError) as error:
+        raise StartError(f"{path} cannot be read as safetensors: {type(error).__name__}") from None
+    total = 0
+    for name, tensor in header.items():
+        if name != "__metadata__":
+            begin, end = tensor["data_offsets"]
+            total += (end - begin) // (2 if tensor["dtype"] in ("F32", "F64") else 1)
+    return total
+
+
+def available_memory(root: Path = Path("/")) -> int:
+    """Bytes this machine, or the container around us, has to give."""
+    found = re.search(r"MemAvailable:\s+(\d+) kB", (root / "proc/meminfo").read_text())
+    available = int(found[1]) * 1024 if found else 1 << 62
+    group = root / "sys/fs/cgroup"
+    try:
+        limit, used = (group / "memory.max").read_text().strip(), int((group / "memory.current").read_text())
+    except (OSError, ValueError):
+        return available
+    return available if limit == "max" else min(available, int(limit) - used)

@@ -1,0 +1,209 @@
+"""The life of one tritonserver: start, wait until its models are loaded, drain, stop."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+from covey.server import backend_dir, command, installation, log, preflight, shared_memory
+from covey.server.control import Control, ControlError
+from covey.server.errors import ServerDied, StartError
+from covey.server.options import PUBLIC_MODELS, Options
+
+Watcher = Callable[[tuple[str, ...], tuple[str, ...]], None]  # called with the models loaded so far, and all of them
+POLL_SECONDS = 0.1
+SETTLE_SECONDS = 0.2  # between closing the forwarding models and `covey`: what they took has been passed on
+_PR_SET_PDEATHSIG = 1
+
+
+class Server:
+    """One server. `start()` returns when every model is loaded; `stop()` drains first and may be called twice."""
+
+    def __init__(self, options: Options, watcher: Watcher | None = None) -> None:
+        self.options = options  # after start() with the ports that were chosen
+        self.models: tuple[str, ...] = ()
+        self.swept: tuple[str, ...] = ()  # shared memory that a killed server had left
+        self.log_file = Path()
+        self._watcher = watcher or (lambda _loaded, _all: None)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._claim: shared_memory.Claim | None = None
+
+    @property
+    def http_url(self) -> str:
+        """host:port, as tritonclient takes it."""
+        return f"{self.options.host}:{self.options.http_port}"
+
+    @property
+    def grpc_url(self) -> str:
+        return f"{self.options.host}:{self.options.grpc_port}"
+
+    @property
+    def metrics_url(self) -> str:
+        return f"http://{self.options.host}:{self.options.metrics_port}/metrics"
+
+    @property
+    def control(self) -> Control:
+        return Control(_reachable(self.options.host), self.options.http_port, self.options.admin_secret)
+
+    @property
+    def pid(self) -> int:
+        """tritonserver's; 0 when it does not run."""
+        return self._process.pid if self._process is not None else 0
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def log_text(self) -> str:
+        return self.log_file.read_text(errors="replace") if self.log_file.is_file() else ""
+
+    def __enter__(self) -> Server:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop(drain_seconds=0.0 if kind is not None else None)
+
+    def start(self) -> None:
+        """Start and wait; raises SettingError or StartError, and then nothing is left running."""
+        found = installation.find(self.options.triton)
+        self.models = preflight.models(self.options)
+        preflight.weights(self.options, self.models)
+        self.options = preflight.with_ports(self.options)
+        directory = backend_dir.assemble(found, self.options.backends_folder(), self.options.state)
+        self.swept = shared_memory.sweep()
+        self._claim = shared_memory.claim(self.options.http_port)
+        words = command.command(self.options, found, directory, self.models, self._claim.prefix)
+        try:
+            with self._open_log() as output:
+                self._process = subprocess.Popen(
+                    words,
+                    env=command.environment(self.options, found),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # Ctrl-C is for the launcher, which drains
+                    pass_fds=(self._claim.fd,),
+                    preexec_fn=_end_with_launcher(),  # noqa: PLW1509 - one system call, looked up before
+                )
+            self._wait_until_ready()
+        except BaseException:
+            self.kill()
+            raise
+
+    def check(self) -> None:
+        """Raises ServerDied when tritonserver has ended by itself."""
+        if self._process is None or self._process.poll() is None:
+            return
+        raise ServerDied(
+            f"tritonserver ended by itself ({_ending(self._process.returncode)}); the end of {self.log_file}:\n"
+            + log.tail(self.log_text())
+        )
+
+    def drain(self, seconds: float) -> bool:
+        """Close the public models and wait for requests in flight; whether all ended in time."""
+        control = self.control
+        public = [name for name in PUBLIC_MODELS if name in self.models]
+        until = time.monotonic() + seconds
+        try:
+            for name in public:
+                if name == public[-1] and len(public) > 1:
+                    time.sleep(SETTLE_SECONDS)
+                control.unload(name)
+            while self.running:
+                states = control.states()
+                if all(states.get(name) in ("UNAVAILABLE", "", None) for name in public):
+                    return True
+                if time.monotonic() > until:
+                    return False
+                time.sleep(POLL_SECONDS)
+        except ControlError:
+            return False
+        return True
+
+    def stop(self, drain_seconds: float | None = None) -> bool:
+        """Drain, then SIGTERM, then SIGKILL. Returns whether every request in flight could end."""
+        seconds = self.options.drain_seconds if drain_seconds is None else drain_seconds
+        drained = True
+        if self.running and self._process is not None:
+            drained = self.drain(seconds) if seconds > 0 else False
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # kill() ends it
+                self._process.wait(self.options.stop_seconds)
+        self.kill()
+        return drained
+
+    def kill(self) -> None:
+        """End every process of this server at once and remove its shared memory. Does nothing the second time."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):  # all of them have ended
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+        if self._claim is not None:
+            self._claim.release()
+            self._claim = None
+
+    def _open_log(self) -> BinaryIO:
+        self.log_file = self.options.log_file or (
+            self.options.state / "logs" / f"tritonserver-{self.options.http_port}.log"
+        )
+        self.log_file.parent.mkdir(parents=True, exist_ok=True)
+        if self.log_file.exists():
+            self.log_file.replace(self.log_file.with_name(self.log_file.name + ".1"))
+        return self.log_file.open("wb")
+
+    def _wait_until_ready(self) -> None:
+        until = time.monotonic() + self.options.load_seconds
+        seen: tuple[str, ...] | None = None
+        while True:
+            text = self.log_text()
+            came_up = tuple(name for name in log.loaded(text) if name in self.models)
+            if came_up != seen:
+                seen = came_up
+                self._watcher(seen, self.models)
+            if not self.running:
+                assert self._process is not None
+                said = log.reason(self.log_text()) or f"tritonserver ended ({_ending(self._process.returncode)})"
+                raise StartError(f"{said} [log: {self.log_file}]")
+            if "Started Metrics Service" in text and self.control.ready():
+                return
+            if time.monotonic() > until:
+                late = [name for name in self.models if name not in came_up]
+                raise StartError(
+                    f"not ready after {self.options.load_seconds:.0f} s, still loading: {', '.join(late)} "
+                    f"[log: {self.log_file}]"
+                )
+            time.sleep(POLL_SECONDS)
+
+
+def _reachable(host: str) -> str:
+    return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
+
+
+def _ending(code: int) -> str:
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+
+
+def _end_with_launcher() -> Callable[[], None] | None:
+    """Have the kernel end tritonserver when a launcher is killed outright. The kernel watches the starting *thread*,
+    so a server that is started from a passing thread goes without."""
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    prctl = ctypes.CDLL(None, use_errno=True).prctl  # looked up before the fork
+
+    def in_child() -> None:
+        prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+
+    return in_child

@@ -1,0 +1,62 @@
+"""What a person sees of a start: a bar per server on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from covey.server.options import Options
+
+
+class LoadProgress:
+    """A Server's watcher."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar = Progress(
+            TextColumn("loading models"),
+            BarColumn(),
+            TextColumn("{task.completed:.0f}/{task.total:.0f} {task.fields[waiting]}"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+        )
+        self._task = self._bar.add_task("models", total=1, waiting="")
+        self._printed: set[str] = set()
+
+    def __enter__(self) -> LoadProgress:
+        if self._console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._console.is_terminal:
+            self._bar.stop()
+
+    def __call__(self, loaded: tuple[str, ...], models: tuple[str, ...]) -> None:
+        waiting = ", ".join(name for name in models if name not in loaded)
+        self._bar.update(self._task, total=len(models), completed=len(loaded), waiting=waiting)
+        if not self._console.is_terminal:
+            for name in loaded:
+                if name not in self._printed:
+                    self._printed.add(name)
+                    print(f"loaded {name} ({len(self._printed)}/{len(models)})", file=sys.stderr, flush=True)
+
+
+def ready_message(options: Options, log_file: str) -> str:
+    """What to paste now."""
+    http = f"{options.host}:{options.http_port}"
+    flags = "" if options.grpc_port == Options.grpc_port else f" --url {options.host}:{options.grpc_port}"
+    body = '\'{"text_input": "Once upon a time", "max_tokens": 64'
+    return f"""Covey is ready. Log: {log_file}
+
+  curl -s http://{http}/v2/models/covey/generate -d {body}}}'
+  curl -sN http://{http}/v2/models/covey/generate_stream -d {body}, "stream": true}}'
+  covey generate{flags} "Once upon a time"
+
+Metrics: http://{options.host}:{options.metrics_port}/metrics. Ctrl-C drains and stops."""

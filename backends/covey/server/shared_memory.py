@@ -1,0 +1,79 @@
+"""Shared memory of one server: named so that what a killed server left can be told from what a living one uses.
+
+A server's regions are called `covey_<port>_<random>_...`. Beside them lies `covey_<port>_<random>_lock`, a file
+that the launcher locks and that tritonserver and its stubs inherit: whoever can lock it knows that none of them lives.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = Path("/dev/shm")
+LOCK = re.compile(r"(covey_\d+_[0-9a-f]{8}_)lock")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The right to one prefix; held until every process that inherited `fd` has closed it."""
+
+    prefix: str
+    fd: int
+    folder: Path
+
+    def release(self) -> None:
+        """Close our end and remove what has this prefix; only after the server's processes have ended."""
+        os.close(self.fd)
+        _remove(self.folder, self.prefix)
+
+
+def claim(port: int, folder: Path = FOLDER) -> Claim:
+    """A fresh prefix, locked."""
+    while True:
+        prefix = f"covey_{port}_{secrets.token_hex(4)}_"
+        path = folder / f"{prefix}lock"
+        fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        if _same_file(path, fd):  # else a sweep came between the two lines above and took it for a leftover
+            return Claim(prefix, fd, folder)
+        os.close(fd)
+
+
+def sweep(folder: Path = FOLDER) -> tuple[str, ...]:
+    """Remove the regions of servers that live no more; returns what was removed, locks left out."""
+    removed: list[str] = []
+    for path in sorted(folder.glob("covey_*_lock")):
+        match = LOCK.fullmatch(path.name)
+        if match is None:
+            continue
+        try:
+            fd = os.open(path, os.O_RDWR)
+        except OSError:  # gone meanwhile, or another user's
+            continue
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _same_file(path, fd):
+                removed += _remove(folder, match[1])
+        except BlockingIOError:  # in use
+            pass
+        finally:
+            os.close(fd)
+    return tuple(removed)
+
+
+def _remove(folder: Path, prefix: str) -> list[str]:
+    regions = [path for path in folder.glob(f"{prefix}*") if not path.name.endswith("_lock")]
+    for path in [*regions, folder / f"{prefix}lock"]:  # the lock last: a sweep that is killed can be repeated
+        path.unlink(missing_ok=True)
+    return [path.name for path in regions]
+
+
+def _same_file(path: Path, fd: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(fd))
+    except FileNotFoundError:
+        return False
