@@ -10,8 +10,8 @@ One call of `Engine.round` is one round over the running batch:
     observe  tell planner and observer what the round cost and brought
 
 The engine imports neither torch nor Triton: everything outside is a port (`covey.ports`). It runs in one thread;
-`submit` and `cancel` may be called from any other. A drafter that fails costs speed, never a request. A target that fails is
-reloaded through `recover` and every request is replayed from its tokens.
+`submit` and `cancel` may be called from any other. A drafter that fails costs speed, never a request. A target that
+fails is reloaded through `recover` and every request is replayed from its tokens.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class RoundRecord:
     rows: int
     decoding: int
     prefill_tokens: int
+    trees: int
     drafted: int
     accepted: int
     emitted: int
@@ -174,6 +175,7 @@ class Engine:
             rows=len(batch.rows),
             decoding=batch.decoding,
             prefill_tokens=int(batch.chunk[batch.decoding :].sum()),
+            trees=int(np.count_nonzero(trees.sizes)),
             drafted=len(trees.tokens),
             accepted=int(reply.accepted.sum()),
             emitted=sum(len(item.tokens) for item in progress),
@@ -259,6 +261,11 @@ class Engine:
                 continue
             if status[row] == RowStatus.NO_BLOCKS:
                 starved = True
+                continue
+            if status[row] == RowStatus.FAULT:
+                self._close(live)
+                problem = CoveyError("the model's logits allow no token: not finite, or every token is masked")
+                progress.append(_last_word(live, Finish.ERROR, problem))
                 continue
             live.cached = cached[row]
             live.reused += reused[row]

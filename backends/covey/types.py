@@ -34,6 +34,7 @@ class RowStatus(IntEnum):
     NO_BLOCKS = 1  # the pool is exhausted: nothing of this row was done
     STALE = 2  # the tag is unknown here: open it again with all its tokens
     SKIPPED = 3  # a drafter had no budget left for this row's catch-up; nothing was proposed
+    FAULT = 4  # the model's logits allow no token: not finite, or all masked
 
 
 class Finish(str, Enum):
@@ -113,6 +114,21 @@ class Trees:
     @property
     def rows(self) -> int:
         return len(self.offsets) - 1
+
+    def only(self, rows: npt.NDArray[np.bool_]) -> Trees:
+        """The same rows, the trees of those not in the mask emptied."""
+        sizes = self.sizes
+        nodes = np.repeat(rows, sizes)
+        offsets = np.concatenate([[0], np.cumsum(np.where(rows, sizes, 0))]).astype(np.int32)
+        q_ids, q_probs = self.q_ids, self.q_probs
+        return Trees(
+            offsets,
+            self.tokens[nodes],
+            self.parents[nodes],
+            self.scores[nodes] if len(self.scores) else self.scores,
+            None if q_ids is None else q_ids[nodes],
+            None if q_probs is None else q_probs[nodes],
+        )
 
     @property
     def sizes(self) -> Ints:

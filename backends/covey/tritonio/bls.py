@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from covey.errors import PortError, StubDead
@@ -47,6 +48,19 @@ class BlsDrafter:
 
     def draft(self, work: DraftWork) -> DraftReply:
         return codec.decode_draft_reply(call(self.model, codec.encode_draft_work(work)))
+
+
+def control(controller: str, action: str, model: str) -> bool:
+    """Ask the controller model to `load` or `unload` a model, or whether it is `ready`. Returns whether it is."""
+    inputs = [
+        pb_utils.Tensor(name, np.array([text.encode()], np.object_))
+        for name, text in (("action", action), ("model", model))
+    ]
+    request = pb_utils.InferenceRequest(model_name=controller, requested_output_names=["ready"], inputs=inputs)
+    response = request.exec()
+    if response.has_error():
+        raise PortError(f"{action} {model}: {response.error().message()}")
+    return bool(pb_utils.get_output_tensor_by_name(response, "ready").as_numpy()[0])
 
 
 def serve(requests: list[Any], answer: Any) -> list[Any]:

@@ -1,0 +1,330 @@
+"""From the engine's progress to what clients receive: text, counts, the end.
+
+The engine's thread only drops progress into a queue; a thread of this module's own turns it into text and sends it,
+joining what piled up for one request while it was busy. It also notices clients that have gone and stop words, and
+tells the engine. Knows no Triton: an `Outlet` is where one request's answer goes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from covey.errors import CoveyError, RequestError
+from covey.ports import Clock
+from covey.text import Detokenizer
+from covey.types import NO_FLOATS, NO_INTS, Finish, Floats, Ints, Progress
+
+CONTEXT = 6  # prompt tokens that the detokenizer is given before the output
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One response. Counts are the request's so far; `finish` is set on the last."""
+
+    text: str
+    ids: Ints
+    logprobs: Floats
+    finish: Finish | None
+    seed: int
+    num_input: int
+    num_output: int
+    reused: int
+    drafted: int
+    accepted: int
+    state: DetokenizerState | None = None  # for an outlet whose text is made elsewhere
+
+
+@dataclass(frozen=True, slots=True)
+class DetokenizerState:
+    """What `covey.text.visible_text` needs to turn a chunk's ids into text without having seen the earlier ones."""
+
+    context: list[int]
+    before: list[int]
+    stop_words: tuple[str, ...]
+    prefix: str
+    final: bool
+
+
+class Outlet(Protocol):
+    """Where one request's answer goes. Called from the streamer's thread alone; may raise when nobody listens."""
+
+    needs_state: bool  # whether chunks must carry what a stateless detokeniser needs
+
+    def send(self, chunk: Chunk) -> None:
+        """Deliver; a chunk with `finish` set is the last."""
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """Deliver an error as the last response."""
+        ...
+
+    def gone(self) -> bool:
+        """Whether the client has given up."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What one finished request was like, for metrics; times in seconds, None where there was no such token."""
+
+    finish: Finish
+    num_input: int
+    num_output: int
+    reused: int
+    drafted: int
+    accepted: int
+    first_token: float | None
+    per_token: float | None
+    total: float
+
+
+class Engine(Protocol):
+    """What this module asks of the engine."""
+
+    def cancel(self, key: int, finish: Finish = Finish.CANCELLED) -> None: ...
+
+
+@dataclass(slots=True)
+class _Answer:
+    key: int
+    outlet: Outlet
+    detokenizer: Detokenizer | None
+    context: list[int]
+    stop_words: tuple[str, ...]
+    stream: bool
+    prefix: str
+    seed: int
+    num_input: int
+    logprobs: bool
+    started: float
+    first: float | None = None
+    last: float = 0.0
+    output: int = 0
+    text: list[str] = field(default_factory=list)
+    ids: list[Ints] = field(default_factory=list)
+    scores: list[Floats] = field(default_factory=list)
+    before: list[int] = field(default_factory=list)  # kept where the outlet needs state
+
+
+class Streamer:
+    """Owns the open answers. Implements `covey.ports.Sink`."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer | None,
+        clock: Clock,
+        *,
+        poll_seconds: float = 0.02,
+        served: Callable[[Served], None] | None = None,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._clock = clock
+        self._poll_seconds = poll_seconds
+        self._served = served
+        self._answers: dict[int, _Answer] = {}
+        self._queue: deque[Sequence[Progress]] = deque()
+        self._wake = threading.Condition()
+        self._stopped = False
+        self._engine: Engine | None = None
+        self._thread = threading.Thread(target=self._run, name="streamer", daemon=True)
+
+    def start(self, engine: Engine) -> None:
+        self._engine = engine
+        self._thread.start()
+
+    def stop(self) -> None:
+        with self._wake:
+            self._stopped = True
+            self._wake.notify()
+        self._thread.join()
+
+    def begin(
+        self,
+        key: int,
+        outlet: Outlet,
+        *,
+        prompt: Ints,
+        seed: int,
+        stream: bool,
+        logprobs: bool,
+        stop_words: Sequence[str] = (),
+        prefix: str = "",
+    ) -> None:
+        """Expect progress of a request; call before the engine gets it. Any thread."""
+        context = prompt[-CONTEXT:].tolist()
+        detokenizer = None if self._tokenizer is None else Detokenizer(self._tokenizer, context, stop_words)
+        answer = _Answer(
+            key,
+            outlet,
+            detokenizer,
+            context,
+            tuple(stop_words),
+            stream,
+            prefix,
+            seed,
+            len(prompt),
+            logprobs,
+            started=self._clock.now(),
+        )
+        with self._wake:
+            self._answers[key] = answer
+
+    def abandon(self, key: int) -> None:
+        """The engine did not take the request after all. Any thread."""
+        with self._wake:
+            self._answers.pop(key, None)
+
+    def fail_all(self, error: Exception) -> None:
+        """The engine is gone: every open answer ends with an error."""
+        self.publish([Progress(key, NO_INTS, NO_FLOATS, Finish.ERROR, error) for key in list(self._answers)])
+
+    @property
+    def open(self) -> int:
+        return len(self._answers)
+
+    def publish(self, batch: Sequence[Progress]) -> None:
+        with self._wake:
+            self._queue.append(batch)
+            self._wake.notify()
+
+    def _run(self) -> None:
+        polled = self._clock.now()
+        while True:
+            with self._wake:
+                if not self._queue and not self._stopped:
+                    self._wake.wait(self._poll_seconds if self._answers else None)
+                if self._stopped and not self._queue:
+                    return
+                batches, self._queue = self._queue, deque()
+            for items in _by_key(batches).values():
+                self._handle(items)
+            if self._clock.now() - polled >= self._poll_seconds:
+                self._poll()
+                polled = self._clock.now()
+
+    def _poll(self) -> None:
+        """Cancel what nobody waits for any more."""
+        for answer in list(self._answers.values()):
+            if answer.outlet.gone():
+                self._cancel(answer)
+
+    def _cancel(self, answer: _Answer) -> None:
+        assert self._engine is not None
+        self._engine.cancel(answer.key)
+
+    def _handle(self, items: list[Progress]) -> None:
+        answer = self._answers.get(items[0].key)
+        if answer is None:
+            return  # ended here already, by a stop word
+        last = items[-1]
+        ids = np.concatenate([item.tokens for item in items]) if len(items) > 1 else last.tokens
+        scores = np.concatenate([item.logprobs for item in items]) if len(items) > 1 else last.logprobs
+        finish = last.finish
+        text = ""
+        if answer.detokenizer is not None:
+            text, used = answer.detokenizer.push(ids.tolist())
+            stopped = answer.detokenizer.stopped
+            if stopped:
+                ids, scores = ids[:used], scores[:used]
+                if finish is None:
+                    assert self._engine is not None
+                    self._engine.cancel(answer.key, Finish.STOP)
+                finish = Finish.STOP if last.error is None else finish
+            elif finish is not None:
+                text += answer.detokenizer.finish()
+                if answer.detokenizer.stopped:
+                    finish = Finish.STOP
+        now = self._clock.now()
+        if len(ids):
+            answer.output += len(ids)
+            answer.first = answer.first or now
+            answer.last = now
+        self._deliver(answer, text, ids, scores if answer.logprobs else NO_FLOATS, finish, last)
+
+    def _deliver(
+        self, answer: _Answer, text: str, ids: Ints, scores: Floats, finish: Finish | None, last: Progress
+    ) -> None:
+        failed = last.error if finish is Finish.ERROR else None
+        if finish is Finish.CANCELLED:
+            failed = Cancelled("cancelled by the client")
+        if not answer.stream and failed is None:
+            answer.text.append(text)
+            answer.ids.append(ids)
+            answer.scores.append(scores)
+            if finish is None:
+                return
+            text = "".join(answer.text)
+            ids, scores = np.concatenate(answer.ids), np.concatenate(answer.scores)
+        state = self._state(answer, ids, finish) if answer.outlet.needs_state else None
+        if answer.prefix:
+            text, answer.prefix = answer.prefix + text, ""
+        if finish is not None:
+            with self._wake:
+                self._answers.pop(answer.key, None)
+        try:
+            if failed is not None:
+                answer.outlet.fail(failed)
+            else:
+                answer.outlet.send(
+                    Chunk(
+                        text,
+                        ids,
+                        scores,
+                        finish,
+                        answer.seed,
+                        answer.num_input,
+                        answer.output,
+                        last.reused,
+                        last.drafted,
+                        last.accepted,
+                        state,
+                    )
+                )
+        except CoveyError:
+            self._cancel(answer)  # nobody listens any more
+        if finish is not None and self._served is not None:
+            self._served(_served(answer, finish, last, self._clock.now()))
+
+    @staticmethod
+    def _state(answer: _Answer, ids: Ints, finish: Finish | None) -> DetokenizerState:
+        before = list(answer.before)
+        answer.before.extend(ids.tolist())
+        return DetokenizerState(answer.context, before, answer.stop_words, answer.prefix, finish is not None)
+
+
+class Cancelled(RequestError):
+    """The client gave up."""
+
+    code = "CANCELLED"
+
+
+def _by_key(batches: Sequence[Sequence[Progress]]) -> dict[int, list[Progress]]:
+    items: dict[int, list[Progress]] = {}
+    for batch in batches:
+        for item in batch:
+            items.setdefault(item.key, []).append(item)
+    return items
+
+
+def _served(answer: _Answer, finish: Finish, last: Progress, now: float) -> Served:
+    per_token = None
+    if answer.first is not None and answer.output > 1:
+        per_token = (answer.last - answer.first) / (answer.output - 1)
+    return Served(
+        finish,
+        answer.num_input,
+        answer.output,
+        last.reused,
+        last.drafted,
+        last.accepted,
+        None if answer.first is None else answer.first - answer.started,
+        per_token,
+        now - answer.started,
+    )

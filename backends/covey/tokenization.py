@@ -1,0 +1,25 @@
+"""A model folder's tokenizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from covey.errors import SettingError
+
+
+def load_tokenizer(folder: str | Path) -> Tokenizer | None:
+    """The folder's tokenizer, or None where it has none (such a target takes and gives token ids alone)."""
+    path = Path(folder) / "tokenizer.json"
+    if path.is_file():
+        return Tokenizer.from_file(str(path))
+    if not any((Path(folder) / name).is_file() for name in ("tokenizer.model", "vocab.json", "tokenizer_config.json")):
+        return None
+    from transformers import AutoTokenizer  # slow to import, and seldom needed
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    if not tokenizer.is_fast:
+        raise SettingError(f"{folder}: its tokenizer has no fast form; save it with tokenizer.json")
+    backend: Tokenizer = tokenizer.backend_tokenizer
+    return backend

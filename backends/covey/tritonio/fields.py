@@ -1,0 +1,292 @@
+"""The public request and response: the one table of their fields, and the checks that make a `Request` of the former.
+
+Names follow TensorRT-LLM's Triton models. Model configurations and the client are tested against these tables.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from covey.errors import BadField
+from covey.profile import LimitSettings
+from covey.types import Request, Rule, Sampling, TargetInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A tensor of the public interface; `dims` is 1 or, for a list, -1."""
+
+    name: str
+    dtype: str
+    dims: int = 1
+
+
+INPUTS = (
+    Field("text_input", "BYTES"),
+    Field("input_ids", "INT32", -1),
+    Field("max_tokens", "INT32"),
+    Field("stream", "BOOL"),
+    Field("temperature", "FP32"),
+    Field("top_k", "INT32"),
+    Field("top_p", "FP32"),
+    Field("min_p", "FP32"),
+    Field("repetition_penalty", "FP32"),
+    Field("presence_penalty", "FP32"),
+    Field("frequency_penalty", "FP32"),
+    Field("min_tokens", "INT32"),
+    Field("stop_words", "BYTES", -1),
+    Field("bad_words", "BYTES", -1),
+    Field("seed", "UINT64"),
+    Field("end_id", "INT32"),
+    Field("return_log_probs", "BOOL"),
+    Field("exclude_input_in_output", "BOOL"),
+    Field("num_draft_tokens", "INT32"),
+    Field("num_prompt_tokens", "INT32"),
+    Field("priority", "INT32"),
+    Field("speculation", "BYTES"),
+    Field("drafter", "BYTES"),
+    Field("verification", "BYTES"),
+    Field("tenant", "BYTES"),
+)
+
+OUTPUTS = (
+    Field("text_output", "BYTES"),
+    Field("output_ids", "INT32", -1),
+    Field("output_log_probs", "FP32", -1),
+    Field("finish_reason", "BYTES"),
+    Field("seed", "UINT64"),
+    Field("num_input_tokens", "INT32"),
+    Field("num_output_tokens", "INT32"),
+    Field("num_reused_tokens", "INT32"),
+    Field("acceptance_rate", "FP32"),
+    Field("total_accepted_draft_tokens", "INT32"),
+    Field("total_draft_tokens", "INT32"),
+)
+
+MAX_DRAFT_TOKENS = 32
+_INPUT_NAMES = frozenset(field.name for field in INPUTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A checked request and how its answer is to be delivered."""
+
+    request: Request
+    stream: bool
+    stop_words: tuple[str, ...]
+    prefix: str  # text put before the output: the prompt, when asked for
+    count: int  # prompt tokens
+
+
+class RequestParser:
+    """Checks requests against one target's limits."""
+
+    def __init__(
+        self, tokenizer: Tokenizer | None, info: TargetInfo, limits: LimitSettings, drafters: Sequence[str]
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._info = info
+        self._limits = limits
+        self._drafters = tuple(drafters)
+
+    def parse(
+        self, key: int, arrival: float, tensor: Callable[[str], Any], parameters: dict[str, Any] | None = None
+    ) -> Wanted:
+        """The request behind one set of tensors (`tensor(name)` is an array or None); raises BadField."""
+        for name in parameters or {}:
+            if name not in _INPUT_NAMES and not name.startswith("triton_"):
+                raise BadField(name, (parameters or {})[name], "no such setting; see the API reference for the names")
+        read = _Reader(tensor)
+        text = read.text("text_input")
+        ids = read.array("input_ids")
+        if (text is None) == (ids is None):
+            raise BadField("text_input", text, "exactly one of text_input and input_ids")
+        prompt = self._prompt(text) if text is not None else self._ids(ids)
+        max_tokens = read.integer("max_tokens", self._limits.max_tokens, 1, 1 << 30)
+        self._check_room(len(prompt), max_tokens)
+        temperature = read.number("temperature", 0.0, 0.0, 100.0)
+        end_id = read.integer("end_id", -1, -1, self._info.vocab_size - 1)
+        seed = read.seed()
+        sampling = Sampling(
+            temperature=temperature,
+            top_k=read.integer("top_k", 0, 0, 1 << 30),
+            top_p=read.number("top_p", 1.0, 0.0, 1.0, open_low=True),
+            min_p=read.number("min_p", 0.0, 0.0, 1.0),
+            repetition_penalty=read.number("repetition_penalty", 1.0, 0.0, 100.0, open_low=True),
+            presence_penalty=read.number("presence_penalty", 0.0, -100.0, 100.0),
+            frequency_penalty=read.number("frequency_penalty", 0.0, -100.0, 100.0),
+            min_tokens=read.integer("min_tokens", 0, 0, max_tokens),
+            end_ids=self._info.end_ids if end_id < 0 else (end_id,),
+            bad_words=self._bad_words(read.texts("bad_words")),
+            seed=seed,
+            logprobs=read.boolean("return_log_probs", False),
+            rule=Rule(read.choice("verification", "coupled", tuple(rule.value for rule in Rule))),
+        )
+        exclude = read.boolean("exclude_input_in_output", True)
+        request = Request(
+            key=key,
+            prompt=prompt,
+            max_tokens=max_tokens,
+            sampling=sampling,
+            num_prompt=read.integer("num_prompt_tokens", len(prompt), 1, len(prompt)),
+            priority=read.integer("priority", 0, -1000, 1000),
+            tenant=read.text("tenant") or "",
+            speculation=self._speculation(read),
+            drafter=read.choice("drafter", "", ("", *self._drafters)),
+            arrival=arrival,
+        )
+        return Wanted(
+            request,
+            stream=read.boolean("stream", False),
+            stop_words=self._stop_words(read.texts("stop_words")),
+            prefix="" if exclude else (text if text is not None else self._decode(prompt)),
+            count=len(prompt),
+        )
+
+    def _prompt(self, text: str) -> Any:
+        if not text:
+            raise BadField("text_input", text, "at least one character")
+        if len(text.encode()) > self._limits.prompt_bytes:
+            raise BadField("text_input", text, f"at most {self._limits.prompt_bytes} bytes")
+        ids = self._needed_tokenizer("text_input").encode(text).ids
+        if not ids:
+            raise BadField("text_input", text, "text of at least one token")
+        return np.asarray(ids, np.int32)
+
+    def _ids(self, ids: Any) -> Any:
+        ids = ids.reshape(-1)
+        if not len(ids):
+            raise BadField("input_ids", [], "at least one token")
+        outside = ids[(ids < 0) | (ids >= self._info.vocab_size)]
+        if len(outside):
+            raise BadField("input_ids", int(outside[0]), f"token ids from 0 to {self._info.vocab_size - 1}")
+        return np.array(ids, np.int32)
+
+    def _check_room(self, prompt: int, max_tokens: int) -> None:
+        info = self._info
+        context = min(info.max_positions, info.total_blocks * info.block_size)
+        if prompt >= context:
+            raise BadField("text_input", f"{prompt} tokens", f"prompts of at most {context - 1} tokens (the context)")
+        if prompt + max_tokens > context:
+            raise BadField(
+                "max_tokens",
+                max_tokens,
+                f"at most {context - prompt} after a prompt of {prompt} tokens (the context is {context})",
+            )
+
+    def _stop_words(self, words: list[str]) -> tuple[str, ...]:
+        limits = self._limits
+        if len(words) > limits.stop_words:
+            raise BadField("stop_words", f"{len(words)} words", f"at most {limits.stop_words} words")
+        for word in words:
+            if not word or len(word.encode()) > limits.stop_word_bytes:
+                raise BadField("stop_words", word, f"words of 1 to {limits.stop_word_bytes} bytes")
+        if words:
+            self._needed_tokenizer("stop_words")
+        return tuple(words)
+
+    def _bad_words(self, words: list[str]) -> tuple[tuple[int, ...], ...]:
+        if len(words) > self._limits.bad_words:
+            raise BadField("bad_words", f"{len(words)} words", f"at most {self._limits.bad_words} words")
+        sequences: dict[tuple[int, ...], None] = {}
+        for word in words:
+            if not word:
+                raise BadField("bad_words", word, "words of at least one character")
+            tokenizer = self._needed_tokenizer("bad_words")
+            for form in (word, " " + word):  # at the start of a text, and after a space
+                sequences[tuple(tokenizer.encode(form, add_special_tokens=False).ids)] = None
+        return tuple(sequences)
+
+    def _speculation(self, read: _Reader) -> str:
+        wanted = read.text("speculation")
+        count = read.integer("num_draft_tokens", -1, 0, MAX_DRAFT_TOKENS)
+        if wanted is None:
+            return "auto" if count < 0 else ("off" if count == 0 else f"fixed:{count}")
+        if count >= 0 and wanted != f"fixed:{count}" and not (count == 0 and wanted == "off"):
+            raise BadField("num_draft_tokens", count, f"nothing that contradicts speculation={wanted!r}")
+        depth = wanted.removeprefix("fixed:")
+        fixed = wanted.startswith("fixed:") and depth.isascii() and depth.isdigit()
+        if wanted in ("auto", "off") or (fixed and 1 <= int(depth) <= MAX_DRAFT_TOKENS):
+            return wanted
+        raise BadField("speculation", wanted, f"auto, off or fixed:k with k from 1 to {MAX_DRAFT_TOKENS}")
+
+    def _needed_tokenizer(self, field: str) -> Tokenizer:
+        if self._tokenizer is None:
+            raise BadField(field, "text", "nothing: this target has no tokenizer; send input_ids")
+        return self._tokenizer
+
+    def _decode(self, ids: Any) -> str:
+        return str(self._needed_tokenizer("exclude_input_in_output").decode(ids.tolist()))
+
+
+class _Reader:
+    """Reads typed scalars and lists out of tensors. Absent and empty tensors give the default."""
+
+    def __init__(self, tensor: Callable[[str], Any]) -> None:
+        self._tensor = tensor
+
+    def array(self, name: str) -> Any:
+        return self._tensor(name)
+
+    def scalar(self, name: str) -> Any:
+        value = self._tensor(name)
+        if value is None:
+            return None
+        if value.size != 1:
+            raise BadField(name, f"{value.size} values", "one value")
+        return value.reshape(-1)[0]
+
+    def boolean(self, name: str, default: bool) -> bool:
+        value = self.scalar(name)
+        return default if value is None else bool(value)
+
+    def integer(self, name: str, default: int, low: int, high: int) -> int:
+        value = self.scalar(name)
+        if value is None:
+            return default
+        if not low <= int(value) <= high:
+            raise BadField(name, int(value), f"{low} to {high}")
+        return int(value)
+
+    def number(self, name: str, default: float, low: float, high: float, *, open_low: bool = False) -> float:
+        value = self.scalar(name)
+        if value is None:
+            return default
+        value = float(value)
+        if not math.isfinite(value) or not low <= value <= high or (open_low and value == low):
+            raise BadField(name, value, f"{'above ' if open_low else ''}{low:g} to {high:g}")
+        return value
+
+    def seed(self) -> int:
+        value = self.scalar("seed")
+        return secrets.randbits(64) if value is None else int(value)
+
+    def text(self, name: str) -> str | None:
+        value = self.scalar(name)
+        return None if value is None else _decoded(name, value)
+
+    def texts(self, name: str) -> list[str]:
+        value = self._tensor(name)
+        return [] if value is None else [_decoded(name, item) for item in value.reshape(-1)]
+
+    def choice(self, name: str, default: str, allowed: tuple[str, ...]) -> str:
+        value = self.text(name)
+        if value is None:
+            return default
+        if value not in allowed:
+            raise BadField(name, value, ", ".join(repr(item) for item in allowed))
+        return value
+
+
+def _decoded(name: str, value: Any) -> str:
+    try:
+        return str(value.decode() if isinstance(value, bytes) else value)
+    except UnicodeDecodeError:
+        raise BadField(name, value, "UTF-8 text") from None

@@ -1,0 +1,160 @@
+"""`covey_*` metrics on Triton's metrics port. An increment costs 20 us, so counters are flushed a few times a second
+from a thread of their own; the engine's thread only adds numbers up."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from covey.engine import RoundRecord
+from covey.streaming import Served
+
+FLUSH_SECONDS = 0.25
+
+COUNTERS = {
+    "covey_requests_total": "Requests by outcome",
+    "covey_prompt_tokens_total": "Prompt tokens of finished requests",
+    "covey_generation_tokens_total": "Tokens generated",
+    "covey_rounds_total": "Rounds of the engine",
+    "covey_round_seconds_total": "Time of rounds by phase: plan, draft, pass (inside the target), transport, commit",
+    "covey_prefix_cache_hit_tokens_total": "Prompt tokens whose KV was reused",
+    "covey_prefill_tokens_total": "Tokens computed as prefill",
+    "covey_preemptions_total": "Requests put back because the KV pool was exhausted",
+    "covey_spec_decode_num_drafts_total": "Trees verified",
+    "covey_spec_decode_num_draft_tokens_total": "Tokens drafted",
+    "covey_spec_decode_num_accepted_tokens_total": "Drafted tokens accepted",
+    "covey_drafter_failures_total": "Calls to a drafter that brought nothing: late, broken or gone",
+}
+GAUGES = {
+    "covey_requests_running": "Requests in the batch",
+    "covey_requests_waiting": "Requests in the queue",
+    "covey_kv_blocks": "KV blocks by state: used, free (never used, or kept for reuse)",
+}
+HISTOGRAMS = {
+    "covey_time_to_first_token_seconds": (
+        "From a request's arrival to its first token",
+        [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30],
+    ),
+    "covey_time_per_output_token_seconds": (
+        "Mean time between a request's tokens",
+        [0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1],
+    ),
+    "covey_request_seconds": (
+        "From a request's arrival to its end",
+        [0.01, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300],
+    ),
+}
+
+Labels = tuple[tuple[str, str], ...]
+
+
+class Metrics:
+    """Owns the metric families of one orchestrator; `model` labels every series."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._families: dict[str, Any] = {}
+        self._series: dict[tuple[str, Labels], Any] = {}
+        kinds = pb_utils.MetricFamily
+        for name, help_text in COUNTERS.items():
+            self._families[name] = pb_utils.MetricFamily(name=name, description=help_text, kind=kinds.COUNTER)
+        for name, help_text in GAUGES.items():
+            self._families[name] = pb_utils.MetricFamily(name=name, description=help_text, kind=kinds.GAUGE)
+        for name, (help_text, _buckets) in HISTOGRAMS.items():
+            self._families[name] = pb_utils.MetricFamily(name=name, description=help_text, kind=kinds.HISTOGRAM)
+        self._lock = threading.Lock()
+        self._added: dict[tuple[str, Labels], float] = defaultdict(float)
+        self._set: dict[tuple[str, Labels], float] = {}
+        self._observed: list[tuple[str, float]] = []
+        self._preempted = 0
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+        self._thread.start()
+
+    def round(self, record: RoundRecord) -> None:
+        """Engine's thread, once a round."""
+        with self._lock:
+            add = self._add
+            add("covey_rounds_total", 1)
+            add("covey_generation_tokens_total", record.emitted)
+            add("covey_prefill_tokens_total", record.prefill_tokens)
+            add("covey_prefix_cache_hit_tokens_total", record.reused)
+            add("covey_spec_decode_num_draft_tokens_total", record.drafted)
+            add("covey_spec_decode_num_accepted_tokens_total", record.accepted)
+            add("covey_spec_decode_num_drafts_total", record.trees)
+            add("covey_preemptions_total", record.preempted - self._preempted)
+            self._preempted = record.preempted
+            transport = record.verify_seconds - record.pass_seconds
+            for phase, seconds in (
+                ("plan", record.plan_seconds),
+                ("draft", record.draft_seconds),
+                ("pass", record.pass_seconds),
+                ("transport", transport),
+                ("commit", record.commit_seconds),
+            ):
+                add("covey_round_seconds_total", max(0.0, seconds), phase=phase)
+            self._put("covey_requests_running", record.running)
+            self._put("covey_requests_waiting", record.waiting)
+            self._put("covey_kv_blocks", record.total_blocks - record.free_blocks, state="used")
+            self._put("covey_kv_blocks", record.free_blocks, state="free")
+
+    def served(self, served: Served) -> None:
+        """Streamer's thread, once a request."""
+        with self._lock:
+            self._add("covey_requests_total", 1, outcome=served.finish.value)
+            self._add("covey_prompt_tokens_total", served.num_input)
+            if served.first_token is not None:
+                self._observed.append(("covey_time_to_first_token_seconds", served.first_token))
+            if served.per_token is not None:
+                self._observed.append(("covey_time_per_output_token_seconds", served.per_token))
+            self._observed.append(("covey_request_seconds", served.total))
+
+    def refused(self) -> None:
+        """Any thread, for a request that was refused at once."""
+        with self._lock:
+            self._add("covey_requests_total", 1, outcome="refused")
+
+    def drafter_failed(self, drafter: str) -> None:
+        with self._lock:
+            self._add("covey_drafter_failures_total", 1, drafter=drafter)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _add(self, name: str, value: float, **labels: str) -> None:
+        self._added[name, tuple(sorted(labels.items()))] += value
+
+    def _put(self, name: str, value: float, **labels: str) -> None:
+        self._set[name, tuple(sorted(labels.items()))] = value
+
+    def _run(self) -> None:
+        while not self._stopped.wait(FLUSH_SECONDS):
+            self._flush()
+        self._flush()
+
+    def _flush(self) -> None:
+        with self._lock:
+            added, self._added = self._added, defaultdict(float)
+            put, self._set = self._set, {}
+            observed, self._observed = self._observed, []
+        for (name, labels), value in added.items():
+            self._metric(name, labels).increment(value)
+        for (name, labels), value in put.items():
+            self._metric(name, labels).set(value)
+        for name, value in observed:
+            self._metric(name, ()).observe(value)
+
+    def _metric(self, name: str, labels: Labels) -> Any:
+        series = self._series.get((name, labels))
+        if series is None:
+            all_labels = {"model": self._model, **dict(labels)}
+            if name in HISTOGRAMS:
+                series = self._families[name].Metric(labels=all_labels, buckets=HISTOGRAMS[name][1])
+            else:
+                series = self._families[name].Metric(labels=all_labels)
+            self._series[name, labels] = series
+        return series

@@ -1,0 +1,101 @@
+"""Where answers go: a decoupled Triton response sender, or the line from `covey_unary`. Responses are made here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, fields
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from covey.errors import PortError, RequestError
+from covey.streaming import Chunk
+from covey.tritonio.link import Peer
+
+STATE = "detokenizer_state"  # an output for the ensemble's detokeniser alone: never sent unless asked for
+
+
+def outputs(chunk: Chunk) -> dict[str, Any]:
+    """The chunk as the public response's arrays, by the names of `covey.tritonio.fields.OUTPUTS`."""
+    rate = chunk.accepted / chunk.drafted if chunk.drafted else 0.0
+    state = json.dumps(asdict(chunk.state)).encode() if chunk.state else b""
+    return {
+        "text_output": np.array([chunk.text.encode()], np.object_),
+        "output_ids": chunk.ids,
+        "output_log_probs": chunk.logprobs,
+        "finish_reason": np.array([chunk.finish.value.encode() if chunk.finish else b""], np.object_),
+        "seed": np.array([chunk.seed], np.uint64),
+        "num_input_tokens": np.array([chunk.num_input], np.int32),
+        "num_output_tokens": np.array([chunk.num_output], np.int32),
+        "num_reused_tokens": np.array([chunk.reused], np.int32),
+        "acceptance_rate": np.array([rate], np.float32),
+        "total_accepted_draft_tokens": np.array([chunk.accepted], np.int32),
+        "total_draft_tokens": np.array([chunk.drafted], np.int32),
+        STATE: np.array([state], np.object_),
+    }
+
+
+def response(arrays: dict[str, Any], wanted: frozenset[str] | set[str]) -> Any:
+    """A Triton response of the outputs that the client asked for; none named means all."""
+    names = [name for name in arrays if (name in wanted if wanted else name != STATE)]
+    return pb_utils.InferenceResponse([pb_utils.Tensor(name, arrays[name]) for name in names])
+
+
+def error_response(error: Exception) -> Any:
+    """An error with its code as a prefix too: codes do not survive a hop between models on 24.10."""
+    code = error.code if isinstance(error, RequestError) else "INTERNAL"
+    return pb_utils.InferenceResponse(
+        error=pb_utils.TritonError(f"[{code}] {error}", getattr(pb_utils.TritonError, code))
+    )
+
+
+class SenderOutlet:
+    """The response sender of a decoupled request. FINAL goes with the last response."""
+
+    def __init__(self, request: Any) -> None:
+        self._sender = request.get_response_sender()
+        self._wanted = frozenset(request.requested_output_names())
+        self.needs_state = STATE in self._wanted
+
+    def send(self, chunk: Chunk) -> None:
+        flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if chunk.finish is not None else 0
+        self._sender.send(response(outputs(chunk), self._wanted), flags)
+
+    def fail(self, error: Exception) -> None:
+        self._sender.send(error_response(error), pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def gone(self) -> bool:
+        return bool(self._sender.is_cancelled())
+
+
+class PeerOutlet:
+    """The other end of the line from `covey_unary`, one exchange of it."""
+
+    def __init__(self, peer: Peer, exchange: int) -> None:
+        self._peer = peer
+        self._exchange = exchange
+        self.cancelled = False
+        self.needs_state = False
+        self.closed: Callable[[], object] = lambda: None  # called when the last response has been sent
+
+    def send(self, chunk: Chunk) -> None:
+        self.closed()
+        self._peer.send((self._exchange, "answer", {f.name: getattr(chunk, f.name) for f in fields(chunk)}))
+
+    def fail(self, error: Exception) -> None:
+        self.closed()
+        code = error.code if isinstance(error, RequestError) else "INTERNAL"
+        self._peer.send((self._exchange, "error", (code, str(error))))
+
+    def gone(self) -> bool:
+        return self.cancelled
+
+
+def raised(code: str, text: str) -> Exception:
+    """The error that `PeerOutlet.fail` sent, as one that `error_response` gives the same code."""
+    error = RequestError(text) if code != "INTERNAL" else PortError(text)
+    if isinstance(error, RequestError):
+        error.code = code
+    return error

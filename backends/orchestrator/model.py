@@ -1,0 +1,187 @@
+"""Triton's adapter for the public model: requests become work for `covey.engine`, its progress becomes responses.
+
+BLS works only once `initialize` has returned, so the engine is made in a thread that asks the target for its facts;
+requests that come earlier wait for it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import sys
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from covey import profile
+from covey.clock import RealClock
+from covey.engine import Engine
+from covey.errors import CoveyError, Overloaded, PortError, RequestError
+from covey.planner.static import StaticPlanner
+from covey.scheduler import Scheduler
+from covey.streaming import Outlet, Streamer
+from covey.tokenization import load_tokenizer
+from covey.tritonio import bls, fields, link
+from covey.tritonio.log import to_triton
+from covey.tritonio.metrics import Metrics
+from covey.tritonio.outlets import PeerOutlet, SenderOutlet
+from covey.types import TargetInfo
+
+START_SECONDS = 300.0
+SWITCH_SECONDS = 0.0005  # the engine's thread gets the interpreter back from the streamer's this soon
+log = logging.getLogger("covey.orchestrator")
+
+
+class TritonPythonModel:
+    def initialize(self, args: dict[str, str]) -> None:
+        sys.setswitchinterval(SWITCH_SECONDS)
+        to_triton("covey")
+        self._profile = profile.from_environment()
+        self._name = args["model_name"]
+        parameters = json.loads(args["model_config"])["parameters"]
+        self._target = bls.BlsTarget(parameters["target"]["string_value"])
+        self._controller = parameters["controller"]["string_value"]
+        self._clock = RealClock()
+        self._keys = itertools.count(1)
+        self._metrics = Metrics(self._name)
+        self._started = threading.Event()
+        self._stopping = threading.Event()
+        self._failure: CoveyError | None = None
+        self._peers: dict[tuple[int, int], tuple[int, PeerOutlet]] = {}
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+        self._exchange = link.Exchange(self._name, self._received, self._lost)
+
+    def execute(self, requests: list[Any]) -> None:
+        for request in requests:
+            outlet = SenderOutlet(request)
+
+            def tensor(name: str, request: Any = request) -> Any:
+                value = pb_utils.get_input_tensor_by_name(request, name)
+                return None if value is None else value.as_numpy().copy()
+
+            self._take(next(self._keys), outlet, tensor, json.loads(request.parameters() or "{}"))
+
+    def finalize(self) -> None:
+        self._stopping.set()
+        self._exchange.close()
+        if self._started.is_set() and self._failure is None:
+            self._engine.stop()
+        self._thread.join()
+        if self._failure is None:
+            self._streamer.stop()
+        self._metrics.stop()
+
+    # ---- the engine's thread ----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._build(self._await_target())
+        except CoveyError as error:
+            log.error("cannot start: %s", error)
+            self._failure = error
+            self._started.set()
+            return
+        self._started.set()
+        try:
+            self._engine.run()
+        except Exception:
+            log.exception("the engine's thread died")
+            self._failure = PortError("the engine has stopped after an internal error; see the server's log")
+            self._streamer.fail_all(self._failure)
+
+    def _await_target(self) -> TargetInfo:
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                return self._target.info()
+            except PortError as error:
+                if self._stopping.wait(0.1) or time.monotonic() > deadline:
+                    raise PortError(f"the target did not come up: {error}") from None
+
+    def _build(self, info: TargetInfo) -> None:
+        settings = self._profile.scheduler
+        tokenizer = load_tokenizer(info.folder)
+        self._parser = fields.RequestParser(tokenizer, info, self._profile.limits, ())
+        self._streamer = Streamer(tokenizer, self._clock, served=self._metrics.served)
+        scheduler = Scheduler(
+            max_running=settings.max_running,
+            max_waiting=settings.max_waiting,
+            token_budget=settings.token_budget,
+            growth_tokens=settings.growth_tokens,
+            block_size=info.block_size,
+        )
+        self._engine = Engine(
+            self._target,
+            scheduler,
+            StaticPlanner(),
+            self._streamer,
+            self._clock,
+            recover=self._recover,
+            observe=self._metrics.round,
+        )
+        self._streamer.start(self._engine)
+        log.info("serving %s: %s, %s numerics, %d KV blocks", info.model, info.dtype, info.numerics, info.total_blocks)
+
+    def _recover(self, error: PortError) -> None:
+        """A dead stub is never restarted by Triton, and loading alone does nothing: unload, then load."""
+        log.warning("reloading %s: %s", self._target.model, error)
+        bls.control(self._controller, "unload", self._target.model)
+        bls.control(self._controller, "load", self._target.model)
+        self._await_target()
+
+    # ---- Triton's threads, and the line's ---------------------------------------------------------------------------
+
+    def _take(self, key: int, outlet: Outlet, tensor: Any, parameters: dict[str, Any]) -> None:
+        arrival = self._clock.now()
+        try:
+            if not self._started.wait(START_SECONDS):
+                raise Overloaded("the server is still starting")
+            if self._failure is not None:
+                raise self._failure
+            wanted = self._parser.parse(key, arrival, tensor, parameters)
+            self._streamer.begin(
+                key,
+                outlet,
+                prompt=wanted.request.prompt,
+                seed=wanted.request.sampling.seed,
+                stream=wanted.stream,
+                logprobs=wanted.request.sampling.logprobs,
+                stop_words=wanted.stop_words,
+                prefix=wanted.prefix,
+            )
+            self._engine.submit(wanted.request)
+        except Exception as error:
+            if self._started.is_set() and self._failure is None:
+                self._streamer.abandon(key)
+            if not isinstance(error, CoveyError):
+                log.exception("request failed")
+            if isinstance(error, RequestError):
+                self._metrics.refused()
+            outlet.fail(error)
+
+    def _received(self, peer: link.Peer, message: link.Message) -> None:
+        exchange, kind, value = message
+        entry = (id(peer), exchange)
+        if kind == "submit":
+            tensors, parameters = value
+            for name, array in tensors.items():
+                tensors[name] = np.asarray(array)
+            outlet = PeerOutlet(peer, exchange)
+            key = next(self._keys)
+            self._peers[entry] = (key, outlet)
+            outlet.closed = lambda: self._peers.pop(entry, None)
+            self._take(key, outlet, tensors.get, parameters)
+        elif kind == "cancel" and entry in self._peers:
+            key, outlet = self._peers[entry]
+            outlet.cancelled = True
+            self._engine.cancel(key)
+
+    def _lost(self, peer: link.Peer) -> None:
+        for (owner, _exchange), (key, outlet) in list(self._peers.items()):
+            if owner == id(peer):
+                outlet.cancelled = True
+                self._engine.cancel(key)

@@ -1,0 +1,27 @@
+"""Triton's adapter for a target model: messages in, messages out. The work is in `covey.runtime.target`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from covey import profile
+from covey.runtime.target import TargetRunner
+from covey.tritonio import bls, codec
+
+
+class TritonPythonModel:
+    def initialize(self, args: dict[str, str]) -> None:
+        settings = profile.from_environment().target
+        entry = Path(args["model_repository"]) / args["model_version"]
+        named = json.loads(args["model_config"])["parameters"].get("folder", {}).get("string_value", "")
+        self._runner = TargetRunner.load(settings.folder or named or entry, settings, name=args["model_name"])
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        return bls.serve(requests, self._answer)
+
+    def _answer(self, message: Any) -> Any:
+        if codec.kind_of(message) == codec.INFO_REQUEST.kind:
+            return codec.encode_info(self._runner.info())
+        return codec.encode_target_reply(self._runner.step(codec.decode_target_work(message)))

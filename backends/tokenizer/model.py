@@ -1,0 +1,62 @@
+"""Text to ids and ids to text, for pipelines that scale this apart from the orchestrator.
+
+One backend, two models; the parameter `direction` says which. Detokenising keeps no state: each piece of output comes
+with what came before it (`detokenizer_state`), and its text is what it adds to the text of that.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from covey import profile
+from covey.errors import BadField, SettingError
+from covey.text import visible_text
+from covey.tokenization import load_tokenizer
+from covey.tritonio.outlets import error_response
+
+
+class TritonPythonModel:
+    def initialize(self, args: dict[str, str]) -> None:
+        parameters = json.loads(args["model_config"])["parameters"]
+        own = Path(args["model_repository"]).parent / parameters["tokenizer_of"]["string_value"] / "1"
+        folder = profile.from_environment().target.folder or str(own)
+        tokenizer = load_tokenizer(folder)
+        if tokenizer is None:
+            raise SettingError(f"{folder} has no tokenizer; leave {args['model_name']} out of the profile's models")
+        self._tokenizer = tokenizer
+        self._convert = {"encode": self._encode, "decode": self._decode}[parameters["direction"]["string_value"]]
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        responses = []
+        for request in requests:
+            try:
+                responses.append(pb_utils.InferenceResponse(self._convert(request)))
+            except Exception as error:
+                responses.append(error_response(error))
+        return responses
+
+    def _encode(self, request: Any) -> list[Any]:
+        raw = _array(request, "text_input")
+        try:
+            text = raw.reshape(-1)[0].decode()
+        except UnicodeDecodeError:
+            raise BadField("text_input", raw, "UTF-8 text") from None
+        if not text:
+            raise BadField("text_input", text, "at least one character")
+        return [pb_utils.Tensor("input_ids", np.asarray(self._tokenizer.encode(text).ids, np.int32))]
+
+    def _decode(self, request: Any) -> list[Any]:
+        state = json.loads(_array(request, "detokenizer_state").reshape(-1)[0])
+        new = _array(request, "output_ids").reshape(-1).tolist()
+        before, context, stops, final = state["before"], state["context"], state["stop_words"], state["final"]
+        seen = visible_text(self._tokenizer, context, before, stops, final=False)
+        text = state["prefix"] + visible_text(self._tokenizer, context, before + new, stops, final=final)[len(seen) :]
+        return [pb_utils.Tensor("text_output", np.array([text.encode()], np.object_))]
+
+
+def _array(request: Any, name: str) -> Any:
+    return pb_utils.get_input_tensor_by_name(request, name).as_numpy()

@@ -1,0 +1,91 @@
+"""The public model that is not decoupled: one request, one response, for `infer()` over HTTP and unary gRPC.
+
+Hands each request to the orchestrator over a private line (`covey.tritonio.link`) and answers when its answer comes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from contextlib import suppress
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+from covey.errors import PortError
+from covey.streaming import Cancelled, Chunk
+from covey.tritonio import fields, link, outlets
+
+POLL_SECONDS = 0.05
+
+
+class TritonPythonModel:
+    def initialize(self, args: dict[str, str]) -> None:
+        parameters = json.loads(args["model_config"])["parameters"]
+        self._orchestrator = parameters["orchestrator"]["string_value"]
+        self._ids = itertools.count(1)
+        self._open: dict[int, tuple[Any, frozenset[str]]] = {}
+        self._lock = threading.Lock()
+        self._peer: link.Peer | None = None
+        self._stopped = threading.Event()
+        self._poller = threading.Thread(target=self._poll, name="poll", daemon=True)
+        self._poller.start()
+
+    def execute(self, requests: list[Any]) -> None:
+        for request in requests:
+            sender = request.get_response_sender()
+            exchange = next(self._ids)
+            tensors = {}
+            for field in fields.INPUTS:
+                tensor = pb_utils.get_input_tensor_by_name(request, field.name)
+                if tensor is not None:
+                    tensors[field.name] = tensor.as_numpy().copy()
+            with self._lock:
+                self._open[exchange] = (sender, frozenset(request.requested_output_names()))
+            try:
+                parameters = json.loads(request.parameters() or "{}")
+                self._line().send((exchange, "submit", (tensors, parameters)))
+            except PortError as error:
+                self._answer(exchange, outlets.error_response(error))
+
+    def finalize(self) -> None:
+        self._stopped.set()
+        self._poller.join()
+        if self._peer is not None:
+            self._peer.close()
+
+    def _line(self) -> link.Peer:
+        with self._lock:
+            if self._peer is None:
+                self._peer = link.connect(self._orchestrator, self._received, self._lost)
+            return self._peer
+
+    def _received(self, _peer: link.Peer, message: link.Message) -> None:
+        exchange, kind, value = message
+        if kind == "error":
+            self._answer(exchange, outlets.error_response(outlets.raised(*value)))
+        else:
+            wanted = self._open[exchange][1] if exchange in self._open else frozenset()
+            self._answer(exchange, outlets.response(outlets.outputs(Chunk(**value)), wanted))
+
+    def _lost(self, _peer: link.Peer) -> None:
+        with self._lock:
+            self._peer = None
+            lost = list(self._open)
+        for exchange in lost:
+            self._answer(exchange, outlets.error_response(PortError(f"model {self._orchestrator} is gone")))
+
+    def _answer(self, exchange: int, response: Any) -> None:
+        with self._lock:
+            entry = self._open.pop(exchange, None)
+        if entry is not None:
+            entry[0].send(response, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def _poll(self) -> None:
+        """Pass cancellations on."""
+        while not self._stopped.wait(POLL_SECONDS):
+            for exchange, (sender, _wanted) in list(self._open.items()):
+                if sender.is_cancelled():
+                    with suppress(PortError):
+                        self._line().send((exchange, "cancel", None))
+                    self._answer(exchange, outlets.error_response(Cancelled("cancelled by the client")))
