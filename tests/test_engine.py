@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from covey.engine import Engine
+from covey.errors import Overloaded, PortError, StubDead
+from covey.planner.static import StaticPlanner
+from covey.scheduler import Scheduler
+from covey.types import Finish, Sampling
+from tests.fakes import Collector, HashTarget, ManualClock, continuation, next_token, request
+
+
+def build(
+    target: HashTarget,
+    *,
+    budget: int = 64,
+    running: int = 16,
+    waiting: int = 64,
+    growth: int = 8,
+    recover: bool = False,
+) -> tuple[Engine, Collector]:
+    sink = Collector()
+    scheduler = Scheduler(
+        max_running=running,
+        max_waiting=waiting,
+        token_budget=budget,
+        growth_tokens=growth,
+        block_size=target.block_size,
+    )
+    reload = (lambda _error: target.restart()) if recover else None
+    return Engine(target, scheduler, StaticPlanner(), sink, ManualClock(), recover=reload), sink
+
+
+def finish_all(engine: Engine, limit: int = 2000) -> int:
+    rounds = 0
+    while engine.round():
+        rounds += 1
+        assert rounds < limit, "the engine does not come to an end"
+    return rounds
+
+
+def test_one_request_gets_the_models_tokens() -> None:
+    engine, sink = build(HashTarget())
+    engine.submit(request(1, [5, 6, 7], 10))
+    finish_all(engine)
+    assert sink.tokens[1] == continuation([5, 6, 7], 10)
+    assert sink.finish(1) is Finish.LENGTH
+
+
+def test_prompts_are_prefilled_in_chunks_beside_decoding_rows() -> None:
+    target = HashTarget()
+    engine, sink = build(target, budget=16)
+    engine.submit(request(1, [1], 30))
+    engine.round()
+    engine.submit(request(2, list(range(50)), 4))
+    finish_all(engine)
+    mixed = [work for work in target.works if len(work.tags) == 2 and work.chunk.max() > 1]
+    assert len(mixed) >= 3, "a prompt of 50 in passes of 16 takes at least four"
+    assert all(work.chunk.sum() <= 16 for work in target.works)
+    assert all(work.chunk[list(work.tags).index(1)] == 1 for work in mixed), "decoding goes on beside a prefill"
+    assert sink.tokens[1] == continuation([1], 30)
+    assert sink.tokens[2] == continuation(list(range(50)), 4)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_any_load_in_a_tiny_pool_yields_the_same_tokens(seed: int) -> None:
+    rng = random.Random(seed)
+    target = HashTarget(blocks=24)
+    engine, sink = build(target, budget=24, running=8, growth=4)
+    prompts = {key: [rng.randrange(90) for _ in range(rng.randrange(1, 30))] for key in range(1, 25)}
+    counts = {key: rng.randrange(1, 40) for key in prompts}
+    for key, prompt in prompts.items():
+        engine.submit(request(key, prompt, counts[key], priority=rng.randrange(3)))
+        for _ in range(rng.randrange(3)):
+            engine.round()
+    finish_all(engine)
+    assert engine.scheduler.preemptions > 0, "the test is meant to exhaust the pool"
+    for key, prompt in prompts.items():
+        assert sink.tokens[key] == continuation(prompt, counts[key])
+    assert target.used == 0
+
+
+def test_the_least_urgent_is_preempted_and_the_urgent_goes_first() -> None:
+    target = HashTarget(blocks=12)
+    engine, sink = build(target, growth=0)
+    order: list[int] = []
+    sink.on_publish = lambda: order.extend(key for key in sink.ended if key not in order)
+    engine.submit(request(1, [1] * 8, 30))
+    engine.submit(request(2, [2] * 8, 30, priority=5))
+    finish_all(engine)
+    assert order == [2, 1]
+    assert engine.scheduler.preemptions > 0
+    assert sink.tokens[1] == continuation([1] * 8, 30)
+
+
+def test_an_end_token_ends_a_request_and_is_its_last() -> None:
+    expected = continuation([3, 1], 40)
+    end = expected[6]
+    first = expected.index(end)
+    engine, sink = build(HashTarget(end_ids=(end,)))
+    engine.submit(request(1, [3, 1], 40, sampling=Sampling(end_ids=(end,))))
+    finish_all(engine)
+    assert sink.tokens[1] == expected[: first + 1]
+    assert sink.finish(1) is Finish.EOS
+
+
+def test_cancelling_frees_the_tag_with_the_next_pass() -> None:
+    target = HashTarget()
+    engine, sink = build(target)
+    engine.submit(request(1, [1, 2], 100))
+    engine.submit(request(2, [3, 4], 100))
+    for _ in range(5):
+        engine.round()
+    engine.cancel(1)
+    engine.cancel(99)
+    engine.round()
+    assert sink.finish(1) is Finish.CANCELLED
+    assert 1 not in target.tokens
+    engine.cancel(2)
+    assert engine.round(), "a pass without rows still frees"
+    assert target.used == 0
+    assert not engine.round()
+
+
+def test_a_full_queue_and_a_draining_engine_refuse_at_once() -> None:
+    engine, _sink = build(HashTarget(), waiting=2)
+    engine.submit(request(1, [1]))
+    engine.submit(request(2, [1]))
+    with pytest.raises(Overloaded, match="queue full: 2"):
+        engine.submit(request(3, [1]))
+    engine.drain()
+    with pytest.raises(Overloaded, match="draining"):
+        engine.submit(request(4, [1]))
+    finish_all(engine)
+
+
+def test_a_restarted_target_is_replayed_with_the_same_tokens() -> None:
+    target = HashTarget()
+    engine, sink = build(target, recover=True)
+    engine.submit(request(1, [1, 2, 3], 20))
+    engine.submit(request(2, [4, 5], 20))
+    for _ in range(6):
+        engine.round()
+    target.fail_with = [StubDead("gone")]
+    finish_all(engine)
+    assert sink.tokens[1] == continuation([1, 2, 3], 20)
+    assert sink.tokens[2] == continuation([4, 5], 20)
+
+
+def test_a_target_that_forgot_a_tag_is_told_again() -> None:
+    target = HashTarget()
+    engine, sink = build(target)
+    engine.submit(request(1, [1, 2, 3], 12))
+    for _ in range(4):
+        engine.round()
+    target.restart()
+    finish_all(engine)
+    assert sink.tokens[1] == continuation([1, 2, 3], 12)
+
+
+def test_a_target_that_stays_dead_fails_its_requests() -> None:
+    target = HashTarget()
+    engine, sink = build(target)
+    target.fail_with = [PortError("dead")]
+    engine.submit(request(1, [1]))
+    engine.round()
+    assert sink.finish(1) is Finish.ERROR
+    assert "dead" in str(sink.ended[1].error)
+    engine.submit(request(2, [9], 3))
+    finish_all(engine)
+    assert sink.tokens[2] == continuation([9], 3)
+
+
+def test_a_request_that_can_never_fit_fails_alone() -> None:
+    engine, sink = build(HashTarget(blocks=3), growth=0)
+    engine.submit(request(1, [1] * 4, 20))
+    finish_all(engine)
+    assert sink.finish(1) is Finish.ERROR
+    assert sink.tokens[1] == continuation([1] * 4, len(sink.tokens[1]))
+
+
+def test_the_hash_model_depends_on_every_token() -> None:
+    assert len({next_token(np.asarray([a, 2, 3])) for a in range(50)}) > 20
