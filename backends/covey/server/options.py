@@ -15,7 +15,6 @@ import covey
 FREE = 0  # as a port: pick one that nobody listens on
 SOURCE = Path(covey.__file__).resolve().parents[1]  # backends/ of the checkout, when the package is installed from it
 
-DEFAULT_MODELS = ("target", "controller", "tokenize", "detokenize", "covey", "covey_unary", "ensemble")
 PUBLIC_MODELS = ("ensemble", "covey_unary", "covey")  # in the order a drain closes them
 
 

@@ -9,8 +9,9 @@ import struct
 from dataclasses import replace
 from pathlib import Path
 
+from covey import profile
 from covey.server.errors import StartError
-from covey.server.options import DEFAULT_MODELS, Options
+from covey.server.options import Options
 
 PORTS = {"http_port": "HTTP_PORT", "grpc_port": "GRPC_PORT", "metrics_port": "METRICS_PORT"}
 HEADROOM = 256 << 20  # interpreters, torch and a smallest KV pool, beside the weights
@@ -30,7 +31,12 @@ def with_ports(options: Options) -> Options:
     finally:
         for listener in held:
             listener.close()
-    return replace(options, **chosen)
+    return replace(
+        options,
+        http_port=chosen["http_port"],
+        grpc_port=chosen["grpc_port"],
+        metrics_port=chosen["metrics_port"],
+    )
 
 
 def _listen(host: str, port: int, variable: str) -> socket.socket:
@@ -56,18 +62,11 @@ def models(options: Options) -> tuple[str, ...]:
     repository = options.repository_folder()
     if not repository.is_dir():
         raise StartError(f"{repository} is no model repository: give --model-repository or COVEY_MODEL_REPOSITORY")
-    wanted = options.models if options.models is not None else _of_profile(options.profile)
+    wanted = options.models if options.models is not None else profile.load(options.profile).models
     missing = [name for name in wanted if not (repository / name / "config.pbtxt").is_file()]
     if missing:
         raise StartError(f"model {missing[0]!r} has no config.pbtxt in {repository}")
     return wanted
-
-
-def _of_profile(name: str) -> tuple[str, ...]:
-    from covey import profile  # here, so that a launcher given its models needs no profile
-
-    found: tuple[str, ...] = getattr(profile.load(name), "models", DEFAULT_MODELS)
-    return found
 
 
 def weights(options: Options, wanted: tuple[str, ...]) -> None:

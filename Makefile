@@ -1,0 +1,55 @@
+# Everything a checkout needs: setup, serve, test. Only python3 (3.10 to 3.12) with venv, and make, must be there.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.covey-setup
+PYTEST := $(BIN)/python -m pytest
+SOURCES := backends client loadtest tests
+
+HOST         ?= 127.0.0.1
+HTTP_PORT    ?= 8000
+GRPC_PORT    ?= 8001
+METRICS_PORT ?= 8002
+PROFILE      ?= default
+MODEL        ?=
+
+.PHONY: help setup serve test test-all lint clean
+
+help:
+	@echo "make setup     create .venv and install; does nothing when nothing changed"
+	@echo "make serve     start the server [HOST= HTTP_PORT= GRPC_PORT= METRICS_PORT= PROFILE= MODEL=folder]"
+	@echo "make test      every kind of test, the real server included; minutes"
+	@echo "make test-all  the large grids whole"
+	@echo "make lint      ruff (lint and format) and mypy --strict"
+	@echo "make clean     remove what tools and servers left; .venv stays (rm -r .venv removes that)"
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; ok = (3, 10) <= sys.version_info < (3, 13); \
+	  sys.exit(0 if ok else "covey: needs Python 3.10 to 3.12, $(PYTHON) is " + sys.version.split()[0] + ": make PYTHON=python3.11 ...")'
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	  { echo "covey: $(PYTHON) has no venv module (Debian and Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
+	@echo "covey: torch's default build is large (GBs, with CUDA); pip's own settings (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS) choose a CPU build"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[dev,loadtest]'
+	@touch $@
+
+serve: setup
+	@exec $(BIN)/python -m covey.server --host $(HOST) --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) \
+	  --metrics-port $(METRICS_PORT) --profile $(PROFILE) $(if $(MODEL),--model '$(MODEL)')
+
+test: setup
+	$(PYTEST) -m "not slow"
+
+test-all: setup
+	$(PYTEST)
+
+lint: setup
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+	MYPYPATH=backends:client $(BIN)/mypy -p covey -p covey_client
+
+clean:
+	rm -rf build $(VENV)/covey .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +

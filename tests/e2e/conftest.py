@@ -1,0 +1,16 @@
+"""The real server, once per test session, on free ports, with the default profile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from covey.server import FREE, Options, Server
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Started on first use. `server.http_url` and `server.grpc_url` are host:port; `server.log_text()` says why."""
+    log_file = tmp_path_factory.mktemp("server") / "tritonserver.log"
+    with Server(Options(http_port=FREE, grpc_port=FREE, metrics_port=FREE, log_file=log_file)) as running:
+        yield running
