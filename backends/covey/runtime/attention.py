@@ -1,0 +1,210 @@
+"""Attention over a paged pool of keys and values, for lanes of any lengths in one pass.
+
+Lanes are sorted into groups of about equal length and query count; each group is two batched products over gathered,
+padded keys. A query's result must not depend on its group: padding is masked to exact zeros, keys stand in position
+order at the column of their position, and lengths are padded to whole tiles of `KEY_TILE`.
+
+Pool layout, per layer: [2 * kv_heads, slots, head_dim], keys first. Heads outermost makes a gather of whole blocks
+and the batched product both run without a transposing copy.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from covey.runtime.lanes import Lanes
+from covey.types import Ints
+
+KEY_TILE = 32  # padded lengths are multiples of this
+QUERY_TILE = 64  # longer lanes are cut: bounds the mask, and skips keys that a chunk's first queries cannot see
+WORTH_A_GROUP = 1200  # padded keys whose work outweighs the calls of one more group (measured)
+
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What one layer's attention looks like; the same for all layers of a served model but for window."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+    @property
+    def share(self) -> int:
+        """Query heads per key head."""
+        return self.heads // self.kv_heads
+
+
+@dataclass(slots=True)
+class Group:
+    """Lanes attended together: R lanes of `queries` queries each over `keys` padded keys."""
+
+    rows: int
+    queries: int
+    keys: int
+    pick: torch.Tensor | None  # packed tokens, [R * queries]; None: all of the pass in order
+    gather: torch.Tensor  # blocks [R * keys / block_size], or slots [R * keys] where `by_slot`
+    by_slot: bool
+    last: Ints  # [R, queries]: the last key each query sees
+    masks: dict[int, torch.Tensor] = field(default_factory=dict)  # by window, 0 for none
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything about a pass that its layers share. Masks are made at their first use."""
+
+    groups: tuple[Group, ...]
+    scatter: torch.Tensor | None  # where in the groups' joined results each packed token's is; None: in order
+    shape: Shape
+    block_size: int
+    dtype: torch.dtype
+
+
+def plan_lanes(
+    lanes: Lanes, size: int, *, shape: Shape, block_size: int, dtype: torch.dtype, device: torch.device
+) -> Plan:
+    """Groups for `lanes` of a pass of `size` packed tokens, of which the last may be padding that no lane names."""
+    lanes = _cut(lanes)
+    counts = np.diff(lanes.offsets)
+    tile = math.lcm(KEY_TILE, block_size)
+    groups: list[Group] = []
+    picks: list[Ints] = []
+    for members in _partition(counts, lanes.lengths):
+        group, pick = _group(lanes, counts, members, tile, block_size, device)
+        groups.append(group)
+        picks.append(pick)
+    joined = picks[0] if len(picks) == 1 else np.concatenate(picks)
+    scatter: torch.Tensor | None = None
+    if len(joined) != size or not np.array_equal(joined, np.arange(size, dtype=np.int32)):
+        where = np.zeros(size, np.int64)
+        where[joined] = np.arange(len(joined))
+        scatter = torch.from_numpy(where).to(device)
+        for group, pick in zip(groups, picks):
+            group.pick = torch.from_numpy(pick).to(device)
+    return Plan(tuple(groups), scatter, shape, block_size, dtype)
+
+
+def attend(
+    plan: Plan, query: torch.Tensor, pool: torch.Tensor, scale: float, window: int = 0, softcap: float = 0.0
+) -> torch.Tensor:
+    """Results [T, heads * head_dim] for queries [T, heads, head_dim] over one layer's pool."""
+    shape = plan.shape
+    kv_heads, share, dim = shape.kv_heads, shape.share, shape.head_dim
+    results = []
+    for group in plan.groups:
+        rows, keys = group.rows, group.keys
+        if group.by_slot:
+            kv = pool.index_select(1, group.gather)
+        else:
+            kv = pool.view(2 * kv_heads, -1, plan.block_size * dim).index_select(1, group.gather)
+        kv = kv.view(2, kv_heads * rows, keys, dim)
+        q = query if group.pick is None else query.index_select(0, group.pick)
+        q = q.view(rows, group.queries, kv_heads, share, dim).permute(2, 0, 1, 3, 4)
+        q = q.reshape(kv_heads * rows, group.queries * share, dim)
+        mask = group.masks.get(window)
+        if mask is None:
+            mask = group.masks[window] = _mask(group, shape, window, plan.dtype, query.device)
+        if softcap:
+            scores = torch.tanh(torch.bmm(q, kv[0].transpose(1, 2)) * (scale / softcap)) * softcap + mask
+        else:
+            scores = torch.baddbmm(mask, q, kv[0].transpose(1, 2), alpha=scale)
+        found = torch.bmm(torch.softmax(scores, -1), kv[1])
+        found = found.view(kv_heads, rows, group.queries, share, dim).permute(1, 2, 0, 3, 4)
+        results.append(found.reshape(rows * group.queries, -1))
+    joined = results[0] if len(results) == 1 else torch.cat(results)
+    return joined if plan.scatter is None else joined.index_select(0, plan.scatter)
+
+
+def _cut(lanes: Lanes) -> Lanes:
+    """The same work with no lane of more than `QUERY_TILE` queries."""
+    counts = np.diff(lanes.offsets)
+    if len(counts) == 0 or counts.max() <= QUERY_TILE:
+        return lanes
+    pieces = -(-counts // QUERY_TILE)
+    row = np.repeat(np.arange(len(counts)), pieces)
+    piece = np.arange(len(row)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    start = piece * QUERY_TILE
+    took = np.minimum(counts[row] - start, QUERY_TILE)
+    lengths = lanes.lengths[row] - counts[row] + start + took
+    offsets = np.append(lanes.offsets[row] + start, lanes.offsets[-1]).astype(np.int32)
+    tail_offsets, tails = None, lanes.tails
+    if lanes.tail_offsets is not None:
+        plain = (lanes.lengths - np.diff(lanes.tail_offsets))[row]
+        sizes = np.maximum(lengths - plain, 0)
+        tail_offsets = np.append(0, np.cumsum(sizes)).astype(np.int32)
+        tails = np.concatenate([tails[a : a + n] for a, n in zip(lanes.tail_offsets[row], sizes)])
+    return Lanes(offsets, lengths.astype(np.int32), lanes.tables[row], lanes.queries, tail_offsets, tails)
+
+
+def _partition(counts: Ints, lengths: Ints) -> list[Ints]:
+    """Lanes that go together: query counts within a factor of two, and few keys of padding."""
+    everyone = np.arange(len(counts), dtype=np.int32)
+    first = int(counts[0])
+    top = int(lengths.max())
+    if bool((counts == first).all()) and top * len(counts) - int(lengths.sum()) <= WORTH_A_GROUP:
+        return [everyone]
+    classes = np.ceil(np.log2(np.maximum(counts, 1))).astype(np.int32)
+    parts: list[Ints] = []
+    for kind in np.unique(classes):
+        members = everyone[classes == kind]
+        members = members[np.argsort(-lengths[members], kind="stable")]
+        begin, waste = 0, 0
+        for at in range(len(members)):
+            waste += int(lengths[members[begin]] - lengths[members[at]])
+            if waste > WORTH_A_GROUP:
+                parts.append(members[begin:at])
+                begin, waste = at, 0
+        parts.append(members[begin:])
+    return parts
+
+
+def _group(
+    lanes: Lanes, counts: Ints, members: Ints, tile: int, block_size: int, device: torch.device
+) -> tuple[Group, Ints]:
+    rows = len(members)
+    count = counts[members]
+    lengths = lanes.lengths[members]
+    queries = int(count.max())
+    keys = -(-int(lengths.max()) // tile) * tile
+    step = np.minimum(np.arange(queries, dtype=np.int32), count[:, None] - 1)  # padding repeats the last query
+    pick = (lanes.offsets[members][:, None] + step).reshape(-1)
+    if lanes.queries is not None:
+        pick = lanes.queries[pick]
+    last = lengths[:, None] - count[:, None] + step
+
+    blocks = keys // block_size
+    table = lanes.tables[members, :blocks]
+    if table.shape[1] < blocks:
+        table = np.pad(table, ((0, 0), (0, blocks - table.shape[1])))
+    starts = np.arange(0, keys, block_size, dtype=np.int32)
+    table = np.where(starts < lengths[:, None], table, 0)
+    by_slot = lanes.tail_offsets is not None and bool((np.diff(lanes.tail_offsets)[members] > 0).any())
+    if by_slot:
+        assert lanes.tail_offsets is not None
+        index = (table[:, :, None] * block_size + np.arange(block_size, dtype=np.int32)).reshape(rows, keys)
+        begin = lanes.tail_offsets[members]
+        size = lanes.tail_offsets[members + 1] - begin
+        at = np.arange(keys, dtype=np.int32)
+        behind = at - (lengths - size)[:, None]  # place in the tail
+        inside = (behind >= 0) & (behind < size[:, None])
+        index[inside] = lanes.tails[(begin[:, None] + behind)[inside]]
+    else:
+        index = table
+    gather = torch.from_numpy(np.ascontiguousarray(index).reshape(-1)).to(device)
+    return Group(rows, queries, keys, None, gather, by_slot, last), pick.astype(np.int32)
+
+
+def _mask(group: Group, shape: Shape, window: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """0 where a query sees a key and -inf elsewhere, laid out as the scores are."""
+    at = np.arange(group.keys, dtype=np.int32)
+    hidden: Bools = at > group.last[:, :, None]
+    if window:
+        hidden |= at <= group.last[:, :, None] - window
+    mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(torch.from_numpy(hidden), -torch.inf)
+    mask = mask.to(device)[None, :, :, None].expand(shape.kv_heads, -1, -1, shape.share, -1)
+    return mask.reshape(shape.kv_heads * group.rows, group.queries * shape.share, group.keys)

@@ -1,0 +1,58 @@
+"""One pass over a model, as its caller describes it: which tokens, where their keys go, and who sees what.
+
+Knows nothing of models or torch. A *lane* is one causal window of keys in position order; its queries are the last
+keys of it. A chain (prefill chunk, decode row, chain of draft tokens) is one lane. A tree is one lane per path from
+root to leaf, or one per node with that node as the only query: whatever is cheaper, the results are the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from covey.types import NO_INTS, Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """R lanes. Lane r has `lengths[r]` keys, key i being the one of position i; its queries are packed tokens
+    `queries[offsets[r]:offsets[r + 1]]` (`queries` None: the packed tokens themselves, in order) and query j of n
+    sees the first `lengths[r] - n + j + 1` keys.
+
+    Keys lie in the pool at `tables[r, i // block_size] * block_size + i % block_size`, except for the last ones of a
+    lane that has a tail: those lie at slots `tails[tail_offsets[r]:tail_offsets[r + 1]]`. A chain needs no tail. Table
+    entries past a lane's keys are ignored and may be anything, and `tables` may be wider than any lane needs."""
+
+    offsets: Ints
+    lengths: Ints
+    tables: Ints
+    queries: Ints | None = None
+    tail_offsets: Ints | None = None
+    tails: Ints = field(default_factory=lambda: NO_INTS)
+
+    @property
+    def rows(self) -> int:
+        return len(self.lengths)
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """The packed tokens of one pass: id, absolute position, and the pool slot that its key and value are written to,
+    before any attention reads. Every token is a query of at least one lane; in several (shared nodes of a tree) its
+    results are equal and one of them is taken. `out` are the tokens whose logits are wanted."""
+
+    tokens: Ints
+    positions: Ints
+    slots: Ints
+    lanes: Lanes
+    out: Ints
+
+    @property
+    def size(self) -> int:
+        return len(self.tokens)
+
+
+def chain_slots(table: Ints, start: int, stop: int, block_size: int) -> Ints:
+    """Pool slots of positions `start` to `stop` of a row whose blocks are `table`."""
+    at = np.arange(start, stop, dtype=np.int32)
+    return (table[at // block_size] * block_size + at % block_size).astype(np.int32)

@@ -1,0 +1,171 @@
+"""A Hugging Face model folder into a module that can be served, or a refusal that names what cannot.
+
+Knows nothing of pools or passes: it checks the configuration, loads safetensors and finds end tokens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from covey.errors import SettingError, UnsupportedModel
+
+_LAYER_TYPES = {"full_attention", "sliding_attention"}
+
+# configuration keys that change what a forward pass computes in ways that the paged runtime does not follow
+_FEATURES = (
+    ("is_encoder_decoder", "an encoder-decoder", "only decoder-only language models are served"),
+    ("quantization_config", "quantised weights", "save the model in bfloat16 or float32"),
+    ("kv_lora_rank", "multi-head latent attention", "its compressed cache has no per-head keys"),
+    ("alibi", "ALiBi position bias", "use a model with rotary or learned positions"),
+    ("use_alibi", "ALiBi position bias", "use a model with rotary or learned positions"),
+    ("attention_chunk_size", "chunked attention", "only full and sliding-window attention are served"),
+    ("ssm_state_size", "a state-space layer", "it keeps state that is not keys and values"),
+    ("mamba_d_state", "a state-space layer", "it keeps state that is not keys and values"),
+    ("state_size", "a state-space layer", "it keeps state that is not keys and values"),
+    ("linear_num_key_heads", "linear attention", "it keeps state that is not keys and values"),
+    ("linear_conv_kernel_dim", "linear attention", "it keeps state that is not keys and values"),
+    ("rescale_every", "recurrent layers", "they keep state that is not keys and values"),
+    ("cross_attention_layers", "cross attention", "only text-only models are served"),
+    ("add_cross_attention", "cross attention", "only text-only models are served"),
+    ("vision_config", "image input", "load the text model on its own"),
+    ("audio_config", "audio input", "load the text model on its own"),
+    ("relative_attention_num_buckets", "relative position bias", "use a model with rotary or learned positions"),
+    ("num_kv_shared_layers", "key-value sharing between layers", "each layer must keep its own keys and values"),
+)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """No progress bars, log lines or warnings of other libraries: a server's output is its own."""
+    from transformers.utils import logging as hf_logging
+
+    level, bars = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()
+    hf_logging.set_verbosity_error()
+    hf_logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        hf_logging.set_verbosity(level)
+        if bars:
+            hf_logging.enable_progress_bar()
+
+
+def read_config(folder: Path) -> Any:
+    """The folder's configuration; a folder that is no model is a SettingError that says what is missing."""
+    from transformers import AutoConfig
+
+    if not folder.is_dir():
+        raise SettingError(f"{folder}: no such folder; give a folder with config.json and model.safetensors")
+    if not (folder / "config.json").is_file():
+        raise SettingError(f"{folder}: no config.json; give the folder of a Hugging Face model")
+    try:
+        kind = json.loads((folder / "config.json").read_text()).get("model_type")
+    except (ValueError, AttributeError) as error:
+        raise SettingError(f"{folder}/config.json: not a JSON object: {error}") from error
+    with quiet():
+        try:
+            return AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+        except Exception as error:  # transformers raises many kinds; all mean that it cannot read this
+            raise UnsupportedModel(f"{folder}: model type {kind!r} is not supported: {error}") from error
+
+
+def check_config(folder: Path, config: Any) -> None:
+    """Refuse by name what a forward pass of this model needs and the runtime has not."""
+
+    def refuse(feature: str, why: str) -> None:
+        raise UnsupportedModel(f"{folder}: {feature} is not supported: {why}")
+
+    for key, feature, why in _FEATURES:
+        if getattr(config, key, None):
+            refuse(feature, why)
+    strange = set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES
+    if strange:
+        refuse(f"layer type {sorted(strange)[0]}", "only full and sliding-window attention are served")
+    for key in ("num_attention_heads", "num_hidden_layers", "hidden_size", "vocab_size"):
+        if not isinstance(getattr(config, key, None), int):
+            refuse(f"a configuration without {key}", "it does not describe a plain decoder-only transformer")
+
+
+def load_module(folder: Path, config: Any, dtype: torch.dtype, device: torch.device, attention: str) -> torch.nn.Module:
+    """The causal language model of `folder`, in evaluation mode, its attention going through `attention`."""
+    from transformers import AutoModelForCausalLM
+
+    if not any(folder.glob("*.safetensors")):
+        other = sorted(path.name for path in folder.glob("*.bin"))
+        hint = f"convert {other[0]} to safetensors" if other else "put model.safetensors there"
+        raise SettingError(f"{folder}: no safetensors weights; {hint}")
+    with quiet():
+        try:
+            module, report = AutoModelForCausalLM.from_pretrained(
+                str(folder),
+                config=config,
+                dtype=dtype,
+                attn_implementation=attention,
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                output_loading_info=True,
+            )
+        except ValueError as error:
+            raise UnsupportedModel(f"{folder}: {type(config).__name__} is not supported: {error}") from error
+        except (OSError, RuntimeError) as error:
+            raise SettingError(f"{folder}: the weights cannot be read: {error}") from error
+    missing = sorted(report.get("missing_keys", ()))
+    if missing:
+        raise SettingError(f"{folder}: the weights lack {missing[0]} and {len(missing) - 1} more; copy them whole")
+    module = module.to(device).eval().requires_grad_(False)
+    assert isinstance(module, torch.nn.Module)
+    return module
+
+
+def find_end_ids(folder: Path, config: Any) -> tuple[int, ...]:
+    """Tokens that end a text: those of generation_config.json, else of config.json; one id or a list."""
+    found: Any = None
+    path = folder / "generation_config.json"
+    if path.is_file():
+        try:
+            found = json.loads(path.read_text()).get("eos_token_id")
+        except (ValueError, AttributeError) as error:
+            raise SettingError(f"{path}: not a JSON object: {error}") from error
+    if found is None:
+        found = getattr(config, "eos_token_id", None)
+    if found is None:
+        return ()
+    return tuple(int(i) for i in found) if isinstance(found, (list, tuple)) else (int(found),)
+
+
+def choose_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise SettingError(f"device: got {name!r}, allowed: auto, cpu, cuda, cuda:N") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise SettingError(f"device: got {name!r}, but torch sees no GPU; use auto or cpu")
+    return device
+
+
+def choose_dtype(name: str, device: torch.device) -> torch.dtype:
+    """bfloat16 where the hardware multiplies it, else float32; a name is taken at its word."""
+    known = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64, "float16": torch.float16}
+    if name != "auto":
+        if name not in known:
+            raise SettingError(f"dtype: got {name!r}, allowed: auto, {', '.join(known)}")
+        return known[name]
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
+    able = torch.cpu.get_capabilities()
+    fast = bool(able.get("avx512_bf16") or able.get("amx_bf16") or able.get("bf16"))
+    if not fast:
+        logging.getLogger(__name__).warning("this CPU has no BF16 instructions: running in float32")
+    return torch.bfloat16 if fast else torch.float32
