@@ -1,0 +1,59 @@
+"""Where a server is and how to reach it: one value for both protocols."""
+
+from __future__ import annotations
+
+import ipaddress
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Address:
+    """`host:port` of one of Triton's ports."""
+
+    host: str
+    port: int
+    tls: bool = False
+    root_certificates: bytes | None = None  # PEM; None: the system's
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def parse(
+        cls,
+        url: str,
+        *,
+        port: int,
+        tls: bool = False,
+        root_certificates: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Address:
+        """From `host:port`, `host` or a URL; `port` is the protocol's usual one."""
+        scheme, _, rest = url.rpartition("://")
+        if scheme not in ("", "http", "https", "grpc", "grpcs"):
+            raise ValueError(f"url: got {url!r}, allowed: host:port, or with http, https, grpc or grpcs before it")
+        host, colon, digits = rest.rstrip("/").rpartition(":")
+        if not colon or host.endswith(":") or rest.endswith("]"):
+            host, digits = rest.rstrip("/"), str(port)
+        if not digits.isdigit() or not host:
+            raise ValueError(f"url: got {url!r}, allowed: host:port")
+        secure = tls or scheme in ("https", "grpcs")
+        return cls(host.strip("[]"), int(digits), secure, root_certificates, dict(headers or {}))
+
+    @property
+    def target(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def loopback(self) -> bool:
+        """Whether it is this machine: then no proxy of the environment is meant."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    def ssl_context(self) -> ssl.SSLContext | None:
+        if not self.tls:
+            return None
+        pem = self.root_certificates.decode() if self.root_certificates is not None else None
+        return ssl.create_default_context(cadata=pem)

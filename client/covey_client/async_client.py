@@ -1,0 +1,154 @@
+"""Client for an event loop; the same calls as `Client`, awaited."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from covey_client.address import Address
+from covey_client.client import TIMEOUT, USUAL_PORTS, Protocol, Timeout, Usual
+from covey_client.deadline import Deadline
+from covey_client.errors import ConnectionLost, CoveyClientError
+from covey_client.request import Request
+from covey_client.response import Chunk, Completion
+from covey_client.transport import AsyncCall, AsyncTransport
+from covey_client.wire import MODEL, Settings
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class AsyncClient:
+    """One server, over one protocol, in one event loop; many streams at once."""
+
+    def __init__(
+        self,
+        url: str = "127.0.0.1",
+        *,
+        transport: Protocol = "grpc",
+        model: str = MODEL,
+        timeout: float | None = TIMEOUT,
+        tls: bool = False,
+        root_certificates: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """As `Client`. May be made outside the loop: connects at the first call."""
+        if transport not in USUAL_PORTS:
+            raise ValueError(f"transport: got {transport!r}, allowed: {', '.join(USUAL_PORTS)}")
+        self._address = Address.parse(
+            url, port=USUAL_PORTS[transport], tls=tls, root_certificates=root_certificates, headers=headers
+        )
+        self._protocol = transport
+        self._opened: AsyncTransport | None = None
+        self._model = model
+        self._timeout = timeout
+
+    async def generate(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        timeout: Timeout = Usual.TIMEOUT,
+        **settings: Unpack[Settings],
+    ) -> Completion:
+        """The whole answer to a prompt (text or token ids). Raises CoveyClientError."""
+        request = Request.build(prompt, settings, stream=False, model=self._model)
+        async with AsyncStream(self._transport().call(request, self._deadline(timeout))) as stream:
+            return Completion.join([chunk async for chunk in stream])
+
+    def stream(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        timeout: Timeout = Usual.TIMEOUT,
+        **settings: Unpack[Settings],
+    ) -> AsyncStream:
+        """The answer as it comes: `async with client.stream(...) as stream: async for chunk in stream`. Leaving the
+        `with`, or cancelling the task that iterates, cancels the request. Call it inside the event loop."""
+        request = Request.build(prompt, settings, stream=True, model=self._model)
+        return AsyncStream(self._transport().call(request, self._deadline(timeout)))
+
+    async def close(self) -> None:
+        """Ends every call that is under way."""
+        if self._opened is not None:
+            await self._opened.close()
+            self._opened = None
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _transport(self) -> AsyncTransport:
+        if self._opened is None:
+            self._opened = _open(self._protocol, self._address)
+        return self._opened
+
+    def _deadline(self, timeout: Timeout) -> Deadline:
+        return Deadline.after(self._timeout if isinstance(timeout, Usual) else timeout)
+
+
+class AsyncStream:
+    """An answer under way: an asynchronous iterator of chunks that knows how to give up."""
+
+    def __init__(self, call: AsyncCall) -> None:
+        self._call = call
+        self._chunks = call.chunks()
+        self._finished = False
+
+    def __aiter__(self) -> AsyncIterator[Chunk]:
+        return self
+
+    async def __anext__(self) -> Chunk:
+        if self._finished:
+            raise StopAsyncIteration
+        try:
+            chunk = await self._chunks.__anext__()
+        except StopAsyncIteration:
+            self._finished = True
+            raise ConnectionLost("the answer ended before it was complete") from None
+        except BaseException:
+            await self.close()
+            raise
+        if chunk.finish_reason:
+            await self._finish()
+        return chunk
+
+    def cancel(self) -> None:
+        """From any task of this loop: whoever iterates gets Cancelled."""
+        self._call.cancel()
+
+    async def close(self) -> None:
+        """Give the rest up. Does nothing the second time."""
+        if not self._finished:
+            self._finished = True
+            self._call.cancel()
+            await self._chunks.aclose()
+
+    async def __aenter__(self) -> AsyncStream:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _finish(self) -> None:
+        self._finished = True
+        with contextlib.suppress(CoveyClientError):  # the answer is complete whatever becomes of the connection
+            async for _ in self._chunks:  # the empty final response, and the protocol's own end
+                pass
+
+
+def _open(transport: Protocol, address: Address) -> AsyncTransport:
+    if transport == "http":
+        from covey_client.aiohttp_transport import AsyncHttpTransport
+
+        return AsyncHttpTransport(address)
+    from covey_client.grpc_transport import AsyncGrpcTransport
+
+    return AsyncGrpcTransport(address)

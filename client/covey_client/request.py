@@ -1,0 +1,92 @@
+"""A request, checked for what a wire can carry, and its two encodings. Ranges are the server's to judge."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tritonclient.grpc import service_pb2
+
+from covey_client.errors import InvalidRequest
+from covey_client.wire import INPUT_BY_NAME, MODEL, Field
+
+_FORMATS = {"INT32": "i", "UINT64": "Q", "FP32": "f", "BOOL": "?"}
+_WHOLE = {"INT32": (-(1 << 31), (1 << 31) - 1), "UINT64": (0, (1 << 64) - 1)}
+
+
+@dataclass(frozen=True)
+class Request:
+    """One generation: every tensor that is set, as a list of values."""
+
+    tensors: Mapping[str, Sequence[Any]]
+    model: str = MODEL
+
+    @classmethod
+    def build(
+        cls, prompt: str | Sequence[int], settings: Mapping[str, object], *, stream: bool, model: str = MODEL
+    ) -> Request:
+        """Raises InvalidRequest on a name that is no setting and on a value that its type cannot hold."""
+        given: dict[str, object] = {"text_input" if isinstance(prompt, str) else "input_ids": prompt, "stream": stream}
+        for name, value in settings.items():
+            if name in given or name in ("text_input", "input_ids") or name not in INPUT_BY_NAME:
+                raise InvalidRequest(f"{name}: no such setting", name)
+            if value is not None:
+                given[name] = value
+        return cls({name: _values(INPUT_BY_NAME[name], value) for name, value in given.items()}, model)
+
+    def to_grpc(self) -> service_pb2.ModelInferRequest:
+        """The message of one request on a stream, asking for a final response that can be told apart."""
+        message = service_pb2.ModelInferRequest(model_name=self.model)
+        message.parameters["triton_enable_empty_final_response"].bool_param = True
+        for name, values in self.tensors.items():
+            dtype = INPUT_BY_NAME[name].dtype
+            message.inputs.add(name=name, datatype=dtype, shape=[len(values)])
+            message.raw_input_contents.append(_raw(dtype, values))
+        return message
+
+    def to_json(self) -> bytes:
+        """The body for `generate` and `generate_stream`."""
+        body = {name: list(values) if INPUT_BY_NAME[name].many else values[0] for name, values in self.tensors.items()}
+        return json.dumps(body, allow_nan=False).encode()
+
+
+def _values(field: Field, value: object) -> list[Any]:
+    if not field.many:
+        return [_scalar(field, value)]
+    if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
+        raise InvalidRequest(f"{field.name}: got {value!r}, allowed: a list", field.name)
+    return [_scalar(field, item) for item in value]
+
+
+def _scalar(field: Field, value: Any) -> Any:
+    if hasattr(value, "item"):  # a numpy number
+        value = value.item()
+    if field.dtype == "BYTES" and isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise InvalidRequest(f"{field.name}: got text that is not Unicode (a lone surrogate)", field.name) from None
+        return value
+    if field.dtype == "BOOL" and isinstance(value, bool):
+        return value
+    if field.dtype == "FP32" and isinstance(value, (int, float)) and not isinstance(value, bool):
+        if not math.isfinite(value):
+            raise InvalidRequest(f"{field.name}: got {value!r}, allowed: a finite number", field.name)
+        return float(value)
+    if field.dtype in _WHOLE and isinstance(value, int) and not isinstance(value, bool):
+        low, high = _WHOLE[field.dtype]
+        if not low <= value <= high:
+            raise InvalidRequest(f"{field.name}: got {value}, allowed: {low} to {high}", field.name)
+        return value
+    raise InvalidRequest(f"{field.name}: got {value!r}, allowed: {field.dtype}", field.name)
+
+
+def _raw(dtype: str, values: Sequence[Any]) -> bytes:
+    if dtype == "BYTES":
+        encoded = [value.encode() for value in values]
+        return b"".join(struct.pack("<I", len(item)) + item for item in encoded)
+    return struct.pack(f"<{len(values)}{_FORMATS[dtype]}", *values)

@@ -1,0 +1,123 @@
+"""Answers: one Chunk per response of the server, a Completion for the whole. Decodes both protocols."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tritonclient.grpc import service_pb2
+
+from covey_client.errors import ServerError
+from covey_client.wire import OUTPUT_BY_NAME
+
+_FORMATS = {"INT32": "i", "UINT64": "Q", "FP32": "f", "BOOL": "?"}
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Totals of the request so far."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    reused_tokens: int = 0  # of the input, found in the prefix cache
+    draft_tokens: int = 0
+    accepted_draft_tokens: int = 0
+    acceptance_rate: float = 0.0
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """What one response brought."""
+
+    text: str
+    tokens: tuple[int, ...]
+    log_probs: tuple[float, ...]
+    finish_reason: str  # "" until the last: eos, stop, length or cancelled
+    seed: int
+    usage: Usage
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A whole answer."""
+
+    text: str
+    tokens: tuple[int, ...]
+    log_probs: tuple[float, ...]
+    finish_reason: str
+    seed: int  # gives the same answer again, also where the server chose it
+    usage: Usage
+
+    @classmethod
+    def join(cls, chunks: Iterable[Chunk]) -> Completion:
+        """One answer out of its chunks, of which the last one closes it."""
+        parts = list(chunks)
+        last = parts[-1]
+        return cls(
+            text="".join(part.text for part in parts),
+            tokens=tuple(token for part in parts for token in part.tokens),
+            log_probs=tuple(value for part in parts for value in part.log_probs),
+            finish_reason=last.finish_reason,
+            seed=last.seed,
+            usage=last.usage,
+        )
+
+
+def from_grpc(message: service_pb2.ModelInferResponse) -> Chunk | None:
+    """The chunk in one response; None in one that only says that there are no more."""
+    if not message.outputs:
+        return None
+    raw = message.raw_output_contents
+    return _chunk({tensor.name: _unpack(tensor.datatype, data) for tensor, data in zip(message.outputs, raw)})
+
+
+def from_json(line: str | bytes) -> Chunk:
+    """The chunk in one JSON object of `generate` or `generate_stream`."""
+    try:
+        given: dict[str, Any] = json.loads(line)
+    except ValueError:
+        raise ServerError(f"the answer is not JSON: {line[:200]!r}") from None
+    return _chunk({name: value if isinstance(value, list) else [value] for name, value in given.items()})
+
+
+def _chunk(values: Mapping[str, Sequence[Any]]) -> Chunk:
+    def one(name: str, otherwise: Any) -> Any:
+        found = values.get(name)
+        return found[0] if found else otherwise
+
+    known = {name: found for name, found in values.items() if name in OUTPUT_BY_NAME}
+    if not known:
+        raise ServerError(f"the answer has none of Covey's outputs, only {sorted(values)}")
+    return Chunk(
+        text=str(one("text_output", "")),
+        tokens=tuple(known.get("output_ids", ())),
+        log_probs=tuple(known.get("output_log_probs", ())),
+        finish_reason=str(one("finish_reason", "")),
+        seed=int(one("seed", 0)),
+        usage=Usage(
+            input_tokens=int(one("num_input_tokens", 0)),
+            output_tokens=int(one("num_output_tokens", 0)),
+            reused_tokens=int(one("num_reused_tokens", 0)),
+            draft_tokens=int(one("total_draft_tokens", 0)),
+            accepted_draft_tokens=int(one("total_accepted_draft_tokens", 0)),
+            acceptance_rate=float(one("acceptance_rate", 0.0)),
+        ),
+    )
+
+
+def _unpack(dtype: str, data: bytes) -> list[Any]:
+    if dtype == "BYTES":
+        found: list[Any] = []
+        at = 0
+        while at < len(data):
+            (length,) = struct.unpack_from("<I", data, at)
+            found.append(data[at + 4 : at + 4 + length].decode(errors="replace"))
+            at += 4 + length
+        return found
+    if dtype not in _FORMATS:
+        return []
+    size = struct.calcsize(_FORMATS[dtype])
+    return list(struct.unpack(f"<{len(data) // size}{_FORMATS[dtype]}", data))

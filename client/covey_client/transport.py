@@ -1,0 +1,47 @@
+"""What a client asks of a protocol. Each answer arrives as chunks; a call ends by itself, by an error of `errors`, or
+by `cancel()`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator
+from typing import Protocol
+
+from covey_client.deadline import Deadline
+from covey_client.request import Request
+from covey_client.response import Chunk
+
+
+class Call(Protocol):
+    """One request under way."""
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Blocks for each; raises CoveyClientError."""
+        ...
+
+    def cancel(self) -> None:
+        """From any thread; `chunks()` then raises Cancelled. Does nothing on a call that has ended."""
+        ...
+
+
+class Transport(Protocol):
+    """One protocol to one server; safe for many threads."""
+
+    def call(self, request: Request, deadline: Deadline) -> Call: ...
+
+    def close(self) -> None: ...
+
+
+class AsyncCall(Protocol):
+    """One request under way, in one event loop."""
+
+    def chunks(self) -> AsyncGenerator[Chunk, None]: ...
+
+    def cancel(self) -> None: ...
+
+
+class AsyncTransport(Protocol):
+    """One protocol to one server, in one event loop."""
+
+    def call(self, request: Request, deadline: Deadline) -> AsyncCall: ...
+
+    async def close(self) -> None: ...
