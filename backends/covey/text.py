@@ -8,46 +8,58 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tokenizers import Tokenizer
-from tokenizers.decoders import DecodeStream
+
+WINDOW = 24  # tokens decoded together at most; then all but CONTEXT of them are dropped
+CONTEXT = 6
+UNFINISHED = "\ufffd"  # what the bytes of half a character decode to
 
 
 class Detokenizer:
     """Turns a request's growing output into text. Text that may turn out to be part of a stop word is held back."""
 
     def __init__(self, tokenizer: Tokenizer, context: Sequence[int], stop_words: Sequence[str] = ()) -> None:
+        """`context`: the prompt's last tokens, so that the first output token decodes as in the middle of a text."""
         self._tokenizer = tokenizer
-        # The prompt's last tokens make the first output token decode as it would in the middle of a text.
-        self._stream = DecodeStream(ids=list(context), skip_special_tokens=True)
-        self._context = list(context)
         self._stops = tuple(stop_words)
-        self._ids: list[int] = []
-        self._decoded = 0  # characters decoded so far, held ones included
+        self._window = list(context)
+        self._shown = len(self._decode(self._window))  # characters of the window's text that are dealt with
         self._held = ""
         self.stopped = False
 
     def push(self, tokens: Sequence[int]) -> tuple[str, int]:
         """Text that is now certain, and how many of `tokens` belong to the output: all, or those up to the one that
         completed a stop word, after which `stopped` is set."""
+        if not self._stops:
+            return self._advance(tokens), len(tokens)
         text = []
         for index, token in enumerate(tokens):
-            self._ids.append(token)
-            piece = self._stream.step(self._tokenizer, token)
-            if piece:
-                self._decoded += len(piece)
-                text.append(self._past_stops(piece))
-                if self.stopped:
-                    return "".join(text), index + 1
+            text.append(self._past_stops(self._advance([token])))
+            if self.stopped:
+                return "".join(text), index + 1
         return "".join(text), len(tokens)
 
     def finish(self) -> str:
         """What is still owed when the output ends: held text, and a last character that was never completed."""
         if self.stopped:
             return ""
-        before = self._tokenizer.decode(self._context, skip_special_tokens=True)
-        whole = self._tokenizer.decode(self._context + self._ids, skip_special_tokens=True)
-        rest = self._past_stops(whole[len(before) + self._decoded :])
+        rest = self._past_stops(self._decode(self._window)[self._shown :])
         rest, self._held = rest + self._held, ""
         return rest
+
+    def _advance(self, tokens: Sequence[int]) -> str:
+        self._window.extend(tokens)
+        text = self._decode(self._window)
+        certain = text.rstrip(UNFINISHED)
+        piece = certain[self._shown :]
+        self._shown = max(self._shown, len(certain))
+        if len(self._window) > WINDOW and certain == text:
+            del self._window[:-CONTEXT]
+            self._shown = len(self._decode(self._window))
+        return piece
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
+        return text
 
     def _past_stops(self, piece: str) -> str:
         if not self._stops:
@@ -70,7 +82,7 @@ def visible_text(
     before = tokenizer.decode(list(context), skip_special_tokens=True)
     text: str = tokenizer.decode([*context, *ids], skip_special_tokens=True)[len(before) :]
     if not final:
-        text = text.rstrip("\ufffd")
+        text = text.rstrip(UNFINISHED)
     starts = [at for at in (text.find(word) for word in stop_words) if at >= 0]
     if starts:
         return text[: min(starts)]

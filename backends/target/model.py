@@ -13,10 +13,16 @@ from covey.tritonio import bls, codec
 
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
-        settings = profile.from_environment().target
+        chosen = profile.from_environment()
+        settings = chosen.target
         entry = Path(args["model_repository"]) / args["model_version"]
         named = json.loads(args["model_config"])["parameters"].get("folder", {}).get("string_value", "")
-        self._runner = TargetRunner.load(settings.folder or named or entry, settings, name=args["model_name"])
+        self._runner = TargetRunner.load(
+            settings.folder or named or entry,
+            settings,
+            token_budget=chosen.scheduler.token_budget,
+            name=args["model_name"],
+        )
 
     def execute(self, requests: list[Any]) -> list[Any]:
         return bls.serve(requests, self._answer)

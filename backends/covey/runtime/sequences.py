@@ -1,0 +1,136 @@
+"""The target's side of each request: its tokens, its blocks and how far its KV reaches.
+
+    |<------- cached ------->|<- known: tokens without KV ->|<- tree nodes of this pass ->|
+    |<--------------------------- slots: room in owned blocks --------------------------->|
+
+Knows no tensors. Position p of a request lives in pool slot `slots[p]`; node i of its tree in `slots[known + i]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from covey.kv.pool import BlockHash, BlockPool, chain_hashes
+from covey.types import NO_INTS, Ints, Open
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One open request."""
+
+    tag: int
+    buffer: Ints  # tokens, with room to grow
+    known: int
+    num_prompt: int
+    tenant: str
+    settings: int  # its row of the settings table
+    rounds: int
+    cached: int = 0
+    blocks: list[int] = field(default_factory=list)
+    table: Ints = field(default_factory=lambda: NO_INTS)  # `blocks` as an array
+    slots: Ints = field(default_factory=lambda: NO_INTS)
+    hashes: list[BlockHash] = field(default_factory=list)  # of its first full blocks, all published
+
+    @property
+    def tokens(self) -> Ints:
+        """Its tokens so far; a view."""
+        return self.buffer[: self.known]
+
+    def append(self, tokens: Ints) -> None:
+        end = self.known + len(tokens)
+        if end > len(self.buffer):
+            grown = np.zeros(max(2 * len(self.buffer), end), np.int32)
+            grown[: self.known] = self.buffer[: self.known]
+            self.buffer = grown
+        self.buffer[self.known : end] = tokens
+        self.known = end
+
+
+class Sequences:
+    """Owns the open requests' tables and shares the pool's blocks among them."""
+
+    def __init__(self, pool: BlockPool, block_size: int, *, reuse: bool) -> None:
+        self.pool = pool
+        self.block_size = block_size
+        self._reuse = reuse
+        self._open: dict[int, Sequence] = {}
+        self._in_block = np.arange(block_size, dtype=np.int32)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def get(self, tag: int) -> Sequence | None:
+        return self._open.get(tag)
+
+    def open(self, opening: Open, settings: int) -> Sequence:
+        """Take a request, with the KV that earlier ones of its tenant left for its first blocks. At least its last
+        token is computed again: its logits are needed."""
+        tokens = opening.tokens
+        buffer = np.zeros(len(tokens) + 64, np.int32)
+        buffer[: len(tokens)] = tokens
+        sequence = Sequence(
+            opening.tag, buffer, len(tokens), opening.num_prompt, opening.tenant, settings, opening.rounds
+        )
+        if self._reuse:
+            hashes = chain_hashes(tokens[:-1], self.block_size, opening.tenant)
+            sequence.blocks = self.pool.find(hashes)
+            self.pool.share(sequence.blocks)
+            sequence.hashes = hashes[: len(sequence.blocks)]
+            sequence.cached = len(sequence.blocks) * self.block_size
+            self._map(sequence)
+        self._open[opening.tag] = sequence
+        return sequence
+
+    def close(self, tag: int) -> Sequence | None:
+        """Forget a request; its blocks go back, or are kept for prompts that start alike."""
+        sequence = self._open.pop(tag, None)
+        if sequence is not None:
+            self.pool.release(sequence.blocks)
+        return sequence
+
+    def reserve(self, sequence: Sequence, length: int) -> bool:
+        """Own slots for `length` positions. False, and nothing changed, when the pool is exhausted."""
+        missing = -(-length // self.block_size) - len(sequence.blocks)
+        if missing <= 0:
+            return True
+        taken = self.pool.take(missing)
+        if taken is None:
+            return False
+        sequence.blocks += taken
+        self._map(sequence)
+        return True
+
+    def settle(self, sequence: Sequence) -> None:
+        """After a pass: give back blocks that only rejected drafts needed, publish the blocks that filled up."""
+        needed = -(-sequence.known // self.block_size)
+        if len(sequence.blocks) > needed:
+            self.pool.release(sequence.blocks[needed:])
+            del sequence.blocks[needed:]
+            self._map(sequence)
+        full = sequence.cached // self.block_size
+        if self._reuse and full > len(sequence.hashes):
+            done = len(sequence.hashes)
+            parent = sequence.hashes[-1] if done else b""
+            tokens = sequence.buffer[: full * self.block_size]
+            for block, key in enumerate(
+                chain_hashes(tokens, self.block_size, sequence.tenant, parent, done), start=done
+            ):
+                self.pool.publish(sequence.blocks[block], key)
+                sequence.hashes.append(key)
+
+    def check(self) -> None:
+        """Raise AssertionError unless blocks and tables agree."""
+        self.pool.check(sequence.blocks for sequence in self._open.values())
+        for sequence in self._open.values():
+            assert 0 <= sequence.cached <= sequence.known, "KV beyond the known tokens"
+            assert sequence.cached <= len(sequence.slots), "KV without blocks"
+
+    def tags(self) -> Iterable[int]:
+        return tuple(self._open)
+
+    def _map(self, sequence: Sequence) -> None:
+        sequence.table = np.asarray(sequence.blocks, np.int32)
+        sequence.slots = (sequence.table[:, None] * self.block_size + self._in_block).reshape(-1)

@@ -1,0 +1,260 @@
+"""The target in process: sequences and blocks, one pass over the model, draws, verification, commit.
+
+Implements `covey.ports.Target`. Knows no Triton; `backends/target/model.py` puts it behind messages.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from covey.errors import SettingError
+from covey.kv.pool import BlockPool
+from covey.profile import TargetSettings
+from covey.runtime.loading import choose_device, choose_dtype, read_config
+from covey.runtime.model import PagedModel
+from covey.runtime.packing import Packing, path_to
+from covey.runtime.sampling import Context, Fault, SettingsTable, draw
+from covey.runtime.sequences import Sequence, Sequences
+from covey.types import NO_FLOATS, NO_INTS, Floats, Ints, RowStatus, TargetInfo, TargetReply, TargetWork, Trees
+from covey.verify import Walk, walk
+
+log = logging.getLogger("covey.target")
+
+Mask = npt.NDArray[np.bool_]
+
+
+class TargetRunner:
+    """Owns the model, the pool and every open request's tokens."""
+
+    def __init__(self, model: PagedModel, *, blocks: int, block_size: int, reuse: bool, name: str, folder: str) -> None:
+        self._model = model
+        self._sequences = Sequences(BlockPool(blocks), block_size, reuse=reuse)
+        self._settings = SettingsTable()
+        self._epoch = secrets.randbelow(1 << 31) + 1
+        self._answered: tuple[int, TargetReply] | None = None
+        self._info = TargetInfo(
+            model=name,
+            vocab_size=model.vocab_size,
+            max_positions=model.max_positions,
+            block_size=block_size,
+            total_blocks=blocks,
+            end_ids=tuple(model.end_ids),
+            numerics=model.numerics,
+            dtype=model.dtype,
+            device=model.device,
+            epoch=self._epoch,
+            folder=folder,
+        )
+
+    @classmethod
+    def load(cls, folder: str | Path, settings: TargetSettings, *, token_budget: int, name: str) -> TargetRunner:
+        """The target that the settings describe, in `folder`. No pass will have more than `token_budget` tokens."""
+        torch.set_num_threads(settings.threads or os.cpu_count() or 1)
+        blocks = settings.kv_blocks or blocks_in(settings.kv_memory_mb << 20, folder, settings)
+        model = PagedModel(
+            folder,
+            dtype=settings.dtype,
+            device=settings.device,
+            blocks=blocks,
+            block_size=settings.block_size,
+            numerics=settings.numerics,
+            max_pass_tokens=token_budget,
+        )
+        return cls(
+            model,
+            blocks=blocks,
+            block_size=settings.block_size,
+            reuse=settings.prefix_reuse,
+            name=name,
+            folder=str(folder),
+        )
+
+    def info(self) -> TargetInfo:
+        return self._info
+
+    def check(self) -> None:
+        """Raise AssertionError unless every block is where it should be."""
+        self._sequences.check()
+
+    def step(self, work: TargetWork) -> TargetReply:
+        if self._answered is not None and work.epoch == self._epoch and work.sequence == self._answered[0]:
+            return self._answered[1]
+        started = time.perf_counter()
+        for tag in work.frees:
+            self._close(tag)
+        reused = {}
+        for opening in work.opens:
+            self._close(opening.tag)
+            sequence = self._sequences.open(opening, self._settings.add(opening.sampling, opening.num_prompt))
+            reused[opening.tag] = sequence.cached
+        reply = self._pass(work, reused, started)
+        self._answered = (work.sequence, reply)
+        return reply
+
+    def _close(self, tag: int) -> None:
+        sequence = self._sequences.close(tag)
+        if sequence is not None:
+            self._settings.remove(sequence.settings)
+
+    def _pass(self, work: TargetWork, reused: dict[int, int], started: float) -> TargetReply:
+        status, rows, chunk, trees = self._admit(work)
+        lengths = np.zeros(len(status), np.int32)
+        accepted = np.zeros(len(status), np.int32)
+        tokens, logprobs = NO_INTS, NO_FLOATS
+        if rows:
+            live = np.flatnonzero(status == RowStatus.OK)
+            packing = Packing(rows, chunk, trees)
+            logits = self._model.forward(packing.work)
+            for row, sequence in enumerate(rows):
+                sequence.cached += chunk[row]
+            ending = np.asarray(packing.ends)
+            if ending.any():
+                ended = [sequence for sequence, ends in zip(rows, packing.ends) if ends]
+                drawn = self._draw(logits, ended, _tree_rows(trees, ending), packing.depth)
+                fine = ~drawn.faulty
+                lengths[live[ending]] = np.where(fine, drawn.lengths, 0)
+                accepted[live[ending]] = np.where(fine, drawn.accepted, 0)
+                status[live[ending][drawn.faulty]] = RowStatus.FAULT
+                tokens, logprobs = drawn.tokens, drawn.logprobs
+            for sequence in rows:
+                self._sequences.settle(sequence)
+        known = [self._sequences.get(tag) for tag in work.tags.tolist()]
+        return TargetReply(
+            status=status,
+            cached=np.asarray([0 if sequence is None else sequence.cached for sequence in known], np.int32),
+            reused=np.asarray([reused.get(tag, 0) for tag in work.tags.tolist()], np.int32),
+            accepted=accepted,
+            offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
+            tokens=tokens,
+            logprobs=logprobs,
+            free_blocks=self._sequences.pool.available,
+            total_blocks=self._info.total_blocks,
+            epoch=self._epoch,
+            seconds=time.perf_counter() - started,
+        )
+
+    def _admit(self, work: TargetWork) -> tuple[Ints, list[Sequence], list[int], Trees]:
+        """Which rows this pass can compute: known to both sides alike, and with room in the pool. A tree that finds
+        no room is left out; its row decodes plainly."""
+        status = np.zeros(len(work.tags), np.int32)
+        rows, chunk = [], []
+        planted = np.ones(len(work.tags), np.bool_)
+        sizes, bases, chunks = work.trees.sizes.tolist(), work.base.tolist(), work.chunk.tolist()
+        for row, tag in enumerate(work.tags.tolist()):
+            sequence = self._sequences.get(tag)
+            if sequence is None or sequence.known != bases[row]:
+                status[row] = RowStatus.STALE
+                planted[row] = False
+                continue
+            count = min(chunks[row], sequence.known - sequence.cached)
+            reached = sequence.cached + count
+            size = sizes[row] if reached == sequence.known else 0
+            if not size or not self._sequences.reserve(sequence, reached + size):
+                planted[row] = False
+                if not self._sequences.reserve(sequence, reached):
+                    status[row] = RowStatus.NO_BLOCKS
+                    continue
+            rows.append(sequence)
+            chunk.append(count)
+        trees = work.trees if planted.all() else work.trees.only(planted)
+        return status, rows, chunk, _tree_rows(trees, status == RowStatus.OK)
+
+    def _draw(self, logits: torch.Tensor, rows: list[Sequence], trees: Trees, depth: Ints) -> _Drawn:
+        """Draw every node's token, walk the trees, and commit what was accepted."""
+        sizes = trees.sizes
+        slots = np.repeat(np.fromiter((row.settings for row in rows), np.int32, len(rows)), sizes + 1)
+        roots = trees.offsets[:-1] + np.arange(len(rows), dtype=np.int32)
+        known = np.fromiter((row.known for row in rows), np.int32, len(rows))
+        positions = np.repeat(known, sizes + 1)
+        is_node = np.ones(len(slots), np.bool_)
+        is_node[roots] = False
+        positions[is_node] += depth
+        draws = draw(logits, self._settings, slots, positions, self._contexts(rows, trees))
+        walked = walk(trees, draws.tokens)
+        faults = draws.faults[walked.places] != Fault.NONE
+        faulty = np.logical_or.reduceat(faults, walked.offsets[:-1])
+        self._commit(rows, trees, walked, faulty)
+        kept = np.repeat(~faulty, walked.accepted + 1)
+        return _Drawn(
+            walked.tokens[kept], draws.logprobs[walked.places][kept], walked.accepted + 1, walked.accepted, faulty
+        )
+
+    def _commit(self, rows: list[Sequence], trees: Trees, walked: Walk, faulty: Mask) -> None:
+        """Append what was emitted, and bring the accepted nodes' KV to where their positions are."""
+        sources, destinations = [], []
+        first = trees.offsets.tolist()
+        starts = walked.offsets.tolist()
+        for row, sequence in enumerate(rows):
+            sequence.rounds += 1
+            if faulty[row]:
+                continue
+            accepted = starts[row + 1] - starts[row] - 1
+            if accepted:
+                path = walked.path[starts[row] - row :][:accepted] - first[row]
+                moved = np.flatnonzero(path != np.arange(accepted))
+                if len(moved):
+                    sources.append(sequence.slots[sequence.known + path[moved]])
+                    destinations.append(sequence.slots[sequence.known + moved])
+                sequence.cached += accepted
+            sequence.append(walked.tokens[starts[row] : starts[row + 1]])
+        if sources:
+            self._model.copy_slots(np.concatenate(sources), np.concatenate(destinations))
+
+    def _contexts(self, rows: list[Sequence], trees: Trees) -> list[Context | None] | None:
+        if not any(self._settings.history[row.settings] for row in rows):
+            return None
+        contexts: list[Context | None] = []
+        bounds = trees.offsets.tolist()
+        for index, sequence in enumerate(rows):
+            start, end = bounds[index], bounds[index + 1]
+            if not self._settings.history[sequence.settings]:
+                contexts += [None] * (end - start + 1)
+                continue
+            history = sequence.tokens
+            contexts.append(Context(history))
+            for node in range(end - start):
+                path = path_to(trees.parents[start:end], node)
+                contexts.append(Context(history, trees.tokens[start + path]))
+        return contexts
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """What the rows of a pass that reached their end emitted. `lengths` and `accepted` count for rows not `faulty`;
+    those emitted nothing."""
+
+    tokens: Ints
+    logprobs: Floats
+    lengths: Ints
+    accepted: Ints
+    faulty: Mask
+
+
+def _tree_rows(trees: Trees, rows: Mask) -> Trees:
+    """Only the given rows of `trees`; the others must have no nodes."""
+    if rows.all():
+        return trees
+    keep = np.concatenate([[True], rows])
+    return Trees(trees.offsets[keep], trees.tokens, trees.parents, trees.scores, trees.q_ids, trees.q_probs)
+
+
+def blocks_in(memory: int, folder: str | Path, settings: TargetSettings) -> int:
+    """How many KV blocks of the folder's model fit in `memory` bytes."""
+    config = read_config(Path(folder))
+    dtype = choose_dtype(settings.dtype, choose_device(settings.device))
+    heads = int(config.num_attention_heads)
+    kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
+    head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
+    block = 2 * int(config.num_hidden_layers) * kv_heads * head_dim * settings.block_size * dtype.itemsize
+    if memory < block:
+        raise SettingError(f"target.kv_memory_mb: one KV block of {folder} takes {block} bytes; give it more")
+    return memory // block
