@@ -1,0 +1,88 @@
+"""The real tritonserver with a backend that answers on command: what the launcher and the client are tested against."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from covey.server import FREE, Options, Server
+from covey_client import wire
+
+CANNED = Path(__file__).parent / "server" / "canned_backend.py"
+
+
+@dataclass(frozen=True)
+class Canned:
+    """A folder with one backend and the models that use it."""
+
+    folder: Path
+
+    @property
+    def marks(self) -> Path:
+        return self.folder / "marks"
+
+    def add(self, model: str, *, decoupled: bool = True, **parameters: str) -> None:
+        """A model in the repository; `parameters` become its configuration's."""
+        (self.folder / "models" / model / "1").mkdir(parents=True)
+        (self.folder / "models" / model / "config.pbtxt").write_text(
+            _config(decoupled, {"marks": str(self.marks)} | parameters)
+        )
+
+    def options(self, *models: str) -> Options:
+        return Options(
+            http_port=FREE,
+            grpc_port=FREE,
+            metrics_port=FREE,
+            models=models or ("covey",),
+            model_repository=self.folder / "models",
+            backends=self.folder / "backends",
+            state=self.folder / "state",
+            load_seconds=60.0,
+            drain_seconds=5.0,
+            stop_seconds=1.0,
+        )
+
+    def server(self, *models: str, **changes: object) -> Server:
+        return Server(replace(self.options(*models), **changes))  # type: ignore[arg-type]
+
+
+def _config(decoupled: bool, parameters: dict[str, str]) -> str:
+    lines = ['backend: "canned"', "max_batch_size: 0"]
+    lines.append(f"model_transaction_policy {{ decoupled: {str(decoupled).lower()} }}")
+    lines.append("instance_group [ { count: 1 kind: KIND_CPU } ]")
+    for kind, fields, optional in (("input", wire.INPUTS, " optional: true"), ("output", wire.OUTPUTS, "")):
+        for field in fields:
+            dtype = {"BYTES": "STRING"}.get(field.dtype, field.dtype)
+            dims = -1 if field.many else 1
+            lines.append(f'{kind} [ {{ name: "{field.name}" data_type: TYPE_{dtype} dims: [ {dims} ]{optional} }} ]')
+    lines += [f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}' for key, value in parameters.items()]
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture(scope="session")
+def canned_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Canned]:
+    """Makes folders with the canned backend and a decoupled model `covey`."""
+
+    def make() -> Canned:
+        made = Canned(tmp_path_factory.mktemp("canned"))
+        made.marks.mkdir()
+        (made.folder / "backends" / "canned").mkdir(parents=True)
+        shutil.copy(CANNED, made.folder / "backends" / "canned" / "model.py")
+        made.add("covey")
+        return made
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def canned_server(canned_folder: Callable[[], Canned]) -> Iterator[tuple[Server, Canned]]:
+    """One running server with `covey`, `covey_unary` and `doomed`, whose process a test may kill."""
+    canned = canned_folder()
+    canned.add("covey_unary", decoupled=False)
+    canned.add("doomed")
+    with canned.server("covey", "covey_unary", "doomed", drain_seconds=0.0) as server:
+        yield server, canned
