@@ -1,0 +1,103 @@
+"""A conversation as a prompt: its messages and the template that renders them. Knows no tokenizer and no server."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from covey_client.errors import InvalidRequest
+
+PLAIN = (
+    "{% for m in messages %}"
+    "{% if m.role == 'system' %}{{ m.content }}\n{% else %}{{ m.role | capitalize }}: {{ m.content }}\n{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}Assistant:{% endif %}"
+)
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+BUILT_IN = {"plain": PLAIN, "chatml": CHATML}
+STOP_WORDS = {"plain": ("\nUser:",), "chatml": ("<|im_end|>",)}
+
+
+@dataclass(frozen=True)
+class Template:
+    """How messages become a prompt, and what ends an answer beside the model's own end token."""
+
+    source: str
+    stop_words: tuple[str, ...] = ()
+    tokens: dict[str, str] = field(default_factory=dict)  # bos_token and the like, which templates name
+
+    @classmethod
+    def named(cls, name: str) -> Template:
+        """A built-in one, a Jinja file, or the chat template of a Hugging Face folder."""
+        if name in BUILT_IN:
+            return cls(BUILT_IN[name], STOP_WORDS[name])
+        path = Path(name)
+        if path.is_dir():
+            return _of_folder(path)
+        if path.is_file():
+            return cls(path.read_text(encoding="utf-8"))
+        raise InvalidRequest(f"template: got {name!r}, allowed: {', '.join(BUILT_IN)}, a Jinja file or a model folder")
+
+    def render(self, messages: list[dict[str, str]]) -> str:
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        environment.globals["raise_exception"] = _refuse
+        try:
+            return environment.from_string(self.source).render(
+                messages=messages, add_generation_prompt=True, **self.tokens
+            )
+        except TemplateError as error:
+            raise InvalidRequest(f"template: {error}") from None
+
+
+class Chat:
+    """What was said so far."""
+
+    def __init__(self, template: Template, system: str = "") -> None:
+        self._template = template
+        self._system = system
+        self._messages: list[dict[str, str]] = []
+
+    @property
+    def stop_words(self) -> tuple[str, ...]:
+        return self._template.stop_words
+
+    def prompt(self, said: str) -> str:
+        """The prompt that has the assistant answer `said`. Does not mutate; `remember` does."""
+        return self._template.render([*self._all(), {"role": "user", "content": said}])
+
+    def remember(self, said: str, answer: str) -> None:
+        """Take one exchange into the history."""
+        self._messages += [{"role": "user", "content": said}, {"role": "assistant", "content": answer}]
+
+    def forget(self) -> None:
+        self._messages.clear()
+
+    def _all(self) -> list[dict[str, str]]:
+        return [{"role": "system", "content": self._system}] * bool(self._system) + self._messages
+
+
+def _of_folder(folder: Path) -> Template:
+    try:
+        settings: dict[str, Any] = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(f"template: {folder} has no readable tokenizer_config.json ({error})") from None
+    separate = folder / "chat_template.jinja"
+    source = separate.read_text(encoding="utf-8") if separate.is_file() else settings.get("chat_template")
+    if not isinstance(source, str):
+        raise InvalidRequest(f"template: the tokenizer in {folder} has no chat template")
+    tokens = {}
+    for name in ("bos_token", "eos_token", "unk_token", "pad_token"):
+        value = settings.get(name)
+        tokens[name] = str(value["content"] if isinstance(value, dict) else value or "")
+    return Template(source, tokens=tokens)
+
+
+def _refuse(message: str) -> None:
+    raise TemplateError(message)

@@ -1,0 +1,70 @@
+"""`covey generate`: one prompt, its answer as it comes."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+
+from covey_client.client import Client
+from covey_client.commands import flags
+from covey_client.errors import InvalidRequest
+from covey_client.response import Completion
+
+
+def add(subparsers: flags.Subparsers) -> None:
+    parser = subparsers.add_parser("generate", help="answer one prompt", description="Answer one prompt.")
+    parser.add_argument("prompt", help="the text; - reads it from stdin")
+    parser.add_argument("--json", action="store_true", help="print one JSON object when the answer is complete")
+    parser.add_argument("--no-stream", action="store_true", help="ask for the whole answer at once")
+    parser.add_argument("--stats", action="store_true", help="token counts and acceptance, on stderr")
+    flags.add_connection(parser)
+    flags.add_settings(parser)
+    parser.set_defaults(run=run)
+
+
+def run(given: argparse.Namespace) -> int:
+    prompt = _stdin() if given.prompt == "-" else given.prompt
+    with flags.client(given) as client:
+        found = _whole(client, prompt, given) if given.json or given.no_stream else _streamed(client, prompt, given)
+    if given.json:
+        print(json.dumps(dataclasses.asdict(found), ensure_ascii=False))
+    if given.stats:
+        print(summary(found), file=sys.stderr)
+    return 0
+
+
+def _stdin() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"text_input: stdin is not text ({error.reason})", "text_input") from None
+
+
+def summary(found: Completion) -> str:
+    """One line about an answer."""
+    usage = found.usage
+    drafted = f", {usage.accepted_draft_tokens}/{usage.draft_tokens} drafted tokens accepted" * bool(usage.draft_tokens)
+    return (
+        f"{usage.output_tokens} tokens after {usage.input_tokens} ({usage.reused_tokens} reused), "
+        f"finish: {found.finish_reason}, seed {found.seed}{drafted}"
+    )
+
+
+def _whole(client: Client, prompt: str, given: argparse.Namespace) -> Completion:
+    found = client.generate(prompt, **flags.settings(given))
+    if not given.json:
+        print(found.text)
+    return found
+
+
+def _streamed(client: Client, prompt: str, given: argparse.Namespace) -> Completion:
+    chunks = []
+    with client.stream(prompt, **flags.settings(given)) as stream:
+        for chunk in stream:
+            chunks.append(chunk)
+            sys.stdout.write(chunk.text)
+            sys.stdout.flush()
+    print()
+    return Completion.join(chunks)

@@ -1,0 +1,59 @@
+"""`covey status`: whether a server is ready, its models, its key figures. Exit status 1 when it is not ready."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+
+from rich.console import Console
+from rich.table import Table
+
+from covey_client import status
+from covey_client.commands import flags
+
+_COLOURS = {"READY": "green", "LOADING": "yellow", "UNLOADING": "yellow", "UNAVAILABLE": "red"}
+
+
+def add(subparsers: flags.Subparsers) -> None:
+    parser = subparsers.add_parser("status", help="readiness, models, key figures", description="Ask a server.")
+    parser.add_argument("--url", default="127.0.0.1:8000", metavar="HOST:PORT", help="of the HTTP port")
+    parser.add_argument("--metrics-url", default="", metavar="HOST:PORT", help="default: port 8002 of the same host")
+    parser.add_argument(
+        "--admin-secret", default=os.environ.get("COVEY_ADMIN_SECRET", ""), help="default: COVEY_ADMIN_SECRET"
+    )
+    parser.add_argument("--json", action="store_true")
+    parser.set_defaults(run=run)
+
+
+def run(given: argparse.Namespace) -> int:
+    found = status.read(given.url, given.metrics_url, secret=given.admin_secret)
+    if given.json:
+        models = None if found.models is None else [dataclasses.asdict(model) for model in found.models]
+        shown = {"ready": found.ready, "models": models, "figures": status.figures(found.samples)}
+        print(json.dumps(shown))
+    else:
+        _print(found)
+    return 0 if found.ready else 1
+
+
+def _print(found: status.Status) -> None:
+    console = Console()
+    console.print("[green]ready[/green]" if found.ready else "[red]not ready[/red]")
+    if found.models is None:
+        console.print("models: this server tells only who has its admin secret")
+    else:
+        table = Table("model", "state", "reason", box=None)
+        for model in found.models:
+            colour = _COLOURS.get(model.state, "dim")
+            table.add_row(model.name, f"[{colour}]{model.state or 'not loaded'}[/{colour}]", model.reason)
+        console.print(table)
+    figures = status.figures(found.samples)
+    if figures:
+        table = Table("figure", "value", box=None)
+        for name, value in figures.items():
+            table.add_row(name, f"{value:.6g}")
+        console.print(table)
+    else:
+        console.print("no figures: the metrics port does not answer, or nothing has been served")

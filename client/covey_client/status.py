@@ -1,0 +1,115 @@
+"""What a server says of itself: readiness, models, and the figures on its metrics port."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from covey_client.address import Address
+from covey_client.errors import ConnectionLost, ServerError
+
+ADMIN_HEADER = "admin-key"
+PREFIX = "covey_"
+_SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)", re.MULTILINE)
+_OWN_LABELS = ("model", "version")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One number of the metrics port."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model of the repository; state "" was never loaded."""
+
+    name: str
+    state: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Status:
+    """One look at a server."""
+
+    ready: bool
+    models: tuple[Model, ...] | None  # None: this server tells nobody without its admin secret
+    samples: tuple[Sample, ...] = field(default=())
+
+
+def read(http_url: str, metrics_url: str = "", *, secret: str = "", seconds: float = 5.0) -> Status:
+    """Ask a server. Raises ConnectionLost where nobody answers on the HTTP port; metrics may be missing."""
+    secret = secret or os.environ.get("COVEY_ADMIN_SECRET", "")
+    address = Address.parse(http_url, port=8000)
+    metrics = Address.parse(metrics_url or f"{address.host}", port=8002)
+    ready, _ = _ask(address, "GET", "/v2/health/ready", {}, seconds)
+    code, body = _ask(address, "POST", "/v2/repository/index", {ADMIN_HEADER: secret} if secret else {}, seconds)
+    models = _models(body) if code == 200 else None
+    try:
+        code, body = _ask(metrics, "GET", "/metrics", {}, seconds)
+    except ConnectionLost:
+        code, body = 0, b""
+    return Status(ready == 200, models, parse(body.decode()) if code == 200 else ())
+
+
+def parse(text: str, prefix: str = PREFIX) -> tuple[Sample, ...]:
+    """The samples in Prometheus' text format whose names start with `prefix`."""
+    found = []
+    for name, labels, value in _SAMPLE.findall(text):
+        if name.startswith(prefix):
+            found.append(Sample(name, dict(_LABEL.findall(labels)), float(value)))
+    return tuple(found)
+
+
+def figures(samples: tuple[Sample, ...]) -> dict[str, float]:
+    """One number for each metric and its labels; a histogram becomes its count and its mean. Triton's own model and
+    version labels are left out."""
+    found: dict[str, float] = {}
+    sums: dict[str, float] = {}
+    for sample in samples:
+        if sample.name.endswith("_bucket"):
+            continue
+        labels = ",".join(f"{key}={value}" for key, value in sorted(sample.labels.items()) if key not in _OWN_LABELS)
+        suffix = f"{{{labels}}}" if labels else ""
+        if sample.name.endswith("_sum"):
+            counted = f"{sample.name.removesuffix('_sum')}_count{suffix}"
+            sums[counted] = sums.get(counted, 0.0) + sample.value
+        else:
+            found[sample.name + suffix] = found.get(sample.name + suffix, 0.0) + sample.value
+    for counted, total in sums.items():
+        if found.get(counted):
+            found[counted.replace("_count", "_mean", 1)] = total / found[counted]
+    return dict(sorted(found.items()))
+
+
+def _models(body: bytes) -> tuple[Model, ...]:
+    rows = json.loads(body)
+    return tuple(Model(row["name"], row.get("state", ""), row.get("reason", "")) for row in rows)
+
+
+def _ask(address: Address, method: str, path: str, headers: dict[str, str], seconds: float) -> tuple[int, bytes]:
+    context = address.ssl_context()
+    connection = (
+        http.client.HTTPSConnection(address.host, address.port, timeout=seconds, context=context)
+        if context is not None
+        else http.client.HTTPConnection(address.host, address.port, timeout=seconds)
+    )
+    try:
+        connection.request(method, path, headers=headers | dict(address.headers))
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    except OSError as error:
+        raise ConnectionLost(f"{address.target}: {error}") from None
+    except http.client.HTTPException as error:
+        raise ServerError(f"{address.target} does not speak HTTP: {type(error).__name__}") from None
+    finally:
+        connection.close()

@@ -1,0 +1,63 @@
+"""Conversations as prompts, and the figures of a metrics port."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from covey_client import InvalidRequest
+from covey_client.chat import Chat, Template
+from covey_client.status import figures, parse
+
+
+def test_a_conversation_grows_only_by_what_was_answered() -> None:
+    chat = Chat(Template.named("plain"), system="Be kind.")
+    assert chat.prompt("Hi") == chat.prompt("Hi") == "Be kind.\nUser: Hi\nAssistant:"
+    chat.remember("Hi", "Hello")
+    assert chat.prompt("So?") == "Be kind.\nUser: Hi\nAssistant: Hello\nUser: So?\nAssistant:"
+    chat.forget()
+    assert chat.prompt("Hi") == "Be kind.\nUser: Hi\nAssistant:"
+    assert chat.stop_words == ("\nUser:",)
+
+
+def test_chatml() -> None:
+    assert Chat(Template.named("chatml")).prompt("Hi") == ("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_the_template_of_a_model_folder(tmp_path: Path) -> None:
+    settings = {"bos_token": {"content": "<s>"}, "chat_template": "{{ bos_token }}{{ messages[0]['content'] }}"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert Chat(Template.named(str(tmp_path))).prompt("Hi") == "<s>Hi"
+
+
+def test_templates_that_cannot_work(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="allowed"):
+        Template.named("nope")
+    with pytest.raises(InvalidRequest, match=r"tokenizer_config\.json"):
+        Template.named(str(tmp_path))
+    (tmp_path / "t.jinja").write_text("{{ raise_exception('no') }}")
+    with pytest.raises(InvalidRequest, match="no"):
+        Chat(Template.named(str(tmp_path / "t.jinja"))).prompt("Hi")
+
+
+METRICS = """
+# HELP covey_requests_total Requests
+# TYPE covey_requests_total counter
+covey_requests_total{model="covey",outcome="eos",version="1"} 3
+covey_requests_total{model="covey",outcome="length",version="1"} 1
+covey_ttft_seconds_bucket{model="covey",le="0.1"} 2
+covey_ttft_seconds_count{model="covey"} 4
+covey_ttft_seconds_sum{model="covey"} 2.0
+nv_inference_count{model="covey",version="1"} 9
+"""
+
+
+def test_figures_of_the_metrics_port() -> None:
+    assert figures(parse(METRICS)) == {
+        "covey_requests_total{outcome=eos}": 3.0,
+        "covey_requests_total{outcome=length}": 1.0,
+        "covey_ttft_seconds_count": 4.0,
+        "covey_ttft_seconds_mean": 0.5,
+    }

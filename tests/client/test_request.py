@@ -1,0 +1,134 @@
+"""Building requests and reading answers, without a server."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any, get_type_hints
+
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2
+
+from covey_client import Chunk, Completion, InvalidRequest, Overloaded, ServerError, Usage
+from covey_client.address import Address
+from covey_client.errors import CoveyClientError, from_message
+from covey_client.request import Request
+from covey_client.response import from_grpc, from_json
+from covey_client.wire import INPUT_BY_NAME, INPUTS, Settings
+
+
+def _build(prompt: Any = "x", **settings: Any) -> Request:
+    return Request.build(prompt, settings, stream=True)
+
+
+def test_the_settings_for_type_checkers_are_those_of_the_wire() -> None:
+    beside = {"text_input", "input_ids", "stream"}
+    assert set(Settings.__annotations__) == {field.name for field in INPUTS} - beside
+    assert beside <= set(INPUT_BY_NAME)
+    assert get_type_hints(Settings)["seed"] == int | None
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"max_tokens": "7"}, "max_tokens"),
+        ({"max_tokens": True}, "max_tokens"),
+        ({"max_tokens": 1 << 31}, "max_tokens"),
+        ({"seed": -1}, "seed"),
+        ({"seed": 1 << 64}, "seed"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"return_log_probs": 1}, "return_log_probs"),
+        ({"stop_words": "one"}, "stop_words"),
+        ({"stop_words": 5}, "stop_words"),
+        ({"stop_words": [5]}, "stop_words"),
+        ({"tenant": "\ud800"}, "tenant"),
+        ({"stream": False}, "stream"),
+        ({"text_input": "y"}, "text_input"),
+        ({"no_such": 1}, "no_such"),
+    ],
+)
+def test_what_a_wire_cannot_carry_is_refused_by_name(settings: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        _build(**settings)
+    assert caught.value.field == field
+    assert field in str(caught.value)
+
+
+def test_both_encodings_carry_the_same() -> None:
+    request = _build(np.array([1, 2], np.int32), temperature=1, stop_words=["é", ""], seed=np.uint64(3), top_k=None)
+    assert json.loads(request.to_json()) == {
+        "input_ids": [1, 2],
+        "stream": True,
+        "temperature": 1.0,
+        "stop_words": ["é", ""],
+        "seed": 3,
+    }
+    message = request.to_grpc()
+    raw = dict(zip([tensor.name for tensor in message.inputs], message.raw_input_contents))
+    assert raw["input_ids"] == struct.pack("<2i", 1, 2)
+    assert raw["stop_words"] == b"\x02\x00\x00\x00\xc3\xa9\x00\x00\x00\x00"
+    assert raw["seed"] == struct.pack("<Q", 3)
+    assert [tuple(tensor.shape) for tensor in message.inputs if tensor.name == "input_ids"] == [(2,)]
+
+
+def test_answers_of_both_protocols_read_alike() -> None:
+    message = service_pb2.ModelInferResponse()
+    for name, dtype, data in (
+        ("text_output", "BYTES", b"\x02\x00\x00\x00\xc3\xa9"),
+        ("output_ids", "INT32", struct.pack("<i", 9)),
+        ("finish_reason", "BYTES", b"\x03\x00\x00\x00eos"),
+        ("num_output_tokens", "INT32", struct.pack("<i", 1)),
+        ("new_in_a_later_version", "FP64", b"12345678"),
+    ):
+        message.outputs.add(name=name, datatype=dtype, shape=[1])
+        message.raw_output_contents.append(data)
+    chunk = Chunk("é", (9,), (), "eos", 0, Usage(output_tokens=1))
+    line = '{"text_output": "é", "output_ids": 9, "finish_reason": "eos", "num_output_tokens": 1, "other": 1}'
+    assert from_grpc(message) == from_json(line) == chunk
+    assert from_grpc(service_pb2.ModelInferResponse()) is None
+    assert Completion.join([chunk, chunk]).text == "éé"
+
+
+@pytest.mark.parametrize("line", ["", "nonsense", '{"model_name": "covey"}'])
+def test_answers_that_are_none(line: str) -> None:
+    with pytest.raises(ServerError):
+        from_json(line)
+
+
+@pytest.mark.parametrize(
+    ("message", "status", "kind", "field"),
+    [
+        ("in ensemble 'ensemble', [INVALID_ARG] top_p: got 2.0, allowed: (0, 1]", 400, InvalidRequest, "top_p"),
+        ("[INVALID_ARG] a prompt is needed", 400, InvalidRequest, ""),
+        ("Request for unknown model: 'covey' has no available versions", 400, Overloaded, None),
+        ("Request for unknown model: 'x' is not found", 404, InvalidRequest, "model"),
+        ("unexpected inference input 'nope' for model 'covey'", 400, InvalidRequest, "nope"),
+        ("anything", 503, Overloaded, None),
+        ("", 500, ServerError, None),
+    ],
+)
+def test_messages_become_errors(message: str, status: int, kind: type[CoveyClientError], field: str | None) -> None:
+    error = from_message(message, status)
+    assert type(error) is kind
+    assert str(error)
+    if isinstance(error, InvalidRequest):
+        assert error.field == field
+
+
+def test_addresses() -> None:
+    def short(url: str) -> tuple[str, int, bool]:
+        found = Address.parse(url, port=8001)
+        return found.host, found.port, found.tls
+
+    assert short("box") == ("box", 8001, False)
+    assert short("box:9") == ("box", 9, False)
+    assert short("https://box:9/") == ("box", 9, True)
+    assert short("[::1]:9") == ("::1", 9, False)
+    assert short("[::1]") == ("::1", 8001, False)
+    assert Address.parse("[::1]:9", port=1).target == "[::1]:9"
+    assert Address.parse("localhost", port=1).loopback
+    for wrong in ("ftp://box", "box:port", ":80"):
+        with pytest.raises(ValueError, match="url"):
+            Address.parse(wrong, port=1)
