@@ -1,0 +1,224 @@
+"""The launcher and the real tritonserver."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from covey.server import Server, ServerDied, StartError, shared_memory
+from covey.server.control import Control, ControlError
+from covey_client import Client, CoveyClientError, Overloaded
+
+pytestmark = pytest.mark.e2e
+Make = Callable[[], Any]
+
+
+def _regions(server: Server) -> list[str]:
+    return [path.name for path in shared_memory.FOLDER.glob(f"covey_{server.options.http_port}_*")]
+
+
+def test_two_servers_start_at_once_and_leave_nothing(canned_folder: Make) -> None:
+    canned = canned_folder()
+    seen: list[tuple[str, ...]] = []
+    servers = [Server(canned.options("covey"), lambda loaded, _all: seen.append(loaded)) for _ in range(2)]
+    threads = [threading.Thread(target=server.start) for server in servers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    try:
+        assert ("covey",) in seen
+        for server in servers:
+            assert _regions(server)
+            with Client(server.grpc_url) as client:
+                assert client.generate("count 2").tokens == (0, 1)
+        assert servers[0].log_file != servers[1].log_file
+        servers[0].stop()
+        with Client(servers[1].http_url, transport="http") as client:
+            assert client.generate("count 2").tokens == (0, 1)
+    finally:
+        for server in servers:
+            server.stop(drain_seconds=0)
+    assert not any(_regions(server) for server in servers)
+
+
+def test_a_model_that_fails_says_why_in_one_line(canned_folder: Make) -> None:
+    canned = canned_folder()
+    canned.add("broken", fail="weights missing: no model.safetensors in /nowhere")
+    server = canned.server("covey", "broken")
+    with pytest.raises(StartError) as caught:
+        server.start()
+    assert str(caught.value).startswith("model 'broken': weights missing: no model.safetensors in /nowhere [log: ")
+    assert "\n" not in str(caught.value)
+    assert not server.running
+    assert not _regions(server)
+
+
+def test_a_drain_lets_streams_end_and_refuses_new_ones(canned_folder: Make) -> None:
+    with canned_folder().server("covey") as server, Client(server.grpc_url, timeout=20) as client:
+        stream = client.stream("slow 30")
+        first = next(stream)
+        ended: list[bool] = []
+        stopping = threading.Thread(target=lambda: ended.append(server.stop()))
+        stopping.start()
+        time.sleep(0.3)
+        with pytest.raises(Overloaded):
+            client.generate("count 2")
+        text = first.text + "".join(chunk.text for chunk in stream)
+        assert text.split()[-1] == "w29"
+        stopping.join()
+        assert ended == [True]
+        assert not server.running
+        server.stop()
+
+
+def test_a_drain_has_an_end(canned_folder: Make) -> None:
+    with canned_folder().server("covey") as server, Client(server.grpc_url, timeout=20) as client:
+        stream = client.stream("slow 400")
+        next(stream)
+        began = time.monotonic()
+        assert not server.stop(drain_seconds=0.2)
+        assert time.monotonic() - began < 5
+        with pytest.raises(CoveyClientError):
+            list(stream)
+
+
+def test_a_server_that_dies_is_noticed_and_cleaned_up_after(canned_folder: Make) -> None:
+    canned = canned_folder()
+    with canned.server("covey") as server:
+        server.check()
+        os.killpg(server.pid, signal.SIGKILL)
+        while server.running:
+            time.sleep(0.01)
+        with pytest.raises(ServerDied, match=r"killed by SIGKILL(.|\n)*Started Metrics Service"):
+            server.check()
+        assert _regions(server)
+        with canned.server("covey"):
+            assert _regions(server), "its launcher still lives"
+    assert not _regions(server)
+
+
+def test_model_control_can_be_kept_to_oneself(canned_folder: Make) -> None:
+    with canned_folder().server("covey", admin_secret="open sesame") as server:
+        stranger = Control(server.options.host, server.options.http_port)
+        assert stranger.ready()
+        with pytest.raises(ControlError, match=r"403|restricted"):
+            stranger.unload("covey")
+        assert server.control.states() == {"covey": "READY"}
+        with Client(server.grpc_url) as client:
+            assert client.generate("count 2").tokens == (0, 1)
+        assert server.stop()
+
+
+def _command(canned: Any, folder: Path, *arguments: str) -> list[str]:
+    profile = folder / "tiny.toml"
+    profile.write_text('models = ["covey"]\n')
+    ports = ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
+    where = ["--model-repository", str(canned.folder / "models"), "--backends", str(canned.folder / "backends")]
+    return [sys.executable, "-m", "covey.server", "--profile", str(profile), *ports, *where, *arguments]
+
+
+def _launch(words: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def _until_ready(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    said = ""
+    while "Ctrl-C" not in said:
+        line = process.stdout.readline()
+        assert line, process.stderr.read() if process.stderr else ""
+        said += line
+    return said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_serves_until_it_is_told_to_stop(
+    canned_folder: Make, tmp_path: Path, number: signal.Signals
+) -> None:
+    with _launch(_command(canned_folder(), tmp_path)) as process:
+        said = _until_ready(process)
+        assert "/v2/models/covey/generate_stream" in said
+        grpc = said.partition("covey generate --url ")[2].split()[0]
+        with Client(grpc) as client:
+            assert client.generate("count 2").tokens == (0, 1)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=20)
+        assert process.returncode == 0
+        assert "loaded covey (1/1)" in errors
+        assert "Traceback" not in errors
+
+
+def test_a_second_interrupt_stops_at_once(canned_folder: Make, tmp_path: Path) -> None:
+    with _launch(_command(canned_folder(), tmp_path)) as process:
+        grpc = _until_ready(process).partition("covey generate --url ")[2].split()[0]
+        with Client(grpc, timeout=30) as client:
+            stream = client.stream("slow 400")
+            next(stream)
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.5)
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=5)
+            assert process.returncode == 0
+            assert "Traceback" not in errors
+            with pytest.raises(CoveyClientError):
+                list(stream)
+
+
+def test_a_killed_launcher_takes_its_server_along_and_the_next_one_cleans_up(
+    canned_folder: Make, tmp_path: Path
+) -> None:
+    canned = canned_folder()
+    with _launch(_command(canned, tmp_path)) as process:
+        http = _until_ready(process).partition("curl -s http://")[2].partition("/")[0]
+        process.kill()
+        process.communicate()
+    host, _, port = http.partition(":")
+    until = time.monotonic() + 15
+    while Control(host, int(port)).ready() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not Control(host, int(port)).ready()
+    while list(shared_memory.FOLDER.glob(f"covey_{port}_*")) and time.monotonic() < until:
+        shared_memory.sweep()
+        time.sleep(0.05)
+    assert not list(shared_memory.FOLDER.glob(f"covey_{port}_*"))
+
+
+def test_the_command_says_in_one_line_why_it_cannot_start(canned_folder: Make, tmp_path: Path) -> None:
+    canned = canned_folder()
+    with canned.server("covey") as server:
+        taken = str(server.options.http_port)
+        cases = {
+            (*_command(canned, tmp_path), "--http-port", taken): "is not free",
+            (*_command(canned, tmp_path), "--model", "/nowhere"): "does not exist",
+            (*_command(canned, tmp_path), "--profile", "nosuch"): "nosuch",
+        }
+        for words, said in cases.items():
+            found = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+            assert found.returncode == 2
+            assert found.stderr.startswith("covey: cannot start: ")
+            assert said in found.stderr
+            assert found.stderr.count("\n") == 1
+    (tmp_path / "bad.toml").write_text("modells = []\n")
+    words = (*_command(canned, tmp_path), "--profile", str(tmp_path / "bad.toml"))
+    found = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+    assert found.returncode == 2
+    assert "modells" in found.stderr
+
+
+def test_options_of_a_running_server_are_the_ones_it_got(canned_server: tuple[Server, Any]) -> None:
+    server, canned = canned_server
+    assert replace(server.options, http_port=0, grpc_port=0, metrics_port=0, drain_seconds=5.0) == canned.options(
+        "covey", "covey_unary", "doomed"
+    )
+    assert server.http_url.startswith("127.0.0.1:")

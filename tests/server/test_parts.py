@@ -1,0 +1,207 @@
+"""The launcher's parts, without a server."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from covey.errors import SettingError
+from covey.server import FREE, Options, StartError, backend_dir, command, installation, log, preflight, shared_memory
+from covey.server.options import parse
+
+LOADING = """\
+I1121 01:30:12.367313 4748 model_lifecycle.cc:472] "loading: bad:1"
+I1121 01:30:12.623279 4748 model_lifecycle.cc:839] "successfully loaded 'covey'"
+E1121 01:30:12.822597 4748 backend_model.cc:692] "ERROR: Failed to create instance: RuntimeError: no weights"
+E1121 01:30:12.822702 4748 model_lifecycle.cc:642] "failed to load 'bad' version 1: Internal: {said}"
+I1121 01:30:12.822717 4748 model_lifecycle.cc:777] "failed to load 'bad'"
++-------+---------+-------------+
+| bad   | 1       | UNAVAILABLE |
++-------+---------+-------------+
+error: creating server: Invalid argument - load failed for model 'bad': version 1 is at UNAVAILABLE state: Internal: x
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        ("RuntimeError: no weights in /x\\n\\nAt:\\n  /a/model.py(7): initialize\\n", "no weights in /x"),
+        ("UnsupportedModel: sliding sinks\\n\\nAt:\\n", "sliding sinks"),
+        ("covey.errors.SettingError: profile: bad", "profile: bad"),
+        ("ModuleNotFoundError: No module named 'torch'\\n\\nAt:", "No module named 'torch'"),
+    ],
+)
+def test_the_reason_is_one_line_out_of_the_log(said: str, wanted: str) -> None:
+    text = LOADING.replace("{said}", said)
+    assert log.reason(text) == f"model 'bad': {wanted}"
+    assert log.loaded(text) == ("covey",)
+    assert "|" not in log.tail(text)
+
+
+def test_reasons_that_are_not_a_model_s() -> None:
+    killed = LOADING.replace("{said}", "Stub process 'bad_0_0' is not healthy.")
+    assert "want of memory" in log.reason(killed)
+    assert log.reason("error: creating server: Internal - out of luck\n") == "out of luck"
+    failed = 'E1121 01:30:12.822597 4748 main.cc:692] "failed to start HTTP service: Unavailable - Socket in use"'
+    assert "Socket in use" in log.reason(failed)
+    assert log.reason("") == ""
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        with pytest.raises(StartError, match=rf"port {port} on 127\.0\.0\.1 is not free .* by GRPC_PORT="):
+            preflight.with_ports(Options(http_port=FREE, grpc_port=port, metrics_port=FREE))
+
+
+def test_free_ports_are_chosen_and_differ() -> None:
+    chosen = preflight.with_ports(Options(http_port=FREE, grpc_port=FREE, metrics_port=FREE))
+    ports = {chosen.http_port, chosen.grpc_port, chosen.metrics_port}
+    assert len(ports) == 3
+    assert all(ports)
+    with pytest.raises(StartError, match="three different"):
+        preflight.with_ports(replace(chosen, grpc_port=chosen.http_port))
+    with pytest.raises(StartError, match="http_port: got 70000"):
+        preflight.with_ports(replace(chosen, http_port=70000))
+    with pytest.raises(StartError, match=r"cannot be listened on|not free"):
+        preflight.with_ports(replace(chosen, host="192.0.2.1"))
+
+
+def _weights(folder: Path, elements: int, dtype: str = "F32") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text("{}")
+    header = json.dumps(
+        {"__metadata__": {}, "w": {"dtype": dtype, "shape": [elements], "data_offsets": [0, 4 * elements]}}
+    ).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    return folder
+
+
+def test_weights_that_are_missing_or_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(folder: Path) -> None:
+        preflight.weights(Options(model=str(folder)), ("target",))
+
+    with pytest.raises(StartError, match="does not exist"):
+        check(tmp_path / "nowhere")
+    with pytest.raises(StartError, match=r"config\.json"):
+        check(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(StartError, match="weights missing"):
+        check(tmp_path)
+    check(_weights(tmp_path, 1000))
+    monkeypatch.setattr(preflight, "available_memory", lambda: 1 << 30)
+    with pytest.raises(StartError, match=r"not enough memory: .* 2\.2 GiB, 1\.0 GiB"):
+        check(_weights(tmp_path, 1 << 30))
+    (tmp_path / "model.safetensors").write_bytes(b"short")
+    with pytest.raises(StartError, match="cannot be read as safetensors"):
+        check(tmp_path)
+
+
+def test_available_memory_is_the_machine_s_or_the_container_s(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 9 kB\nMemAvailable:   4 kB\n")
+    assert preflight.available_memory(tmp_path) == 4096
+    (tmp_path / "sys/fs/cgroup/memory.max").write_text("3000\n")
+    (tmp_path / "sys/fs/cgroup/memory.current").write_text("1000\n")
+    assert preflight.available_memory(tmp_path) == 2000
+    (tmp_path / "sys/fs/cgroup/memory.max").write_text("max\n")
+    assert preflight.available_memory(tmp_path) == 4096
+
+
+def test_models_come_from_the_profile_and_must_have_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match="no model repository"):
+        preflight.models(Options(model_repository=tmp_path / "nowhere"))
+    with pytest.raises(StartError, match=r"model 'target' has no config\.pbtxt"):
+        preflight.models(Options(model_repository=tmp_path, models=("target",)))
+    with pytest.raises(SettingError, match="nosuch"):
+        preflight.models(Options(model_repository=tmp_path, profile="nosuch"))
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "config.pbtxt").touch()
+    assert preflight.models(Options(model_repository=tmp_path, models=("target",))) == ("target",)
+
+
+def test_the_backend_directory_is_built_once_and_by_many(tmp_path: Path) -> None:
+    found = installation.find(None)
+    backends = tmp_path / "backends"
+    (backends / "echo").mkdir(parents=True)
+    with pytest.raises(StartError, match="holds no backend"):
+        backend_dir.assemble(found, backends, tmp_path / "state")
+    (backends / "echo" / "model.py").touch()
+    built = backend_dir.assemble(found, backends, tmp_path / "state")
+    assert (built / "echo" / "model.py").samefile(backends / "echo" / "model.py")
+    assert os.access(built / "python" / "triton_python_backend_stub", os.X_OK)
+    assert not (built / "python" / "libtriton_python.so").is_symlink()
+    assert backend_dir.assemble(found, backends, tmp_path / "state") == built
+    code = "import sys; from pathlib import Path; from covey.server import backend_dir, installation\n"
+    code += "backend_dir.assemble(installation.find(None), Path(sys.argv[1]), Path(sys.argv[2]))"
+    at_once = [subprocess.Popen([sys.executable, "-c", code, backends, tmp_path / "other"]) for _ in range(3)]
+    assert [process.wait(60) for process in at_once] == [0, 0, 0]
+    assert len(list((tmp_path / "other").iterdir())) == 1
+    (backends / "more").mkdir()
+    (backends / "more" / "model.py").touch()
+    assert backend_dir.assemble(found, backends, tmp_path / "state") != built
+
+
+def test_machines_that_cannot_run_the_wheel_s_binary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    with pytest.raises(StartError, match="x86-64 only"):
+        installation.find(None)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr("platform.libc_ver", lambda: ("glibc", "2.31"))
+    with pytest.raises(StartError, match=r"glibc >= 2\.35, this is glibc 2\.31"):
+        installation.find(None)
+    with pytest.raises(StartError, match="holds no tritonserver"):
+        installation.find(tmp_path)
+
+
+def test_shared_memory_of_the_dead_is_removed_and_of_the_living_is_not(tmp_path: Path) -> None:
+    mine = shared_memory.claim(8000, tmp_path)
+    child = subprocess.Popen(["sleep", "60"], pass_fds=(mine.fd,))
+    (tmp_path / f"{mine.prefix}region").touch()
+    (tmp_path / "covey_of_somebody_else").touch()
+    (tmp_path / "triton_region").touch()
+    try:
+        assert shared_memory.sweep(tmp_path) == ()
+        os.close(mine.fd)  # the launcher has died, its server has not
+        assert shared_memory.sweep(tmp_path) == ()
+    finally:
+        child.kill()
+        child.wait()
+    assert shared_memory.sweep(tmp_path) == (f"{mine.prefix}region",)
+    assert {path.name for path in tmp_path.iterdir()} == {"covey_of_somebody_else", "triton_region"}
+    other = shared_memory.claim(8000, tmp_path)
+    (tmp_path / f"{other.prefix}region").touch()
+    other.release()
+    assert {path.name for path in tmp_path.iterdir()} == {"covey_of_somebody_else", "triton_region"}
+
+
+def test_the_command_line_says_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COVEY_ADMIN_SECRET", "s")
+    options = parse(["--http-port", "1", "--model", "/m", "--verbose", "--", "--log-format=ISO8601"])
+    assert (options.http_port, options.model, options.verbose, options.admin_secret) == (1, "/m", 1, "s")
+    assert options.host == "127.0.0.1"
+    found = installation.find(None)
+    words = command.command(options, found, Path("/b"), ("covey",), "p_")
+    assert "--backend-config=python,shm-region-prefix-name=p_" in words
+    assert words[-1] == "--log-format=ISO8601"
+    assert any(word.endswith(":admin-key=s") for word in words)
+    assert command.environment(options, found)["COVEY_TARGET_FOLDER"] == "/m"
+
+
+def test_what_the_environment_says_of_threads_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = installation.find(None)
+    assert command.environment(Options(), found)["OMP_WAIT_POLICY"] == "PASSIVE"
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    assert command.environment(Options(environment={"A": "b"}), found)["OMP_WAIT_POLICY"] == "ACTIVE"
+    assert command.environment(Options(environment={"A": "b"}), found)["A"] == "b"
