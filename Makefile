@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.covey-setup
 PYTEST := $(BIN)/python -m pytest
-SOURCES := backends client loadtest tests
+SOURCES := $(wildcard backends client loadtest tests)
 
 HOST         ?= 127.0.0.1
 HTTP_PORT    ?= 8000
@@ -33,6 +33,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "covey: torch's default build is large (GBs, with CUDA); pip's own settings (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS) choose a CPU build"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[dev,loadtest]'
+	@$(BIN)/python -m covey.server.installation || true
 	@touch $@
 
 serve: setup

@@ -83,3 +83,10 @@ def _check_libpython(folder: Path) -> None:
             f"{name} is missing, and tritonserver's Python processes need it: install it "
             f"(Debian and Ubuntu: apt-get install libpython{MINOR}) or use a Python built with --enable-shared"
         ) from None
+
+
+if __name__ == "__main__":  # make setup: say at once what make serve would stumble over
+    try:
+        find(None)
+    except StartError as failure:
+        sys.exit(f"covey: the server will not start here: {failure}")
