@@ -85,8 +85,9 @@ def _check_libpython(folder: Path) -> None:
         ) from None
 
 
-if __name__ == "__main__":  # make setup: say at once what make serve would stumble over
+def warn() -> None:
+    """Say at setup what a start would stumble over."""
     try:
         find(None)
-    except StartError as failure:
-        sys.exit(f"covey: the server will not start here: {failure}")
+    except StartError as error:
+        print(f"covey: the server will not start here: {error}", file=sys.stderr)
