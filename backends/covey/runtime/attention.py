@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 import torch
+
 from covey.runtime.lanes import Lanes
 from covey.types import Ints
 
@@ -80,7 +81,7 @@ def plan_lanes(
         picks.append(pick)
     joined = picks[0] if len(picks) == 1 else np.concatenate(picks)
     scatter: torch.Tensor | None = None
-    if len(joined) != size or not np.array_equal(joined, np.arange(size, dtype=np.int32)):
+    if len(picks) > 1 or len(joined) != size or not np.array_equal(joined, np.arange(size, dtype=np.int32)):
         where = np.zeros(size, np.int64)
         where[joined] = np.arange(len(joined))
         scatter = torch.from_numpy(where).to(device)

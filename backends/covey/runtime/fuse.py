@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+
 from covey.runtime.attention import Plan, Shape, attend
 
 

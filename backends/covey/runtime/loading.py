@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from covey.errors import SettingError, UnsupportedModel
 
 _LAYER_TYPES = {"full_attention", "sliding_attention"}

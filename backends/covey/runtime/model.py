@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+
 from covey.errors import SettingError, UnsupportedModel
 from covey.runtime import loading
 from covey.runtime.attention import Plan, Shape, attend, plan_lanes
@@ -239,8 +240,8 @@ def _shape(config: Any) -> Shape:
 
 
 def _close(found: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Equal up to what the data type rounds away."""
-    allowed = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 0.06, torch.float16: 0.02}[dtype]
+    """Equal up to what the data type rounds away (transformers takes norms and softmax in float32 at best)."""
+    allowed = {torch.float64: 1e-4, torch.float32: 1e-3, torch.bfloat16: 0.06, torch.float16: 0.02}[dtype]
     found, expected = found.double(), expected.double()
     error = (found - expected).norm() / expected.norm().clamp_min(1e-30)
     return bool(error <= allowed)
