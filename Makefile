@@ -10,7 +10,7 @@ HOST         ?= 127.0.0.1
 HTTP_PORT    ?= 8000
 GRPC_PORT    ?= 8001
 METRICS_PORT ?= 8002
-PROFILE      ?= default
+PROFILE      ?= demo-cpu
 MODEL        ?=
 
 .PHONY: help setup serve test test-all lint clean

@@ -1,4 +1,4 @@
-"""The real server, once per test session, on free ports, with the default profile."""
+"""The real server, once per test session, on free ports, with the profile `demo-cpu`."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import covey
+from covey.profile import DEFAULT_PROFILE
 
 FREE = 0  # as a port: pick one that nobody listens on
 SOURCE = Path(covey.__file__).resolve().parents[1]  # backends/ of the checkout, when the package is installed from it
@@ -25,6 +26,11 @@ def state_folder() -> Path:
     return inside / "covey" if os.access(inside, os.W_OK) else Path(tempfile.gettempdir()) / f"covey-{os.getuid()}"
 
 
+def reachable(host: str) -> str:
+    """Where to connect to reach a server that listens on `host`."""
+    return "127.0.0.1" if host in ("", "0.0.0.0") else host
+
+
 @dataclass(frozen=True)
 class Options:
     """One server. Paths left None are found beside the package or in the environment (COVEY_BACKENDS,
@@ -34,7 +40,7 @@ class Options:
     http_port: int = 8000
     grpc_port: int = 8001
     metrics_port: int = 8002
-    profile: str = "default"  # name or path, as covey.profile.load takes it
+    profile: str = DEFAULT_PROFILE  # name or path, as covey.profile.load takes it
     model: str = ""  # Hugging Face folder of the target; "": what the model repository names
     models: tuple[str, ...] | None = None  # Triton models to load; None: those of the profile
     model_repository: Path | None = None

@@ -17,7 +17,7 @@ from typing import BinaryIO
 from covey.server import backend_dir, command, installation, log, preflight, shared_memory
 from covey.server.control import Control, ControlError
 from covey.server.errors import ServerDied, StartError
-from covey.server.options import PUBLIC_MODELS, Options
+from covey.server.options import PUBLIC_MODELS, Options, reachable
 
 Watcher = Callable[[tuple[str, ...], tuple[str, ...]], None]  # called with the models loaded so far, and all of them
 POLL_SECONDS = 0.1
@@ -40,19 +40,19 @@ class Server:
     @property
     def http_url(self) -> str:
         """host:port, as tritonclient takes it."""
-        return f"{self.options.host}:{self.options.http_port}"
+        return f"{reachable(self.options.host)}:{self.options.http_port}"
 
     @property
     def grpc_url(self) -> str:
-        return f"{self.options.host}:{self.options.grpc_port}"
+        return f"{reachable(self.options.host)}:{self.options.grpc_port}"
 
     @property
     def metrics_url(self) -> str:
-        return f"http://{self.options.host}:{self.options.metrics_port}/metrics"
+        return f"http://{reachable(self.options.host)}:{self.options.metrics_port}/metrics"
 
     @property
     def control(self) -> Control:
-        return Control(_reachable(self.options.host), self.options.http_port, self.options.admin_secret)
+        return Control(reachable(self.options.host), self.options.http_port, self.options.admin_secret)
 
     @property
     def pid(self) -> int:
@@ -186,10 +186,6 @@ class Server:
                     f"[log: {self.log_file}]"
                 )
             time.sleep(POLL_SECONDS)
-
-
-def _reachable(host: str) -> str:
-    return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
 
 
 def _ending(code: int) -> str:

@@ -8,7 +8,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from covey.server.options import Options
+from covey.server.options import Options, reachable
 
 
 class LoadProgress:
@@ -50,8 +50,9 @@ class LoadProgress:
 
 def ready_message(options: Options, log_file: str) -> str:
     """What to paste now."""
-    http = f"{options.host}:{options.http_port}"
-    flags = "" if options.grpc_port == Options.grpc_port else f" --url {options.host}:{options.grpc_port}"
+    host = reachable(options.host)
+    http = f"{host}:{options.http_port}"
+    flags = "" if options.grpc_port == Options.grpc_port else f" --url {host}:{options.grpc_port}"
     body = '\'{"text_input": "Once upon a time", "max_tokens": 64'
     return f"""Covey is ready. Log: {log_file}
 
@@ -59,4 +60,4 @@ def ready_message(options: Options, log_file: str) -> str:
   curl -sN http://{http}/v2/models/covey/generate_stream -d {body}, "stream": true}}'
   covey generate{flags} "Once upon a time"
 
-Metrics: http://{options.host}:{options.metrics_port}/metrics. Ctrl-C drains and stops."""
+Metrics: http://{host}:{options.metrics_port}/metrics. Ctrl-C drains and stops."""
