@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import triton_python_backend_utils as pb_utils
-
-ACTIONS = {"load": pb_utils.load_model, "unload": pb_utils.unload_model}
 
 
 class TritonPythonModel:
@@ -22,15 +21,16 @@ class TritonPythonModel:
         try:
             if action == "ready":
                 ready = pb_utils.is_model_ready(model_name=model)
-            elif action in ACTIONS:
-                ACTIONS[action](model_name=model)
-                ready = action == "load"
+            elif action == "load":
+                pb_utils.load_model(model_name=model)
+                ready = True
+            elif action == "unload":
+                pb_utils.unload_model(model_name=model)
+                ready = False
             else:
                 raise ValueError(f"action: got {action!r}, allowed: load, unload, ready")
         except Exception as error:
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"{type(error).__name__}: {error}"))
-        import numpy as np
-
         return pb_utils.InferenceResponse([pb_utils.Tensor("ready", np.array([ready], np.bool_))])
 
 

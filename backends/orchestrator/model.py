@@ -1,7 +1,7 @@
 """Triton's adapter for the public model: requests become work for `covey.engine`, its progress becomes responses.
 
-BLS works only once `initialize` has returned, so the engine is made in a thread that asks the target for its facts;
-requests that come earlier wait for it.
+A BLS call before `initialize` has returned never comes back, so the engine is made a little later, or with the first
+request, in a thread that asks the target for its facts; requests that come earlier wait for it.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from covey.tritonio.outlets import PeerOutlet, SenderOutlet
 from covey.types import TargetInfo
 
 START_SECONDS = 300.0
+SETTLE_SECONDS = 1.0  # after `initialize`, before the first BLS call
 SWITCH_SECONDS = 0.0005  # the engine's thread gets the interpreter back from the streamer's this soon
 log = logging.getLogger("covey.orchestrator")
 
@@ -47,6 +48,7 @@ class TritonPythonModel:
         self._clock = RealClock()
         self._keys = itertools.count(1)
         self._metrics = Metrics(self._name)
+        self._asked = threading.Event()
         self._started = threading.Event()
         self._stopping = threading.Event()
         self._failure: CoveyError | None = None
@@ -56,6 +58,7 @@ class TritonPythonModel:
         self._exchange = link.Exchange(self._name, self._received, self._lost)
 
     def execute(self, requests: list[Any]) -> None:
+        self._asked.set()
         for request in requests:
             outlet = SenderOutlet(request)
 
@@ -67,17 +70,18 @@ class TritonPythonModel:
 
     def finalize(self) -> None:
         self._stopping.set()
+        self._asked.set()
         self._exchange.close()
         if self._started.is_set() and self._failure is None:
             self._engine.stop()
-        self._thread.join()
-        if self._failure is None:
+            self._thread.join()
             self._streamer.stop()
         self._metrics.stop()
 
     # ---- the engine's thread ----------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        self._asked.wait(SETTLE_SECONDS)
         try:
             self._build(self._await_target())
         except CoveyError as error:

@@ -16,7 +16,10 @@ from covey import profile
 from covey.errors import BadField, SettingError
 from covey.text import visible_text
 from covey.tokenization import load_tokenizer
-from covey.tritonio.outlets import error_response
+from covey.tritonio.fields import OUTPUTS
+from covey.tritonio.outlets import ASKS_FOR_STATE, error_response
+
+PASSED = tuple(field.name for field in OUTPUTS if field.name != "text_output")
 
 
 class TritonPythonModel:
@@ -47,7 +50,8 @@ class TritonPythonModel:
             raise BadField("text_input", raw, "UTF-8 text") from None
         if not text:
             raise BadField("text_input", text, "at least one character")
-        return [pb_utils.Tensor("input_ids", np.asarray(self._tokenizer.encode(text).ids, np.int32))]
+        ids = np.asarray(self._tokenizer.encode(text).ids, np.int32)
+        return [pb_utils.Tensor("input_ids", ids), pb_utils.Tensor(ASKS_FOR_STATE, np.array([True], np.bool_))]
 
     def _decode(self, request: Any) -> list[Any]:
         state = json.loads(_array(request, "detokenizer_state").reshape(-1)[0])
@@ -55,7 +59,9 @@ class TritonPythonModel:
         before, context, stops, final = state["before"], state["context"], state["stop_words"], state["final"]
         seen = visible_text(self._tokenizer, context, before, stops, final=False)
         text = state["prefix"] + visible_text(self._tokenizer, context, before + new, stops, final=final)[len(seen) :]
-        return [pb_utils.Tensor("text_output", np.array([text.encode()], np.object_))]
+        # An ensemble's outputs must all come from one step: what the orchestrator said passes through.
+        same = [pb_utils.Tensor(name, _array(request, name)) for name in PASSED]
+        return [pb_utils.Tensor("text_output", np.array([text.encode()], np.object_)), *same]
 
 
 def _array(request: Any, name: str) -> Any:

@@ -96,7 +96,7 @@ def _chunk(values: Mapping[str, Sequence[Any]]) -> Chunk:
         tokens=tuple(known.get("output_ids", ())),
         log_probs=tuple(known.get("output_log_probs", ())),
         finish_reason=str(one("finish_reason", "")),
-        seed=int(one("seed", 0)),
+        seed=int(one("used_seed", 0)),
         usage=Usage(
             input_tokens=int(one("num_input_tokens", 0)),
             output_tokens=int(one("num_output_tokens", 0)),

@@ -43,9 +43,6 @@ INPUTS = (
     Field("exclude_input_in_output", "BOOL"),
     Field("num_draft_tokens", "INT32"),
     Field("priority", "INT32"),
-    Field("slo_class", "BYTES"),
-    Field("slo_tpot_ms", "FP32"),
-    Field("slo_ttft_ms", "FP32"),
     Field("num_prompt_tokens", "INT32"),
     Field("speculation", "BYTES"),
     Field("drafter", "BYTES"),
@@ -58,7 +55,7 @@ OUTPUTS = (
     Field("output_ids", "INT32", many=True),
     Field("output_log_probs", "FP32", many=True),
     Field("finish_reason", "BYTES"),
-    Field("seed", "UINT64"),
+    Field("used_seed", "UINT64"),
     Field("num_input_tokens", "INT32"),
     Field("num_output_tokens", "INT32"),
     Field("num_reused_tokens", "INT32"),
@@ -91,9 +88,6 @@ class Settings(TypedDict, total=False):
     exclude_input_in_output: bool | None
     num_draft_tokens: int | None
     priority: int | None
-    slo_class: str | None
-    slo_tpot_ms: float | None
-    slo_ttft_ms: float | None
     num_prompt_tokens: int | None
     speculation: str | None
     drafter: str | None

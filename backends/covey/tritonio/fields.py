@@ -61,7 +61,7 @@ OUTPUTS = (
     Field("output_ids", "INT32", -1),
     Field("output_log_probs", "FP32", -1),
     Field("finish_reason", "BYTES"),
-    Field("seed", "UINT64"),
+    Field("used_seed", "UINT64"),
     Field("num_input_tokens", "INT32"),
     Field("num_output_tokens", "INT32"),
     Field("num_reused_tokens", "INT32"),

@@ -14,32 +14,35 @@ from covey.errors import PortError, RequestError
 from covey.streaming import Chunk
 from covey.tritonio.link import Peer
 
-STATE = "detokenizer_state"  # an output for the ensemble's detokeniser alone: never sent unless asked for
+# Between the ensemble's steps only: its tokeniser asks for an output that its detokeniser needs.
+ASKS_FOR_STATE = "detokenized_elsewhere"
+STATE = "detokenizer_state"
 
 
 def outputs(chunk: Chunk) -> dict[str, Any]:
     """The chunk as the public response's arrays, by the names of `covey.tritonio.fields.OUTPUTS`."""
     rate = chunk.accepted / chunk.drafted if chunk.drafted else 0.0
-    state = json.dumps(asdict(chunk.state)).encode() if chunk.state else b""
-    return {
+    arrays = {
         "text_output": np.array([chunk.text.encode()], np.object_),
         "output_ids": chunk.ids,
         "output_log_probs": chunk.logprobs,
         "finish_reason": np.array([chunk.finish.value.encode() if chunk.finish else b""], np.object_),
-        "seed": np.array([chunk.seed], np.uint64),
+        "used_seed": np.array([chunk.seed], np.uint64),
         "num_input_tokens": np.array([chunk.num_input], np.int32),
         "num_output_tokens": np.array([chunk.num_output], np.int32),
         "num_reused_tokens": np.array([chunk.reused], np.int32),
         "acceptance_rate": np.array([rate], np.float32),
         "total_accepted_draft_tokens": np.array([chunk.accepted], np.int32),
         "total_draft_tokens": np.array([chunk.drafted], np.int32),
-        STATE: np.array([state], np.object_),
     }
+    if chunk.state is not None:
+        arrays[STATE] = np.array([json.dumps(asdict(chunk.state)).encode()], np.object_)
+    return arrays
 
 
 def response(arrays: dict[str, Any], wanted: frozenset[str] | set[str]) -> Any:
     """A Triton response of the outputs that the client asked for; none named means all."""
-    names = [name for name in arrays if (name in wanted if wanted else name != STATE)]
+    names = [name for name in arrays if not wanted or name in wanted]
     return pb_utils.InferenceResponse([pb_utils.Tensor(name, arrays[name]) for name in names])
 
 
@@ -57,7 +60,7 @@ class SenderOutlet:
     def __init__(self, request: Any) -> None:
         self._sender = request.get_response_sender()
         self._wanted = frozenset(request.requested_output_names())
-        self.needs_state = STATE in self._wanted
+        self.needs_state = pb_utils.get_input_tensor_by_name(request, ASKS_FOR_STATE) is not None
 
     def send(self, chunk: Chunk) -> None:
         flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if chunk.finish is not None else 0
