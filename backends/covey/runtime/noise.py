@@ -92,7 +92,7 @@ def _token_words(vocab: int, device: torch.device) -> Tensor:
     return torch.from_numpy(ids.view(np.int32)).to(device)
 
 
-def _row_words(row_keys: Words, device: torch.device) -> Tensor:
+def _row_words(row_keys: Words) -> Tensor:
     """Three 32-bit words per key, the last two odd, as [3, rows, 1]."""
     second = _scramble(row_keys + _SECOND)
     words = np.empty((3, len(row_keys), 1), np.uint32)
@@ -100,7 +100,7 @@ def _row_words(row_keys: Words, device: torch.device) -> Tensor:
     words[1, :, 0] = row_keys >> np.uint64(32)
     words[2, :, 0] = second
     words[1:] |= np.uint32(1)
-    return torch.from_numpy(words.view(np.int32)).to(device)
+    return torch.from_numpy(words.view(np.int32))
 
 
 def _hash(tokens: Tensor, words: Tensor, out: Tensor, scratch: Tensor) -> None:
@@ -112,15 +112,6 @@ def _hash(tokens: Tensor, words: Tensor, out: Tensor, scratch: Tensor) -> None:
     out.bitwise_xor_(scratch)
     out.mul_(words[2])
     out.bitwise_and_(0x7FFFFFFF)
-
-
-def token_hashes(row_keys: Words, tokens: Index) -> npt.NDArray[np.int32]:
-    """Hash of one token per key."""
-    table = _token_words(1 << int(tokens.max(initial=1)).bit_length(), torch.device("cpu"))
-    words = table[torch.from_numpy(tokens)].unsqueeze(1)
-    out = torch.empty_like(words)
-    _hash(words, _row_words(row_keys, out.device), out, torch.empty_like(out))
-    return out.squeeze(1).numpy()
 
 
 def _log(values: Reals) -> Reals:
@@ -149,12 +140,16 @@ def gumbel(hashes: npt.NDArray[np.int32]) -> Reals:
 
 @dataclass(frozen=True, slots=True)
 class Entrants:
-    """The tokens of a race that can win, ordered by row, then id. `values` are their logits."""
+    """The tokens of a race that can win, ordered by row, then id. `values` are their logits; `scores` are (logit - the
+    row's best logit) / temperature + noise."""
 
     rows: Index
     tokens: Index
     values: Reals
     scores: Reals
+
+    def only(self, chosen: npt.NDArray[np.bool_]) -> Entrants:
+        return Entrants(self.rows[chosen], self.tokens[chosen], self.values[chosen], self.scores[chosen])
 
 
 def best_tokens(logits: Tensor) -> tuple[Index, Reals]:
@@ -168,23 +163,45 @@ def best_tokens(logits: Tensor) -> tuple[Index, Reals]:
     return found[0].astype(np.int64), found[1]
 
 
-def race(
-    logits: Tensor, best: Index, best_values: Reals, temperatures: Reals, row_keys: Words, prune: bool = True
-) -> Entrants:
-    """Everything that could win the race of each row. A row's most likely token `best` is always among them, and so
-    is every token whose score is not below that token's.
+def leading_tokens(logits: Tensor, width: int) -> tuple[Index, Reals]:
+    """Each row's `width` largest logits as [rows, width], descending, the lowest id first among equals; at the last
+    place among equals any id, but the first is always the row's best token."""
+    best, best_values = best_tokens(logits)
+    width = min(width, logits.shape[1])
+    if width == 1:
+        return best[:, None], best_values[:, None]
+    top = logits.topk(width, dim=1)
+    tokens, values = top.indices.cpu().numpy(), top.values.double().cpu().numpy()
+    order = np.lexsort((tokens, -values), axis=1)
+    tokens, values = np.take_along_axis(tokens, order, 1), np.take_along_axis(values, order, 1)
+    lost = tokens[:, 0] != best
+    tokens[lost, 1:] = tokens[lost, :-1]
+    tokens[lost, 0] = best[lost]
+    return tokens, values
 
-    A token's noise g is at most -log(v), so to reach the best token's score it needs log2(v) <= (x - x_best - g_best)
-    * log2(e). log2(v) is bounded from below by v's float32 bit pattern read as a number, so that the dense part has
-    no logarithm at all. `prune` False keeps every token with a finite logit.
+
+def race(
+    logits: Tensor,
+    leaders: Index,
+    leader_values: Reals,
+    temperatures: Reals,
+    row_keys: Words,
+    prune: bool = True,
+) -> Entrants:
+    """Everything that could win: each token whose score is not below the worst of the row's `leaders` ([rows, w], best
+    first, from `leading_tokens`), and so the w best of every row, with a few more. `prune` False keeps all tokens.
+
+    A token's noise is at most -log(v), so to reach a bar it needs log2(v) <= (x - bar) * log2(e). The bit pattern of
+    v as a float32, read as a number, bounds log2(v) from below: the dense part has no logarithm at all.
     """
     rows, vocab = logits.shape
     device = logits.device
-    table = _token_words(vocab, device)
-    words = _row_words(row_keys, device)
-    slopes, bounds = _bounds(best, temperatures, row_keys, prune)
-    per_row = torch.from_numpy(np.stack((best_values, slopes, bounds))).unsqueeze(2).to(device)
-    centres, per_row = per_row[0].to(logits.dtype), per_row.float()
+    table, words = _token_words(vocab, device), _row_words(row_keys)
+    centres = leader_values[:, 0]
+    slopes, bounds = _limits(leaders, leader_values, temperatures, words, vocab if prune else 0)
+    words = words.to(device)
+    columns = torch.from_numpy(np.stack((centres, slopes, bounds))).unsqueeze(2).to(device)
+    centre, slope, bound = columns[0].to(logits.dtype), columns[1].float(), columns[2].float()
     found = []
     for start, stop in _chunks(rows, vocab, device):
         part = logits[start:stop]
@@ -193,28 +210,34 @@ def race(
         _hash(table, words[:, start:stop], hashes, scratch)
         octaves = scratch.view(torch.float32)
         octaves.copy_(hashes)
-        octaves.copy_(scratch)
-        limits = (part - centres[start:stop]).float()
-        limits *= per_row[1, start:stop]
-        limits += per_row[2, start:stop]
-        picked = where_true(octaves <= limits)
-        found.append((picked + start * vocab, take(hashes, picked), take(part, picked)))
+        octaves.copy_(scratch)  # the bits of 2^e (1 + f), read as an integer: 2^23 (127 + e + f)
+        limits = (part - centre[start:stop]).float()
+        limits *= slope[start:stop]
+        limits += bound[start:stop]
+        picked = _where_true(octaves <= limits)
+        found.append((picked + start * vocab, _take(hashes, picked), _take(part, picked)))
     flat, hashed, values = (np.concatenate(column) for column in zip(*found, strict=True))
     row_of, token = np.divmod(flat, vocab)
     values = values.astype(np.float64)
     scores = gumbel(hashed)
-    scores += (values - best_values[row_of]) / temperatures[row_of]
+    scores += (values - centres[row_of]) / temperatures[row_of]
     return Entrants(row_of, token, values, scores)
 
 
-def _bounds(best: Index, temperatures: Reals, row_keys: Words, prune: bool) -> tuple[Reals, Reals]:
+def _limits(
+    leaders: Index, leader_values: Reals, temperatures: Reals, words: Tensor, vocab: int
+) -> tuple[Reals, Reals]:
+    """Slope and height, per row, of what 2^23 (127 + log2(v 2^31)) may be at most; no limit if `vocab` is 0."""
     octave = 2.0**23
-    if not prune:
-        return np.zeros(len(best)), np.full(len(best), 1e30)
-    v = (token_hashes(row_keys, best) + 0.5) * 2.0**-_HASH_BITS
-    reach = np.log(-np.log1p(-v)) * _LOG2_E  # the slack covers this logarithm's last bits too
+    if not vocab:
+        return np.zeros(len(leaders)), np.full(len(leaders), _STEEPEST)
+    hashes = torch.empty(leaders.shape, dtype=torch.int32)
+    ids = _token_words(vocab, hashes.device)[torch.from_numpy(leaders)]
+    _hash(ids, words, hashes, torch.empty_like(hashes))
+    tail = np.log1p((hashes.numpy() + 0.5) * -(2.0**-_HASH_BITS))  # `_SLACK` covers these logarithms' last bits too
+    scores = (leader_values - leader_values[:, :1]) / temperatures[:, None] - np.log(-tail)
     slopes = np.minimum(octave * _LOG2_E / temperatures, _STEEPEST)
-    return slopes, (reach + (127.0 + _HASH_BITS)) * octave + _SLACK
+    return slopes, (127.0 + _HASH_BITS - scores.min(axis=1) * _LOG2_E) * octave + _SLACK
 
 
 def _chunks(rows: int, vocab: int, device: torch.device) -> Iterator[tuple[int, int]]:
@@ -223,25 +246,36 @@ def _chunks(rows: int, vocab: int, device: torch.device) -> Iterator[tuple[int, 
         yield start, min(start + step, rows)
 
 
-def where_true(mask: Tensor) -> Index:
+def _where_true(mask: Tensor) -> Index:
     if mask.device.type == "cpu":
         return np.flatnonzero(mask.numpy())
     return mask.flatten().nonzero().squeeze(1).cpu().numpy()
 
 
-def take(source: Tensor, flat: Index) -> npt.NDArray[Any]:
+def _take(source: Tensor, flat: Index) -> npt.NDArray[Any]:
     if source.device.type == "cpu":
         taken: npt.NDArray[Any] = source.numpy().reshape(-1)[flat]
         return taken
     return source.flatten()[torch.from_numpy(flat).to(source.device)].cpu().numpy()
 
 
-def winners(entrants: Entrants, rows: int, alive: npt.NDArray[np.bool_] | None = None) -> Index:
-    """Position in `entrants` of each row's best score, the lowest id among equals; -1 for a row without any."""
-    scores = entrants.scores if alive is None else np.where(alive, entrants.scores, -np.inf)
-    top = np.full(rows, -np.inf)
-    np.maximum.at(top, entrants.rows, scores)
-    leading = np.flatnonzero((scores == top[entrants.rows]) & (scores > -np.inf))[::-1]
-    won = np.full(rows, -1, np.int64)
-    won[entrants.rows[leading]] = leading  # the last assignment, hence the lowest id, stays
+def race_topk(entrants: Entrants, rows: int, width: int) -> tuple[Index, Reals]:
+    """Each row's `width` best, best first, the lowest id first among equals, as [rows, width]: where they are among the
+    entrants, and their scores; -1 and -inf where a row has fewer."""
+    picked, scores = np.full((rows, width), -1, np.int64), np.full((rows, width), -np.inf)
+    order = np.lexsort((entrants.tokens, -entrants.scores, entrants.rows))
+    row_of = entrants.rows[order]
+    rank = np.arange(len(row_of)) - np.searchsorted(row_of, row_of)
+    order, row_of, rank = order[rank < width], row_of[rank < width], rank[rank < width]
+    picked[row_of, rank], scores[row_of, rank] = order, entrants.scores[order]
+    return picked, scores
+
+
+def winners(entrants: Entrants, rows: int) -> Index:
+    """The token of each row's best score, the lowest id among equals. Every row must have an entrant."""
+    starts = np.searchsorted(entrants.rows, np.arange(rows))
+    top = np.maximum.reduceat(entrants.scores, starts)
+    leading = np.flatnonzero(entrants.scores == top[entrants.rows])[::-1]
+    won = np.empty(rows, np.int64)
+    won[entrants.rows[leading]] = entrants.tokens[leading]  # the last assignment, hence the lowest id, stays
     return won

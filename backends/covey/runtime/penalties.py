@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from covey.runtime.noise import Index, Reals
+from torch import Tensor
+
+from covey.runtime.noise import Index
 from covey.runtime.settings import SettingsTable
 from covey.types import NO_INTS, Ints
-from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,95 +30,72 @@ def penalise(
     rows = np.flatnonzero(table.penalised[slots])
     if not len(rows):
         return logits
+    vocab = logits.shape[1]
     logits = logits.clone()
-    edits = _Edits(logits)
+    masked: list[int] = []
     counted = rows[table.history[slots[rows]]]
     if len(counted):
-        if contexts is None or any(contexts[row] is None for row in counted):
+        known = [None if contexts is None else contexts[row] for row in counted]
+        given = [context for context in known if context is not None]
+        if len(given) < len(counted):
             raise ValueError("a row with penalties or bad words needs the tokens before it")
-        given = [(int(row), context) for row in counted if (context := contexts[row]) is not None]
-        _penalise_counts(logits, table, slots, given, edits)
-        edits.apply()
-        for row, context in given:
-            for word in table.sampling(int(slots[row])).bad_words:
-                if _ends_with(context, word[:-1]):
-                    edits.mask(row, word[-1:])
+        _penalise_counts(logits, table, slots, counted, given)
+        for row, context in zip(counted.tolist(), given, strict=True):
+            bad = table.sampling(int(slots[row])).bad_words
+            masked += [row * vocab + word[-1] for word in bad if word[-1] < vocab and _ends_with(context, word[:-1])]
     produced = positions[rows] - table.num_prompt[slots[rows]]
-    for row in rows[produced < table.min_tokens[slots[rows]]]:
-        edits.mask(int(row), table.sampling(int(slots[row])).end_ids)
-    edits.apply()
+    for row in rows[produced < table.min_tokens[slots[rows]]].tolist():
+        masked += [row * vocab + token for token in table.sampling(int(slots[row])).end_ids if token < vocab]
+    if masked:
+        logits.view(-1)[torch.tensor(masked, device=logits.device)] = -torch.inf
     return logits
 
 
-class _Edits:
-    """Scattered writes into logits, gathered so that a device sees one."""
-
-    def __init__(self, logits: Tensor) -> None:
-        self._logits = logits
-        self._flat: list[Index] = []
-        self._values: list[Reals] = []
-
-    def write(self, flat: Index, values: Reals) -> None:
-        self._flat.append(flat)
-        self._values.append(values)
-
-    def mask(self, row: int, tokens: Sequence[int]) -> None:
-        vocab = self._logits.shape[1]
-        inside = [row * vocab + token for token in tokens if 0 <= token < vocab]
-        self.write(np.array(inside, np.int64), np.full(len(inside), -np.inf))
-
-    def apply(self) -> None:
-        if self._flat:
-            device = self._logits.device
-            flat = torch.from_numpy(np.concatenate(self._flat)).to(device)
-            values = torch.from_numpy(np.concatenate(self._values)).to(device, self._logits.dtype)
-            self._logits.view(-1)[flat] = values
-            self._flat, self._values = [], []
-
-
-def _penalise_counts(
-    logits: Tensor, table: SettingsTable, slots: Index, rows: list[tuple[int, Context]], edits: _Edits
-) -> None:
-    """Repetition, presence and frequency penalties. A request's history is counted once; a path then corrects the few
-    tokens that it adds, from the untouched logits, so the order of writes (history, then path) matters."""
+def _penalise_counts(logits: Tensor, table: SettingsTable, slots: Index, rows: Index, contexts: list[Context]) -> None:
+    """Repetition, presence and frequency penalties, in place. A history is counted once for all rows that share it."""
     vocab = logits.shape[1]
-    counts: dict[tuple[int, int], tuple[npt.NDArray[np.int64], Index]] = {}
-    flats, totals, owners = [], [], []
-    late = []
-    for row, context in rows:
-        slot = int(slots[row])
-        known = counts.get((slot, id(context.history)))
-        if known is None:
-            known = _count(context.history, int(table.num_prompt[slot]), vocab)
-            counts[slot, id(context.history)] = known
-        produced, seen = known
-        flats.append(seen + row * vocab)
-        totals.append(produced[seen])
-        owners.append(np.full(len(seen), slot))
-        if len(context.path):
-            drafted, times = np.unique(context.path, return_counts=True)
-            late.append((drafted + row * vocab, produced[drafted] + times, np.full(len(drafted), slot)))
-    for flat, total, owner in late:
-        flats.append(flat.astype(np.int64))
-        totals.append(total)
-        owners.append(owner)
-    where, owner_of, total_of = np.concatenate(flats), np.concatenate(owners), np.concatenate(totals)
-    values = logits.view(-1)[torch.from_numpy(where).to(logits.device)].cpu().double().numpy()
-    repetition = table.repetition_penalty[owner_of]
+    groups: dict[tuple[int, int], int] = {}
+    named = [(slot, id(context.history)) for slot, context in zip(slots[rows].tolist(), contexts, strict=True)]
+    group = np.array([groups.setdefault(name, len(groups)) for name in named], np.int64)
+    _, firsts = np.unique(group, return_index=True)
+    produced, seen = _count([contexts[i].history for i in firsts], table.num_prompt[slots[rows[firsts]]], vocab)
+    seen_size = np.bincount(seen // vocab, minlength=len(groups))
+    size = seen_size[group]
+    ends = np.cumsum(size)
+    source = seen[np.repeat((np.cumsum(seen_size) - seen_size)[group] - (ends - size), size) + np.arange(ends[-1])]
+    places = np.repeat((rows - group) * vocab, size) + source  # places in logits; `source` are places in `produced`
+
+    path_rows = np.repeat(rows, [len(context.path) for context in contexts])
+    path = np.concatenate([context.path for context in contexts])
+    drafted, times = np.unique(path_rows * vocab + path, return_counts=True)
+    in_path = np.zeros(logits.numel(), np.bool_)
+    in_path[drafted] = True
+    rest = ~in_path[places]
+    group_of = np.zeros(len(logits), np.int64)
+    group_of[rows] = group
+    drafted_before = produced[group_of[drafted // vocab] * vocab + drafted % vocab]
+    places = np.concatenate((places[rest], drafted))
+    total = np.concatenate((produced[source[rest]], drafted_before + times))
+
+    owner = slots[places // vocab]
+    where = torch.from_numpy(places).to(logits.device)
+    values = logits.view(-1)[where].double().cpu().numpy()
+    repetition = table.repetition_penalty[owner]
     values = np.where(values < 0, values * repetition, values / repetition)
-    values -= table.presence_penalty[owner_of] * (total_of > 0)
-    values -= table.frequency_penalty[owner_of] * total_of
-    # One write per place: with duplicates the order of a scatter is undefined. The last, a path's, is the right one.
-    places, first = np.unique(where[::-1], return_index=True)
-    edits.write(places, values[::-1][first])
+    values -= table.presence_penalty[owner] * (total > 0)
+    values -= table.frequency_penalty[owner] * total
+    logits.view(-1)[where] = torch.from_numpy(values).to(logits.device, logits.dtype)
 
 
-def _count(history: Ints, num_prompt: int, vocab: int) -> tuple[npt.NDArray[np.int64], Index]:
-    """How often each token was produced, and which tokens occur at all."""
-    produced = np.bincount(history[num_prompt:], minlength=vocab)
-    seen = produced.copy()
-    seen[history[:num_prompt]] = 1
-    return produced, np.flatnonzero(seen)
+def _count(histories: list[Ints], num_prompt: Index, vocab: int) -> tuple[Index, Index]:
+    """How often each token was produced, history by history, and the places in that of the tokens that occur at all."""
+    sizes = np.array([len(history) for history in histories])
+    owner = np.repeat(np.arange(len(histories)), sizes)
+    index = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    flat = owner * vocab + np.concatenate(histories)
+    length = len(histories) * vocab
+    produced = np.bincount(flat[index >= num_prompt[owner]], minlength=length)
+    return produced, np.flatnonzero(np.bincount(flat, minlength=length))
 
 
 def _ends_with(context: Context, tokens: tuple[int, ...]) -> bool:

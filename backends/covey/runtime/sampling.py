@@ -14,12 +14,13 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
+
 from covey.runtime.noise import Index, Purpose, Reals, best_tokens, keys, race, winners
 from covey.runtime.penalties import Context, penalise
 from covey.runtime.settings import SettingsTable
-from covey.runtime.truncation import draw_kept
+from covey.runtime.truncation import find_cuts
 from covey.types import Floats, Ints
-from torch import Tensor
 
 __all__ = ["Context", "Draws", "Fault", "SettingsTable", "draw"]
 
@@ -62,7 +63,7 @@ def draw(
         part = work if len(hot) == len(slot) else work[torch.from_numpy(hot).to(work.device)]
         tokens[hot] = _draw_hot(part, table, slot[hot], position[hot], best[hot], values[hot])
     tokens[faults != Fault.NONE] = -1
-    return Draws(tokens.astype(np.int32), _logprobs(given, table, slot, tokens), faults)
+    return Draws(tokens.astype(np.int32), log_probabilities(given, table, slot, tokens), faults)
 
 
 def find_faults(best_values: Reals) -> Ints:
@@ -78,13 +79,15 @@ def _draw_hot(
     logits: Tensor, table: SettingsTable, slots: Index, positions: Index, best: Index, values: Reals
 ) -> Index:
     row_keys = keys(table.seed[slots], positions, Purpose.COUPLED)
-    entrants = race(logits, best, values, table.temperature[slots], row_keys)
+    entrants = race(logits, best[:, None], values[:, None], table.temperature[slots], row_keys)
     if table.truncated[slots].any():
-        return draw_kept(logits, entrants, best, values, table, slots)
-    return entrants.tokens[winners(entrants, len(slots))]
+        cuts = find_cuts(logits, values, table, slots)
+        entrants = entrants.only(cuts.keep(entrants.rows, entrants.tokens, entrants.values))
+    return winners(entrants, len(slots))
 
 
-def _logprobs(logits: Tensor, table: SettingsTable, slots: Index, tokens: Index) -> Floats:
+def log_probabilities(logits: Tensor, table: SettingsTable, slots: Index, tokens: Index) -> Floats:
+    """The model's own log-probability of one token per row; NaN where the row did not ask or has no token."""
     found: npt.NDArray[np.float32] = np.full(len(slots), np.nan, np.float32)
     rows = np.flatnonzero(table.logprobs[slots] & (tokens >= 0))
     if len(rows):

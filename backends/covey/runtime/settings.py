@@ -9,6 +9,7 @@ import math
 
 import numpy as np
 import numpy.typing as npt
+
 from covey.runtime.noise import Index, Reals, Words, seed_words
 from covey.types import Sampling
 
