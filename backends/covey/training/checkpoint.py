@@ -1,0 +1,28 @@
+"""Checkpoints that are whole or absent, with the history beside them as JSON for people to read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+__all__ = ["load", "save"]
+
+
+def save(path: Path, state: dict[str, Any]) -> None:
+    """Write `path`, and `state["history"]` next to it; a process killed meanwhile leaves the previous one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    torch.save(state, partial)
+    partial.replace(path)
+    path.with_suffix(".json").write_text(json.dumps(state["history"], indent=1) + "\n", encoding="utf-8")
+
+
+def load(path: Path, device: torch.device) -> dict[str, Any] | None:
+    """The state, or None where there is no checkpoint yet."""
+    if not path.is_file():
+        return None
+    state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+    return state

@@ -1,0 +1,98 @@
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from transformers import LlamaForCausalLM
+
+from covey.training import evaluate, report, sampling, tokenizer
+from covey.training.__main__ import parse
+from covey.training.distil import distance
+
+
+def test_acceptance_is_one_minus_total_variation() -> None:
+    generator = torch.Generator().manual_seed(0)
+    left, right = torch.randn(2, 5, 7, generator=generator)
+    found = evaluate.acceptances(left, right).tolist()
+    for i, (p, q) in enumerate(zip(left.softmax(-1).tolist(), right.softmax(-1).tolist())):
+        assert found[i] == pytest.approx(1 - sum(abs(a - b) for a, b in zip(p, q)) / 2, abs=1e-6)
+
+
+def test_accepted_length_is_the_expectation_over_every_outcome() -> None:
+    rates = [0.9, 0.3, 0.75, 0.5, 0.6, 1.0]
+    found = evaluate.accepted_lengths(rates, depth=4)
+    assert len(found) == 3
+    for start, length in enumerate(found):
+        expected = 0.0
+        for outcome in itertools.product((True, False), repeat=4):
+            chance = 1.0
+            for rate, accepted in zip(rates[start:], outcome):
+                chance *= rate if accepted else 1 - rate
+            expected += chance * len(list(itertools.takewhile(bool, outcome)))
+        assert length == pytest.approx(expected)
+
+
+def test_a_sample_shorter_than_the_depth_has_no_round() -> None:
+    assert evaluate.accepted_lengths([0.5, 0.5], depth=4) == []
+
+
+def test_distance_is_total_variation_at_full_weight() -> None:
+    p, q = torch.randn(2, 3, 9, generator=torch.Generator().manual_seed(0))
+    loss, variation = distance(q, p, torch.tensor(1.0))
+    assert float(loss) == pytest.approx(float(variation))
+    assert float(1 - variation) == pytest.approx(float(evaluate.acceptances(p, q).mean()), abs=1e-6)
+
+
+def test_samples_do_not_depend_on_padding(tiny_target: LlamaForCausalLM) -> None:
+    """Greedy in effect: with logits this far apart, only a wrong position or mask could change a token."""
+    with torch.no_grad():
+        tiny_target.get_input_embeddings().weight.mul_(60)
+    generator = torch.Generator().manual_seed(0)
+    prompts = [[5, 6, 7, 8, 9, 10], [11, 12]]
+    together = sampling.continue_batch(tiny_target, prompts, 6, generator)
+    alone = [sampling.continue_batch(tiny_target, [prompt], 6, generator)[0] for prompt in prompts]
+    assert together == alone
+
+
+def test_compare_gives_the_target_itself_full_acceptance(
+    tiny_target: LlamaForCausalLM, tiny_drafter: LlamaForCausalLM, tokenizer_folder: Path, tmp_path: Path
+) -> None:
+    vocabulary = tokenizer.load(tokenizer_folder)
+    found = evaluate.compare(
+        tiny_target,
+        {"draft_general": tiny_target, "draft_math": tiny_drafter},
+        vocabulary,
+        {"math": ["Question: x\nAnswer:", "Question: Longer, y\nAnswer:"]},
+        tokens=12,
+        seed=0,
+    )
+    assert found.acceptance["math"]["draft_general"] == pytest.approx(1.0, abs=1e-5)
+    assert found.accepted_length["math"]["draft_general"] == pytest.approx(4.0, abs=1e-4)
+    assert found.acceptance["math"]["draft_math"] < 1.0
+    assert report.specialist_gain(found) == pytest.approx(found.accepted_length["math"]["draft_math"] / 4, abs=1e-4)
+    found.step_ratio = evaluate.step_ratio(tiny_target, {"draft_math": tiny_drafter}, context=4, steps=3)
+    report.print_report(found, Console(quiet=True))
+    report.draw_heat_map(found, tmp_path / "map.png")
+    assert (tmp_path / "map.png").stat().st_size > 0
+    assert json.loads(json.dumps(found.as_json()))["acceptance"] == found.acceptance
+
+
+def test_curves_are_drawn(tmp_path: Path) -> None:
+    target = [{"step": 10, "tokens": 100, "loss": 5.0}, {"step": 10, "validation": {"math": 4.0}}]
+    report.draw_loss_curve(target, tmp_path / "target.png")
+    report.draw_acceptance_curve([{"step": 10, "acceptance": {"draft_math": 0.5}}], tmp_path / "drafters.png")
+    assert {path.name for path in tmp_path.iterdir()} == {"target.png", "drafters.png"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["target", "--steps", "3"], "needs --data"), (["drafters", "--data", "x"], "needs a budget")],
+)
+def test_the_command_line_says_what_is_missing(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse(arguments)
+    assert message in capsys.readouterr().err
