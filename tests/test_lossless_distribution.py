@@ -1,0 +1,329 @@
+"""Whole speculative rounds over a tiny vocabulary, against exact enumeration of the target.
+
+Target and drafter are fixed tables of logits given the last two tokens. Hundreds of thousands of requests, each with a
+seed of its own, run at once through the real proposals, draws and walks; the joint distribution of the first tokens is
+compared by chi-square. The same test must refuse verifiers that are known to be wrong.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+import pytest
+import torch
+from reference_sampling import distribution
+from scipy import stats
+
+from covey.runtime import rejection
+from covey.runtime.noise import Reals
+from covey.runtime.proposals import SPARSE, propose, propose_rejection
+from covey.runtime.sampling import Context, SettingsTable, draw
+from covey.types import Ints, Sampling, Trees
+from covey.verify import walk
+
+PROMPT = [1, 2]
+LENGTH = 3
+SEQUENCES = 100_000
+
+PLAIN = Sampling(temperature=1.0)
+SETTINGS = {
+    "hot": replace(PLAIN, temperature=1.7),
+    "one": PLAIN,
+    "cold": replace(PLAIN, temperature=0.4),
+    "nucleus": replace(PLAIN, temperature=0.8, top_p=0.8, top_k=4),
+    "min_p": replace(PLAIN, min_p=0.15),
+}
+PENALTIES = replace(PLAIN, repetition_penalty=1.3, presence_penalty=0.4, frequency_penalty=0.3, bad_words=((0, 3),))
+
+
+@dataclass(frozen=True)
+class World:
+    """Logits of the next token by the last two."""
+
+    target: torch.Tensor
+    drafter: torch.Tensor
+
+    @classmethod
+    def make(cls, drafter: str, vocab: int = 5) -> World:
+        rng = np.random.default_rng(7)
+        target = rng.normal(size=(vocab, vocab, vocab)) * 1.3
+        noise = rng.normal(size=target.shape)
+        other = {"good": target + 0.4 * noise, "bad": noise * 1.5, "same": target}[drafter]
+        return cls(torch.tensor(target, dtype=torch.float32), torch.tensor(other, dtype=torch.float32))
+
+
+def look(table: torch.Tensor, before: Ints, last: Ints) -> torch.Tensor:
+    return table[torch.from_numpy(before.astype(np.int64)), torch.from_numpy(last.astype(np.int64))]
+
+
+@lru_cache(maxsize=16)
+def open_table(sampling: Sampling, count: int, first_seed: int) -> SettingsTable:
+    """Slot i belongs to a request with seed `first_seed` + i."""
+    table = SettingsTable(count)
+    slots = [table.add(replace(sampling, seed=first_seed + i), len(PROMPT)) for i in range(count)]
+    assert slots == list(range(count))
+    return table
+
+
+class Batch:
+    """Requests in flight: their tokens, and what a round does to those that still lack some."""
+
+    def __init__(self, sampling: Sampling, count: int, first_seed: int = 0) -> None:
+        self.table = open_table(sampling, count, first_seed)
+        self.history = sampling.has_penalties
+        self.slots = np.arange(count, dtype=np.int32)
+        self.tokens = np.tile(np.array(PROMPT + [0] * (LENGTH + 8), np.int32), (count, 1))
+        self.known = np.full(count, len(PROMPT), np.int32)
+        self.discarded = np.full(count, -1)  # what the last round drafted for the place that is next, in vain
+
+    def open_rows(self) -> Ints:
+        return np.flatnonzero(self.known < len(PROMPT) + LENGTH)
+
+    def commit(self, rows: Ints, offsets: Ints, tokens: Ints) -> None:
+        sizes = np.diff(offsets)
+        owner = np.repeat(rows, sizes)
+        place = self.known[owner] + np.arange(len(tokens)) - np.repeat(offsets[:-1], sizes)
+        self.tokens[owner, place] = tokens
+        self.known[rows] += sizes.astype(np.int32)
+
+    def ends(self, rows: Ints) -> tuple[Ints, Ints]:
+        return self.tokens[rows, self.known[rows] - 2], self.tokens[rows, self.known[rows] - 1]
+
+    def histories(self, rows: Ints, nodes: Ints, parents: list[int]) -> list[Context | None] | None:
+        """One context for every root and node; `nodes` is [rows, nodes]."""
+        if not self.history:
+            return None
+        paths: list[list[int]] = [[]]
+        for node, parent in enumerate(parents):
+            paths.append([*paths[parent + 1], node])
+        contexts: list[Context | None] = []
+        for row, drafted in zip(rows, nodes, strict=True):
+            known = self.tokens[row, : self.known[row]]
+            contexts += [Context(known, drafted[path]) for path in paths]
+        return contexts
+
+    def outcome(self) -> Ints:
+        return self.tokens[:, len(PROMPT) : len(PROMPT) + LENGTH]
+
+
+def target_logits(world: World, ends: tuple[Ints, Ints], nodes: Ints, parents: list[int]) -> torch.Tensor:
+    """Logits at root and nodes, packed; [rows * (1 + nodes), V]."""
+    before, last = [ends[0]], [ends[1]]
+    for node, parent in enumerate(parents):
+        before.append(last[parent + 1])
+        last.append(nodes[:, node])
+    return look(world.target, np.stack(before, 1).ravel(), np.stack(last, 1).ravel())
+
+
+def forest(nodes: Ints, parents: list[int]) -> Trees:
+    rows = len(nodes)
+    offsets = np.arange(rows + 1, dtype=np.int32) * len(parents)
+    return Trees(offsets, nodes.astype(np.int32).ravel(), np.tile(np.array(parents, np.int32), rows))
+
+
+def depths_of(parents: list[int]) -> Ints:
+    depths = [0]
+    for parent in parents:
+        depths.append(depths[parent + 1] + 1)
+    return np.array(depths)
+
+
+def coupled_round(world: World, batch: Batch, rows: Ints, depth: int, width: int) -> None:
+    slots, ends = batch.slots[rows], batch.ends(rows)
+    parents: list[int] = []
+    columns: list[Ints] = []
+    leaves = [(-1, ends[0], ends[1])]
+    for level in range(depth):
+        grown = []
+        for parent, before, last in leaves:
+            positions = batch.known[rows] + level
+            found = propose(look(world.drafter, before, last), batch.table, slots, positions, width).tokens
+            for child in np.maximum(found, 0).T:
+                grown.append((len(parents), last, child))
+                parents.append(parent)
+                columns.append(child)
+        leaves = grown
+    nodes = np.stack(columns, 1) if columns else np.zeros((len(rows), 0), np.int32)
+    places = len(parents) + 1
+    positions = (batch.known[rows][:, None] + depths_of(parents)).ravel()
+    contexts = batch.histories(rows, nodes, parents)
+    logits = target_logits(world, ends, nodes, parents)
+    drawn = draw(logits, batch.table, np.repeat(slots, places), positions, contexts)
+    walked = walk(forest(nodes, parents), drawn.tokens)
+    batch.commit(rows, walked.offsets, walked.tokens)
+
+
+def rejection_round(world: World, batch: Batch, rows: Ints, depth: int, key: int) -> tuple[Trees, rejection.Judgement]:
+    slots, (before, last) = batch.slots[rows], batch.ends(rows)
+    ends = (before, last)
+    rounds = np.full(len(rows), key, np.int32)
+    nodes = np.zeros((len(rows), depth), np.int32)
+    ids, probs = np.zeros((len(rows), depth, SPARSE), np.int32), np.zeros((len(rows), depth, SPARSE), np.float32)
+    for level in range(depth):
+        logits = look(world.drafter, before, last)
+        found = propose_rejection(logits, batch.table, slots, batch.known[rows] + level, rounds)
+        nodes[:, level], ids[:, level], probs[:, level] = found.tokens, found.ids, found.probs
+        before, last = last, found.tokens
+    parents = list(range(-1, depth - 1))
+    trees = replace(forest(nodes, parents), q_ids=ids.reshape(-1, SPARSE), q_probs=probs.reshape(-1, SPARSE))
+    positions = (batch.known[rows][:, None] + depths_of(parents)).ravel()
+    logits = target_logits(world, ends, nodes, parents)
+    contexts = batch.histories(rows, nodes, parents)
+    return trees, rejection.judge(logits, batch.table, np.repeat(slots, depth + 1), positions, contexts, trees, rounds)
+
+
+def run_coupled(world: World, sampling: Sampling, depth: int, width: int, count: int = SEQUENCES) -> Ints:
+    batch = Batch(sampling, count)
+    while len(rows := batch.open_rows()):
+        coupled_round(world, batch, rows, depth, width)
+    return batch.outcome()
+
+
+def run_rejection(
+    world: World, sampling: Sampling, steered: bool = False, fresh: bool = True, count: int = SEQUENCES
+) -> Ints:
+    """`steered`: a round's length depends on what the last one drafted in vain. `fresh` False keys all rounds alike,
+    which is wrong."""
+    batch = Batch(sampling, count)
+    key = 0
+    while len(rows := batch.open_rows()):
+        wanted = np.where(steered & (batch.discarded[rows] < 2) & (batch.discarded[rows] >= 0), 0, 2)
+        for depth in np.unique(wanted).tolist():
+            some = rows[wanted == depth]
+            trees, judged = rejection_round(world, batch, some, depth, key)
+            accepted = judged.walk.accepted
+            batch.commit(some, judged.walk.offsets, judged.walk.tokens)
+            batch.discarded[some] = -1
+            if depth:
+                drafted = trees.tokens.reshape(-1, depth)
+                lost = np.flatnonzero(accepted + 1 < depth)
+                batch.discarded[some[lost]] = drafted[lost, accepted[lost] + 1]
+        key += int(fresh)
+    return batch.outcome()
+
+
+def p_value(world: World, sampling: Sampling, outcome: Ints) -> float:
+    """Chi-square of the joint distribution of the emitted tokens against the target's own."""
+    table = world.target.numpy()
+    vocab = len(table)
+    expected = np.zeros(vocab**LENGTH)
+    steps: dict[tuple[int, ...], Reals] = {}
+    for size in range(LENGTH):
+        for output in itertools.product(range(vocab), repeat=size):
+            tokens = [*PROMPT, *output]
+            steps[output] = distribution(table[tokens[-2], tokens[-1]], sampling, PROMPT, list(output))
+    for index, output in enumerate(itertools.product(range(vocab), repeat=LENGTH)):
+        expected[index] = np.prod([steps[output[:i]][output[i]] for i in range(LENGTH)])
+    observed = np.bincount(outcome @ vocab ** np.arange(LENGTH - 1, -1, -1), minlength=len(expected))
+    assert not observed[expected == 0].any(), "a sequence that the target never emits"
+    expected *= len(outcome)
+    rare = expected < 5
+    observed = np.append(observed[~rare], observed[rare].sum())
+    expected = np.append(expected[~rare], expected[rare].sum())
+    if expected[-1] < 1e-9:
+        observed, expected = observed[:-1], expected[:-1]
+    return float(stats.chisquare(observed, expected).pvalue)
+
+
+def both(world: World, sampling: Sampling) -> tuple[float, float]:
+    """p-values of the coupled rule on a tree and of the rejection rule on a chain."""
+    coupled = run_coupled(world, sampling, depth=2, width=2)
+    return p_value(world, sampling, coupled), p_value(world, sampling, run_rejection(world, sampling))
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_draws_follow_the_target(name: str) -> None:
+    """Without drafts; the coupled rule's trees must then equal this, token for token."""
+    world = World.make("good")
+    assert p_value(world, SETTINGS[name], run_coupled(world, SETTINGS[name], depth=0, width=1)) > 1e-3
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_rejection_follows_the_target(name: str) -> None:
+    world = World.make("bad" if name in ("hot", "min_p") else "good")
+    assert p_value(world, SETTINGS[name], run_rejection(world, SETTINGS[name])) > 1e-3
+
+
+def test_coupled_trees_follow_the_target() -> None:
+    world = World.make("good")
+    assert p_value(world, PLAIN, run_coupled(world, PLAIN, depth=2, width=2)) > 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("drafter", ["good", "bad", "same"])
+@pytest.mark.parametrize("name", [*SETTINGS, "penalties"])
+def test_both_rules_follow_the_target(name: str, drafter: str) -> None:
+    world = World.make(drafter)
+    assert min(both(world, {**SETTINGS, "penalties": PENALTIES}[name])) > 1e-3
+
+
+def test_penalties_see_the_drafted_path() -> None:
+    world = World.make("good")
+    assert p_value(world, PENALTIES, run_rejection(world, PENALTIES)) > 1e-3
+
+
+@pytest.mark.parametrize("drafter", ["good", "bad", "same"])
+@pytest.mark.parametrize("sampling", [*SETTINGS.values(), PENALTIES, replace(PENALTIES, temperature=0.0)])
+def test_coupled_equals_plain_decoding(drafter: str, sampling: Sampling) -> None:
+    world = World.make(drafter)
+    count = 1000
+    plain = run_coupled(world, sampling, depth=0, width=1, count=count)
+    for depth, width in ((1, 1), (4, 1), (1, 4), (2, 3)):
+        assert np.array_equal(run_coupled(world, sampling, depth, width, count), plain)
+
+
+def test_greedy_is_the_same_under_both_rules() -> None:
+    world, greedy = World.make("good"), Sampling()
+    plain = run_coupled(world, greedy, depth=0, width=1, count=4)
+    assert np.array_equal(run_rejection(world, greedy, count=4), plain)
+
+
+def test_the_test_refuses_accepting_below_p(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rejection, "accept", lambda uniform, p, q: uniform <= p + 0.0 * q)
+    world = World.make("good")
+    assert p_value(world, PLAIN, run_rejection(world, PLAIN)) < 1e-6
+
+
+def test_the_test_refuses_the_longest_of_independent_paths() -> None:
+    world = World.make("good")
+    batch, rival = Batch(PLAIN, SEQUENCES), Batch(PLAIN, SEQUENCES, first_seed=10**9)
+    key = 0
+    while len(rows := batch.open_rows()):
+        rival.tokens[:], rival.known[:] = batch.tokens, batch.known
+        one, two = (rejection_round(world, of, rows, 2, key)[1].walk for of in (batch, rival))
+        better = two.accepted > one.accepted
+        for chosen, walked in ((~better, one), (better, two)):
+            keep = np.repeat(chosen, np.diff(walked.offsets))
+            offsets = np.concatenate(([0], np.cumsum(np.diff(walked.offsets)[chosen]))).astype(np.int32)
+            batch.commit(rows[chosen], offsets, walked.tokens[keep])
+        key += 1
+    assert p_value(world, PLAIN, batch.outcome()) < 1e-6
+
+
+def test_noise_is_never_used_again() -> None:
+    """A round's length may depend on finished rounds, drawn tokens included, because the next draws afresh. If it did
+    not, tokens drafted in vain would choose who drafts them again."""
+    world = World.make("bad")
+    assert p_value(world, PLAIN, run_rejection(world, PLAIN, steered=True)) > 1e-3
+    assert p_value(world, PLAIN, run_rejection(world, PLAIN, steered=True, fresh=False)) < 1e-6
+
+
+def test_coupled_acceptance_keeps_its_bound() -> None:
+    """Between (1 - TV) / (1 + TV) and 1 - TV, which is what the rejection rule accepts."""
+    rng = np.random.default_rng(3)
+    count, vocab = 50_000, 8
+    table = SettingsTable(count)
+    slots = np.array([table.add(replace(PLAIN, seed=i), 0) for i in range(count)], np.int32)
+    for scale in (0.3, 1.0, 2.0):
+        target = torch.tensor(rng.normal(size=vocab) * 1.5, dtype=torch.float32)
+        drafter = target + torch.tensor(rng.normal(size=vocab) * scale, dtype=torch.float32)
+        positions = np.full(count, 11, np.int32)
+        drawn = draw(target.expand(count, vocab), table, slots, positions).tokens
+        drafted = propose(drafter.expand(count, vocab), table, slots, positions, 1).tokens[:, 0]
+        agree = float((drawn == drafted).mean())
+        tv = 0.5 * float((target.double().softmax(0) - drafter.double().softmax(0)).abs().sum())
+        slack = 4 / np.sqrt(count)
+        assert (1 - tv) / (1 + tv) - slack < agree < 1 - tv + slack
