@@ -55,6 +55,7 @@ class DetokenizerState:
 class Outlet(Protocol):
     """Where one request's answer goes. Called from the streamer's thread alone; may raise when nobody listens."""
 
+    streams: bool  # whether it takes more than one chunk
     needs_state: bool  # whether chunks must carry what a stateless detokeniser needs
 
     def send(self, chunk: Chunk) -> None:

@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
+
 from covey import profile
 from covey.clock import RealClock
 from covey.engine import Engine
-from covey.errors import CoveyError, Overloaded, PortError, RequestError
+from covey.errors import BadField, CoveyError, Overloaded, PortError, RequestError
 from covey.planner.static import StaticPlanner
 from covey.scheduler import Scheduler
 from covey.streaming import Outlet, Streamer
@@ -147,6 +148,8 @@ class TritonPythonModel:
             if self._failure is not None:
                 raise self._failure
             wanted = self._parser.parse(key, arrival, tensor, parameters)
+            if wanted.stream and not outlet.streams:
+                raise BadField("stream", True, "false: this model answers once; stream from the decoupled one")
             self._streamer.begin(
                 key,
                 outlet,

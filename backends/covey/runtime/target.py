@@ -96,6 +96,8 @@ class TargetRunner:
             self._close(opening.tag)
             sequence = self._sequences.open(opening, self._settings.add(opening.sampling, opening.num_prompt))
             reused[opening.tag] = sequence.cached
+        if not len(work.tags) and not len(self._sequences):
+            self.check()  # idle: nothing waits for it
         reply = self._pass(work, reused, started)
         self._answered = (work.sequence, reply)
         return reply

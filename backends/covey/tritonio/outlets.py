@@ -57,6 +57,8 @@ def error_response(error: Exception) -> Any:
 class SenderOutlet:
     """The response sender of a decoupled request. FINAL goes with the last response."""
 
+    streams = True
+
     def __init__(self, request: Any) -> None:
         self._sender = request.get_response_sender()
         self._wanted = frozenset(request.requested_output_names())
@@ -75,6 +77,8 @@ class SenderOutlet:
 
 class PeerOutlet:
     """The other end of the line from `covey_unary`, one exchange of it."""
+
+    streams = False
 
     def __init__(self, peer: Peer, exchange: int) -> None:
         self._peer = peer

@@ -1,0 +1,98 @@
+"""Many streams at once: mixed lengths, clients that leave, and nothing left behind."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from covey import prompts
+from covey.server import Server
+from covey_client import Client
+
+pytestmark = pytest.mark.e2e
+
+
+def metric(server: Server, name: str, **labels: str) -> float:
+    """The sum over the series of a metric that carry the labels."""
+    with urllib.request.urlopen(server.metrics_url, timeout=10) as response:
+        text = response.read().decode()
+    total = 0.0
+    for found in re.finditer(rf"^{name}{{(.*?)}} (\S+)$", text, re.MULTILINE):
+        if all(f'{key}="{value}"' in found[1] for key, value in labels.items()):
+            total += float(found[2])
+    return total
+
+
+def settled(server: Server, seconds: float = 20.0) -> bool:
+    """Whether the server comes to rest with every block free."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        busy = metric(server, "covey_requests_running") + metric(server, "covey_requests_waiting")
+        if busy == 0 and metric(server, "covey_kv_blocks", state="used") == 0:
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def test_sixty_four_streams_with_cancellations_leave_nothing_behind(server: Server) -> None:
+    rng = random.Random(7)
+    texts = [text for domain in prompts.DOMAINS for text in prompts.load(domain)]
+    jobs = [
+        (texts[index % len(texts)], rng.randrange(4, 90), rng.choice([0.0, 1.0]), rng.random() < 0.3, index)
+        for index in range(64)
+    ]
+    with Client(server.grpc_url) as client:
+
+        def run(job: tuple[str, int, float, bool, int]) -> tuple[list[int], bool]:
+            prompt, count, temperature, leave, seed = job
+            tokens: list[int] = []
+            stream = client.stream(prompt, max_tokens=count, temperature=temperature, seed=seed, timeout=120)
+            with stream:
+                for chunk in stream:
+                    tokens += list(chunk.tokens)
+                    if leave and len(tokens) > count // 2:
+                        return tokens, True
+            return tokens, False
+
+        with ThreadPoolExecutor(64) as pool:
+            crowded = list(pool.map(run, jobs))
+        left = [job for job, (_tokens, gone) in zip(jobs, crowded) if gone]
+        assert len(left) > 8
+        assert settled(server), "blocks or requests were left behind"
+        for job, (tokens, gone) in list(zip(jobs, crowded))[:16]:
+            prompt, count, temperature, _leave, seed = job
+            alone = client.generate(prompt, max_tokens=count, temperature=temperature, seed=seed)
+            whole = list(alone.tokens)
+            assert tokens == (whole[: len(tokens)] if gone else whole), "a request's text must not depend on the batch"
+    assert settled(server)
+    assert "AssertionError" not in server.log_text(), "the pool's own check failed"
+
+
+def test_a_cancelled_stream_frees_its_blocks_at_once(server: Server) -> None:
+    before = metric(server, "covey_requests_total", outcome="cancelled")
+    with Client(server.grpc_url) as client:
+        with client.stream("Once upon a time", max_tokens=1500, temperature=1.0, seed=1) as stream:
+            next(stream)
+        started = time.monotonic()
+        assert settled(server, 5.0)
+        assert time.monotonic() - started < 3.0, "1500 tokens take far longer than this"
+    deadline = time.monotonic() + 3
+    while metric(server, "covey_requests_total", outcome="cancelled") == before and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert metric(server, "covey_requests_total", outcome="cancelled") == before + 1
+
+
+def test_prompts_that_start_alike_reuse_their_kv(server: Server) -> None:
+    long = "Abstract: " + "This paper studies the reuse of computed keys and values in serving. " * 8
+    with Client(server.grpc_url) as client:
+        first = client.generate(long, max_tokens=8)
+        again = client.generate(long, max_tokens=8)
+        other = client.generate(long, max_tokens=8, tenant="somebody else")
+    assert again.text == first.text == other.text
+    assert again.usage.reused_tokens >= 64
+    assert other.usage.reused_tokens == 0, "tenants never share"

@@ -1,0 +1,106 @@
+"""What cannot be served is refused at once, by the field's name; the server and other streams go on."""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.error
+import urllib.request
+from typing import Any
+
+import pytest
+
+from covey.server import Server
+from covey_client import Client, InvalidRequest
+
+pytestmark = pytest.mark.e2e
+
+REFUSED: list[tuple[str, dict[str, Any]]] = [
+    ("text_input", {"text_input": ""}),
+    ("text_input", {}),
+    ("text_input", {"text_input": "a", "input_ids": [5]}),
+    ("input_ids", {"input_ids": [5, 4096]}),
+    ("input_ids", {"input_ids": [-1]}),
+    ("text_input", {"text_input": "word " * 4000}),
+    ("max_tokens", {"text_input": "a", "max_tokens": 2048}),
+    ("max_tokens", {"text_input": "a", "max_tokens": 0}),
+    ("max_tokens", {"text_input": "a", "max_tokens": -3}),
+    ("temperature", {"text_input": "a", "temperature": -0.1}),
+    ("temperature", {"text_input": "a", "temperature": 1e9}),
+    ("top_p", {"text_input": "a", "top_p": 0.0}),
+    ("top_p", {"text_input": "a", "top_p": 1.5}),
+    ("top_k", {"text_input": "a", "top_k": -1}),
+    ("min_p", {"text_input": "a", "min_p": 2.0}),
+    ("repetition_penalty", {"text_input": "a", "repetition_penalty": 0.0}),
+    ("min_tokens", {"text_input": "a", "max_tokens": 4, "min_tokens": 5}),
+    ("stop_words", {"text_input": "a", "stop_words": [""]}),
+    ("stop_words", {"text_input": "a", "stop_words": ["x"] * 17}),
+    ("stop_words", {"text_input": "a", "stop_words": ["x" * 257]}),
+    ("bad_words", {"text_input": "a", "bad_words": [""]}),
+    ("end_id", {"text_input": "a", "end_id": 4096}),
+    ("num_prompt_tokens", {"text_input": "a", "num_prompt_tokens": 99}),
+    ("priority", {"text_input": "a", "priority": 100000}),
+    ("speculation", {"text_input": "a", "speculation": "fixed:0"}),
+    ("speculation", {"text_input": "a", "speculation": "fixed:x"}),
+    ("speculation", {"text_input": "a", "speculation": "sometimes"}),
+    ("num_draft_tokens", {"text_input": "a", "speculation": "off", "num_draft_tokens": 3}),
+    ("num_draft_tokens", {"text_input": "a", "num_draft_tokens": 1000}),
+    ("drafter", {"text_input": "a", "drafter": "nobody"}),
+    ("verification", {"text_input": "a", "verification": "hopeful"}),
+    ("no_such_setting", {"text_input": "a", "no_such_setting": 1}),
+]
+
+
+def refusal(server: Server, model: str, body: dict[str, Any]) -> str:
+    request = urllib.request.Request(f"http://{server.http_url}/v2/models/{model}/generate", json.dumps(body).encode())
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(request, timeout=30)
+    with caught.value as response:
+        return str(json.loads(response.read())["error"])
+
+
+@pytest.mark.parametrize("model", ["covey", "covey_unary"])
+def test_each_is_refused_by_name(server: Server, model: str) -> None:
+    for field, body in REFUSED:
+        text = refusal(server, model, body)
+        assert text.startswith(f"[INVALID_ARG] {field}: got "), (body, text)
+        assert "allowed:" in text
+
+
+def test_a_model_of_one_response_does_not_stream(server: Server) -> None:
+    assert "stream: got True" in refusal(server, "covey_unary", {"text_input": "a", "stream": True})
+
+
+def test_the_ensemble_refuses_too(server: Server) -> None:
+    assert "temperature: got" in refusal(server, "ensemble", {"text_input": "a", "temperature": -1.0})
+    assert "text_input: got" in refusal(server, "ensemble", {"text_input": ""})
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_numbers_that_are_none(server: Server, value: float) -> None:
+    with Client(server.grpc_url) as client, pytest.raises(InvalidRequest, match="temperature"):
+        client.generate("a", temperature=value)
+
+
+def test_wrong_types_and_shapes(server: Server) -> None:
+    for body in (
+        {"text_input": "a", "max_tokens": "many"},
+        {"text_input": ["a", "b"]},
+        {"text_input": "a", "max_tokens": [1, 2]},
+        {"text_input": "a", "seed": -1},
+    ):
+        assert refusal(server, "covey", body)
+
+
+def test_other_streams_are_untouched(server: Server) -> None:
+    with Client(server.grpc_url) as client:
+        alone = client.generate("Once", max_tokens=120).text
+        done: list[str] = []
+        thread = threading.Thread(target=lambda: done.append(client.generate("Once", max_tokens=120).text))
+        thread.start()
+        for _field, body in REFUSED:
+            refusal(server, "covey", body)
+        thread.join()
+    assert done == [alone]
+    with urllib.request.urlopen(f"http://{server.http_url}/v2/health/ready", timeout=5) as response:
+        assert response.status == 200
