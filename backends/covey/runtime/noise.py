@@ -175,8 +175,8 @@ def leading_tokens(logits: Tensor, width: int) -> tuple[Index, Reals]:
     order = np.lexsort((tokens, -values), axis=1)
     tokens, values = np.take_along_axis(tokens, order, 1), np.take_along_axis(values, order, 1)
     lost = tokens[:, 0] != best
-    tokens[lost, 1:] = tokens[lost, :-1]
-    tokens[lost, 0] = best[lost]
+    tokens[lost, 1:], values[lost, 1:] = tokens[lost, :-1], values[lost, :-1]
+    tokens[lost, 0], values[lost, 0] = best[lost], best_values[lost]
     return tokens, values
 
 
