@@ -9,11 +9,9 @@ import logging
 import os
 import secrets
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from covey.errors import SettingError
@@ -22,14 +20,12 @@ from covey.profile import TargetSettings
 from covey.runtime.loading import choose_device, choose_dtype, read_config
 from covey.runtime.model import PagedModel
 from covey.runtime.packing import Packing, path_to
-from covey.runtime.sampling import Context, Fault, SettingsTable, draw
+from covey.runtime.sampling import Context, SettingsTable
 from covey.runtime.sequences import Sequence, Sequences
-from covey.types import NO_FLOATS, NO_INTS, Floats, Ints, RowStatus, TargetInfo, TargetReply, TargetWork, Trees
-from covey.verify import Walk, walk
+from covey.runtime.verification import Places, Verified, rows_of, verify
+from covey.types import NO_FLOATS, NO_INTS, Ints, RowStatus, TargetInfo, TargetReply, TargetWork, Trees
 
 log = logging.getLogger("covey.target")
-
-Mask = npt.NDArray[np.bool_]
 
 
 class TargetRunner:
@@ -113,7 +109,6 @@ class TargetRunner:
         accepted = np.zeros(len(status), np.int32)
         tokens, logprobs = NO_INTS, NO_FLOATS
         if rows:
-            live = np.flatnonzero(status == RowStatus.OK)
             packing = Packing(rows, chunk, trees)
             logits = self._model.forward(packing.work)
             for row, sequence in enumerate(rows):
@@ -121,12 +116,15 @@ class TargetRunner:
             ending = np.asarray(packing.ends)
             if ending.any():
                 ended = [sequence for sequence, ends in zip(rows, packing.ends) if ends]
-                drawn = self._draw(logits, ended, _tree_rows(trees, ending), packing.depth)
-                fine = ~drawn.faulty
-                lengths[live[ending]] = np.where(fine, drawn.lengths, 0)
-                accepted[live[ending]] = np.where(fine, drawn.accepted, 0)
-                status[live[ending][drawn.faulty]] = RowStatus.FAULT
-                tokens, logprobs = drawn.tokens, drawn.logprobs
+                verified = self._verify(logits, ended, rows_of(trees, ending), packing.depth)
+                answered = np.flatnonzero(status == RowStatus.OK)[ending]
+                status[answered[verified.faulty]] = RowStatus.FAULT
+                fine = np.flatnonzero(~verified.faulty)
+                accepted[answered[fine]] = verified.accepted[fine]
+                lengths[answered[fine]] = verified.accepted[fine] + 1
+                if len(fine):
+                    tokens = np.concatenate([verified.tokens[row] for row in fine])
+                    logprobs = np.concatenate([verified.logprobs[row] for row in fine])
             for sequence in rows:
                 self._sequences.settle(sequence)
         known = [self._sequences.get(tag) for tag in work.tags.tolist()]
@@ -168,46 +166,38 @@ class TargetRunner:
             rows.append(sequence)
             chunk.append(count)
         trees = work.trees if planted.all() else work.trees.only(planted)
-        return status, rows, chunk, _tree_rows(trees, status == RowStatus.OK)
+        return status, rows, chunk, rows_of(trees, status == RowStatus.OK)
 
-    def _draw(self, logits: torch.Tensor, rows: list[Sequence], trees: Trees, depth: Ints) -> _Drawn:
-        """Draw every node's token, walk the trees, and commit what was accepted."""
+    def _verify(self, logits: torch.Tensor, rows: list[Sequence], trees: Trees, depth: Ints) -> Verified:
+        """Let every row emit what its rule allows, and commit it."""
         sizes = trees.sizes
-        slots = np.repeat(np.fromiter((row.settings for row in rows), np.int32, len(rows)), sizes + 1)
-        roots = trees.offsets[:-1] + np.arange(len(rows), dtype=np.int32)
         known = np.fromiter((row.known for row in rows), np.int32, len(rows))
         positions = np.repeat(known, sizes + 1)
-        is_node = np.ones(len(slots), np.bool_)
-        is_node[roots] = False
+        is_node = np.ones(len(positions), np.bool_)
+        is_node[trees.offsets[:-1] + np.arange(len(rows), dtype=np.int32)] = False
         positions[is_node] += depth
-        draws = draw(logits, self._settings, slots, positions, self._contexts(rows, trees))
-        walked = walk(trees, draws.tokens)
-        faults = draws.faults[walked.places] != Fault.NONE
-        faulty = np.logical_or.reduceat(faults, walked.offsets[:-1])
-        self._commit(rows, trees, walked, faulty)
-        kept = np.repeat(~faulty, walked.accepted + 1)
-        return _Drawn(
-            walked.tokens[kept], draws.logprobs[walked.places][kept], walked.accepted + 1, walked.accepted, faulty
-        )
+        slots = np.repeat(np.fromiter((row.settings for row in rows), np.int32, len(rows)), sizes + 1)
+        rounds = np.fromiter((row.rounds for row in rows), np.int32, len(rows))
+        places = Places(logits, slots, positions, self._contexts(rows, trees))
+        verified = verify(places, self._settings, trees, rounds)
+        self._commit(rows, verified)
+        return verified
 
-    def _commit(self, rows: list[Sequence], trees: Trees, walked: Walk, faulty: Mask) -> None:
+    def _commit(self, rows: list[Sequence], verified: Verified) -> None:
         """Append what was emitted, and bring the accepted nodes' KV to where their positions are."""
         sources, destinations = [], []
-        first = trees.offsets.tolist()
-        starts = walked.offsets.tolist()
         for row, sequence in enumerate(rows):
             sequence.rounds += 1
-            if faulty[row]:
+            if verified.faulty[row]:
                 continue
-            accepted = starts[row + 1] - starts[row] - 1
-            if accepted:
-                path = walked.path[starts[row] - row :][:accepted] - first[row]
-                moved = np.flatnonzero(path != np.arange(accepted))
+            path = verified.path[row]
+            if len(path):
+                moved = np.flatnonzero(path != np.arange(len(path)))
                 if len(moved):
                     sources.append(sequence.slots[sequence.known + path[moved]])
                     destinations.append(sequence.slots[sequence.known + moved])
-                sequence.cached += accepted
-            sequence.append(walked.tokens[starts[row] : starts[row + 1]])
+                sequence.cached += len(path)
+            sequence.append(verified.tokens[row])
         if sources:
             self._model.copy_slots(np.concatenate(sources), np.concatenate(destinations))
 
@@ -227,26 +217,6 @@ class TargetRunner:
                 path = path_to(trees.parents[start:end], node)
                 contexts.append(Context(history, trees.tokens[start + path]))
         return contexts
-
-
-@dataclass(frozen=True, slots=True)
-class _Drawn:
-    """What the rows of a pass that reached their end emitted. `lengths` and `accepted` count for rows not `faulty`;
-    those emitted nothing."""
-
-    tokens: Ints
-    logprobs: Floats
-    lengths: Ints
-    accepted: Ints
-    faulty: Mask
-
-
-def _tree_rows(trees: Trees, rows: Mask) -> Trees:
-    """Only the given rows of `trees`; the others must have no nodes."""
-    if rows.all():
-        return trees
-    keep = np.concatenate([[True], rows])
-    return Trees(trees.offsets[keep], trees.tokens, trees.parents, trees.scores, trees.q_ids, trees.q_probs)
 
 
 def blocks_in(memory: int, folder: str | Path, settings: TargetSettings) -> int:
