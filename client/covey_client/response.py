@@ -85,7 +85,7 @@ def from_json(line: str | bytes) -> Chunk:
 
 def _chunk(values: Mapping[str, Sequence[Any]]) -> Chunk:
     def one(name: str, otherwise: Any) -> Any:
-        found = values.get(name)
+        found = values.get(OUTPUT_BY_NAME[name].name)
         return found[0] if found else otherwise
 
     known = {name: found for name, found in values.items() if name in OUTPUT_BY_NAME}

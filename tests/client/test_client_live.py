@@ -127,7 +127,7 @@ def test_every_setting_arrives_as_it_was_given(way: Way) -> None:
         "seed": (1 << 64) - 1,
         "return_log_probs": True,
         "exclude_input_in_output": False,
-        "slo_class": "interactive",
+        "verification": "coupled",
         "speculation": "fixed:3",
         "tenant": "t",
     }

@@ -104,7 +104,7 @@ class TritonPythonModel:
                 pb_utils.Tensor("output_ids", np.array(ids, np.int32)),
                 pb_utils.Tensor("output_log_probs", np.array([-0.5] * len(ids), np.float32)),
                 one("finish_reason", finish.encode(), object),
-                one("seed", (1 << 64) - 3, np.uint64),
+                one("used_seed", (1 << 64) - 3, np.uint64),
                 one("acceptance_rate", 0.25, np.float32),
                 one("total_accepted_draft_tokens", total // 2, np.int32),
                 *counts,
