@@ -151,6 +151,12 @@ class Entrants:
     def only(self, chosen: npt.NDArray[np.bool_]) -> Entrants:
         return Entrants(self.rows[chosen], self.tokens[chosen], self.values[chosen], self.scores[chosen])
 
+    def renumbered(self, numbers: Index) -> Entrants:
+        """With each row's new number, in the same order; rows numbered -1 are left out."""
+        rows = numbers[self.rows]
+        kept = np.flatnonzero(rows >= 0)
+        return Entrants(rows[kept], self.tokens[kept], self.values[kept], self.scores[kept])
+
 
 def best_tokens(logits: Tensor) -> tuple[Index, Reals]:
     """Each row's largest logit, the lowest id among equals, and its value; NaN where the row has a NaN."""
@@ -216,7 +222,7 @@ def race(
         limits += bound[start:stop]
         picked = _where_true(octaves <= limits)
         found.append((picked + start * vocab, _take(hashes, picked), _take(part, picked)))
-    flat, hashed, values = (np.concatenate(column) for column in zip(*found, strict=True))
+    flat, hashed, values = found[0] if len(found) == 1 else (np.concatenate(part) for part in zip(*found, strict=True))
     row_of, token = np.divmod(flat, vocab)
     values = values.astype(np.float64)
     scores = gumbel(hashed)

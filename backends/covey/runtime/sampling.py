@@ -19,7 +19,7 @@ from torch import Tensor
 from covey.runtime.noise import Index, Purpose, Reals, best_tokens, keys, race, winners
 from covey.runtime.penalties import Context, penalise
 from covey.runtime.settings import SettingsTable
-from covey.runtime.truncation import find_cuts
+from covey.runtime.truncation import find_cuts, select
 from covey.types import Floats, Ints
 
 __all__ = ["Context", "Draws", "Fault", "SettingsTable", "draw"]
@@ -80,10 +80,15 @@ def _draw_hot(
 ) -> Index:
     row_keys = keys(table.seed[slots], positions, Purpose.COUPLED)
     entrants = race(logits, best[:, None], values[:, None], table.temperature[slots], row_keys)
-    if table.truncated[slots].any():
-        cuts = find_cuts(logits, values, table, slots)
-        entrants = entrants.only(cuts.keep(entrants.rows, entrants.tokens, entrants.values))
-    return winners(entrants, len(slots))
+    won = winners(entrants, len(slots))
+    doubtful = np.flatnonzero(table.truncated[slots] & (won != best))  # the best token is never cut
+    if len(doubtful):
+        cuts = find_cuts(select(logits, doubtful), values[doubtful], table, slots[doubtful])
+        inverse = np.full(len(slots), -1)
+        inverse[doubtful] = np.arange(len(doubtful))
+        some = entrants.renumbered(inverse)
+        won[doubtful] = winners(some.only(cuts.keep(some.rows, some.tokens, some.values)), len(doubtful))
+    return won
 
 
 def log_probabilities(logits: Tensor, table: SettingsTable, slots: Index, tokens: Index) -> Floats:
