@@ -1,13 +1,14 @@
 """The draft phase of a round: one call per drafter in use, each in that drafter's own thread, within a deadline.
 
 A drafter that is missing, late, stale or broken proposes nothing this round: its rows decode plainly. A late call is
-left to end by itself; until it has, its drafter is not asked again.
+left to end by itself; until it has, its drafter is not asked again. After a failure a drafter rests, longer each time,
+so that a dead one does not cost every round its deadline.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 
@@ -21,11 +22,20 @@ from covey.types import DraftReply, DraftWork, RowStatus, Rule, Trees
 
 log = logging.getLogger("covey.drafting")
 
+FIRST_REST, LONGEST_REST = 0.5, 30.0  # seconds
+
 
 class Drafting:
     """Owns what each drafter has been told (`Live.seen`) and the threads that ask them."""
 
-    def __init__(self, drafters: Mapping[str, Drafter], clock: Clock, deadline: float) -> None:
+    def __init__(
+        self,
+        drafters: Mapping[str, Drafter],
+        clock: Clock,
+        deadline: float,
+        failed: Callable[[str, CoveyError], None] | None = None,
+    ) -> None:
+        self._report = failed
         self._drafters = dict(drafters)
         self._clock = clock
         self._deadline = deadline
@@ -34,7 +44,8 @@ class Drafting:
         self._frees: dict[str, list[int]] = {name: [] for name in drafters}
         self._epochs = dict.fromkeys(drafters, 0)
         self._sequence = 0
-        self.failures = dict.fromkeys(drafters, 0)
+        self._rests = dict.fromkeys(drafters, FIRST_REST)  # how long after the next failure
+        self._resting = dict.fromkeys(drafters, -1.0)  # until when
 
     def draft(self, batch: Batch, choice: Choice) -> Trees:
         """Proposals for every row of the batch, empty where none were asked for or to be had."""
@@ -55,7 +66,7 @@ class Drafting:
                 self._late[name] = call
                 self._failed(name, work, PortTimeout(f"no proposals within {self._deadline:g} s"))
                 continue
-            except (PortError, CoveyError) as error:
+            except PortError as error:
                 self._failed(name, work, error)
                 continue
             self._note(name, [batch.rows[row] for row in rows], reply)
@@ -75,14 +86,15 @@ class Drafting:
     def _rows_by_drafter(self, choice: Choice) -> dict[str, list[int]]:
         asked: dict[str, list[int]] = {}
         for row in np.flatnonzero(choice.depth).tolist():
-            name = choice.drafter[row]
-            late = self._late.get(name)
-            if late is not None and late.done():
-                del self._late[name]
-                late = None
-            if name in self._drafters and late is None:
-                asked.setdefault(name, []).append(row)
-        return asked
+            asked.setdefault(choice.drafter[row], []).append(row)
+        return {name: rows for name, rows in asked.items() if self._available(name)}
+
+    def _available(self, name: str) -> bool:
+        late = self._late.get(name)
+        if late is not None and late.done():
+            del self._late[name]
+            late = None
+        return name in self._drafters and late is None and self._clock.now() >= self._resting[name]
 
     def _work(self, name: str, lives: list[Live], rows: list[int], choice: Choice) -> DraftWork:
         opens, parts = [], []
@@ -113,6 +125,7 @@ class Drafting:
 
     def _note(self, name: str, lives: list[Live], reply: DraftReply) -> None:
         self._epochs[name] = reply.epoch
+        self._rests[name] = FIRST_REST
         for live, status, seen in zip(lives, reply.status.tolist(), reply.seen.tolist()):
             if status == RowStatus.STALE:
                 live.seen.pop(name, None)
@@ -121,10 +134,13 @@ class Drafting:
 
     def _failed(self, name: str, work: DraftWork, error: CoveyError) -> None:
         """Nothing is known of what the drafter holds now: tell it everything again when it is next asked."""
-        self.failures[name] += 1
+        self._resting[name] = self._clock.now() + self._rests[name]
+        self._rests[name] = min(LONGEST_REST, 2 * self._rests[name])
         self._frees[name].extend(work.frees)
         self._epochs[name] = 0
         log.warning("drafter %s: %s; its rows decode plainly", name, error)
+        if self._report is not None:
+            self._report(name, error)
 
 
 def _joined(rows: int, proposals: list[tuple[list[int], Trees]]) -> Trees:

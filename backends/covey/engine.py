@@ -86,7 +86,8 @@ class Engine:
         clock: Clock,
         *,
         drafters: Mapping[str, Drafter] | None = None,
-        draft_deadline: float = 1.0,
+        draft_deadline: float = 0.5,
+        drafter_failed: Callable[[str, CoveyError], None] | None = None,
         recover: Callable[[PortError], None] | None = None,
         observe: Callable[[RoundRecord], None] | None = None,
     ) -> None:
@@ -95,7 +96,7 @@ class Engine:
         self._target = target
         self._sink = sink
         self._clock = clock
-        self._drafting = Drafting(drafters or {}, clock, draft_deadline)
+        self._drafting = Drafting(drafters or {}, clock, draft_deadline, drafter_failed)
         self._recover = recover
         self._observe = observe
         info = target.info()

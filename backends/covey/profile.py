@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,10 +30,16 @@ DEFAULT_PROFILE = "demo-cpu"
 
 
 def setting(
-    default: Any, meaning: str, *, low: float | None = None, high: float | None = None, choices: tuple[str, ...] = ()
+    default: Any,
+    meaning: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    choices: tuple[str, ...] = (),
+    pattern: str = "",
 ) -> Any:
-    """One setting: its default and, as metadata, what `Profile` checks and `covey profiles explain` prints."""
-    limits = {"meaning": meaning, "low": low, "high": high, "choices": choices}
+    """One setting: its default and, as metadata, what it means and what is allowed."""
+    limits = {"meaning": meaning, "low": low, "high": high, "choices": choices, "pattern": pattern}
     return dataclasses.field(default=default, metadata=limits)
 
 
@@ -72,6 +79,16 @@ class LimitSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class SpeculationSettings:
+    policy: str = setting(
+        "off", "how much to draft: off, or fixed:k tokens", pattern=r"off|fixed:([1-9]|[12]\d|3[0-2])"
+    )
+    width: int = setting(1, "beam width of the candidate trees; 1: chains", low=1, high=8)
+    drafters: tuple[str, ...] = setting((), "Triton models that draft; the first serves requests that name none")
+    draft_deadline_ms: float = setting(500.0, "a drafter that takes longer has proposed nothing", low=1, high=60000)
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """A deployment. Sections are the TOML file's tables."""
 
@@ -82,6 +99,7 @@ class Profile:
     )
     target: TargetSettings = dataclasses.field(default_factory=TargetSettings)
     scheduler: SchedulerSettings = dataclasses.field(default_factory=SchedulerSettings)
+    speculation: SpeculationSettings = dataclasses.field(default_factory=SpeculationSettings)
     limits: LimitSettings = dataclasses.field(default_factory=LimitSettings)
 
 
@@ -108,7 +126,11 @@ def load(name_or_path: str) -> Profile:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingError(f"{path}: not valid TOML: {error}") from None
-    return _section(Profile, {"name": path.stem, **table}, str(path), "")
+    profile = _section(Profile, {"name": path.stem, **table}, str(path), "")
+    unloaded = [name for name in profile.speculation.drafters if name not in profile.models]
+    if unloaded:
+        raise SettingError(f"{path}: speculation.drafters: {', '.join(unloaded)} must be among models too")
+    return profile
 
 
 def from_environment() -> Profile:
@@ -147,7 +169,9 @@ def _checked(value: Any, expected: Any, limits: Any, where: str) -> Any:
         value = float(value)
     if type(value) is not expected:
         raise SettingError(f"{where}: got {value!r}, allowed: {expected.__name__}")
-    low, high, choices = limits.get("low"), limits.get("high"), limits.get("choices")
+    low, high, choices, pattern = (limits.get(name) for name in ("low", "high", "choices", "pattern"))
+    if pattern and not re.fullmatch(pattern, value):
+        raise SettingError(f"{where}: got {value!r}, allowed: {limits['meaning']}")
     if choices and value not in choices:
         raise SettingError(f"{where}: got {value!r}, allowed: {', '.join(choices)}")
     if (low is not None and not value >= low) or (high is not None and not value <= high):

@@ -21,7 +21,7 @@ from covey import profile
 from covey.clock import RealClock
 from covey.engine import Engine
 from covey.errors import BadField, CoveyError, Overloaded, PortError, RequestError
-from covey.planner.static import StaticPlanner
+from covey.planner.build import build
 from covey.scheduler import Scheduler
 from covey.streaming import Outlet, Streamer
 from covey.tokenization import load_tokenizer
@@ -29,6 +29,7 @@ from covey.tritonio import bls, fields, link
 from covey.tritonio.log import to_triton
 from covey.tritonio.metrics import Metrics
 from covey.tritonio.outlets import PeerOutlet, SenderOutlet
+from covey.tritonio.supervisor import Supervisor
 from covey.types import TargetInfo
 
 START_SECONDS = 300.0
@@ -45,7 +46,7 @@ class TritonPythonModel:
         self._name = args["model_name"]
         parameters = json.loads(args["model_config"])["parameters"]
         self._target = bls.BlsTarget(parameters["target"]["string_value"])
-        self._controller = parameters["controller"]["string_value"]
+        self._supervisor = Supervisor(parameters["controller"]["string_value"])
         self._clock = RealClock()
         self._keys = itertools.count(1)
         self._metrics = Metrics(self._name)
@@ -77,6 +78,7 @@ class TritonPythonModel:
             self._engine.stop()
             self._thread.join()
             self._streamer.stop()
+        self._supervisor.stop()
         self._metrics.stop()
 
     # ---- the engine's thread ----------------------------------------------------------------------------------------
@@ -110,7 +112,8 @@ class TritonPythonModel:
     def _build(self, info: TargetInfo) -> None:
         settings = self._profile.scheduler
         tokenizer = load_tokenizer(info.folder)
-        self._parser = fields.RequestParser(tokenizer, info, self._profile.limits, ())
+        drafters = self._find_drafters(info)
+        self._parser = fields.RequestParser(tokenizer, info, self._profile.limits, tuple(drafters))
         self._streamer = Streamer(tokenizer, self._clock, served=self._metrics.served)
         scheduler = Scheduler(
             max_running=settings.max_running,
@@ -122,20 +125,44 @@ class TritonPythonModel:
         self._engine = Engine(
             self._target,
             scheduler,
-            StaticPlanner(),
+            build(self._profile.speculation, tuple(drafters)),
             self._streamer,
             self._clock,
+            drafters=drafters,
+            draft_deadline=self._profile.speculation.draft_deadline_ms / 1000,
+            drafter_failed=self._drafter_failed,
             recover=self._recover,
             observe=self._metrics.round,
         )
         self._streamer.start(self._engine)
         log.info("serving %s: %s, %s numerics, %d KV blocks", info.model, info.dtype, info.numerics, info.total_blocks)
 
+    def _find_drafters(self, info: TargetInfo) -> dict[str, bls.BlsDrafter]:
+        """The profile's drafters. One that does not answer yet is kept: it is asked again when it is needed. One with
+        another vocabulary than the target's is not."""
+        found = {}
+        for name in self._profile.speculation.drafters:
+            found[name] = bls.BlsDrafter(name)
+            try:
+                vocabulary = found[name].info().vocab_size
+            except PortError as error:
+                log.warning("drafter %s does not answer yet: %s", name, error)
+                continue
+            if vocabulary != info.vocab_size:
+                log.error(
+                    "drafter %s is not used: its vocabulary has %d tokens, that of %s has %d",
+                    *(name, vocabulary, info.model, info.vocab_size),
+                )
+                del found[name]
+        return found
+
+    def _drafter_failed(self, name: str, error: CoveyError) -> None:
+        self._metrics.drafter_failed(name)
+        self._supervisor.report(name, error)
+
     def _recover(self, error: PortError) -> None:
-        """A dead stub is never restarted by Triton, and loading alone does nothing: unload, then load."""
-        log.warning("reloading %s: %s", self._target.model, error)
-        bls.control(self._controller, "unload", self._target.model)
-        bls.control(self._controller, "load", self._target.model)
+        log.warning("the target failed: %s", error)
+        self._supervisor.reload(self._target.model)
         self._await_target()
 
     # ---- Triton's threads, and the line's ---------------------------------------------------------------------------

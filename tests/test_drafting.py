@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from covey.clock import RealClock
+from covey.engine import Engine
+from covey.errors import CoveyError, PortError, StubDead
+from covey.planner.static import StaticPlanner
+from covey.ports import Clock, Drafter
+from covey.scheduler import Scheduler
+from covey.types import DrafterInfo, DraftReply, DraftWork, RowStatus, Trees
+from tests.fakes import VOCAB, Collector, HashTarget, ManualClock, continuation, next_token, request
+
+
+class HashDrafter:
+    """Implements `covey.ports.Drafter`: right with a set probability, and as forgetful as it is told to be."""
+
+    def __init__(self, skill: float, forget: float = 0.0, seed: int = 0) -> None:
+        self.skill = skill
+        self.forget = forget
+        self.rng = random.Random(seed)
+        self.tokens: dict[int, list[int]] = {}
+        self.epoch = 7
+        self.works: list[DraftWork] = []
+        self.before: Callable[[], None] = lambda: None
+
+    def info(self) -> DrafterInfo:
+        return DrafterInfo("hash", VOCAB, 512, self.epoch, 0)
+
+    def draft(self, work: DraftWork) -> DraftReply:
+        self.before()
+        self.works.append(work)
+        for tag in work.frees:
+            assert self.tokens.pop(tag, None) is not None or self.forget, "freed twice"
+        for opening in work.opens:
+            self.tokens[opening.tag] = opening.tokens.tolist()
+        status, seen, tokens, sizes = [], [], [], []
+        for row, tag in enumerate(work.tags.tolist()):
+            held = self.tokens.get(tag)
+            if held is None or len(held) < work.keep[row] or self.rng.random() < self.forget:
+                self.tokens.pop(tag, None)
+                status.append(RowStatus.STALE)
+                seen.append(0)
+                sizes.append(0)
+                continue
+            held[:] = held[: work.keep[row]] + work.tokens[work.offsets[row] : work.offsets[row + 1]].tolist()
+            chain = list(held)
+            for _ in range(work.depth[row]):
+                right = next_token(chain)
+                chain.append(right if self.rng.random() < self.skill else (right + 1) % VOCAB)
+            tokens += chain[len(held) :]
+            status.append(RowStatus.OK)
+            seen.append(len(held))
+            sizes.append(int(work.depth[row]))
+        parents = np.concatenate([np.arange(-1, size - 1) for size in sizes]) if sizes else np.zeros(0)
+        trees = Trees(
+            np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32),
+            np.asarray(tokens, np.int32),
+            parents.astype(np.int32),
+            np.zeros(len(tokens), np.float32),
+        )
+        return DraftReply(np.asarray(status, np.int32), np.asarray(seen, np.int32), trees, self.epoch, 0.0, 0.0)
+
+
+def run(
+    drafters: dict[str, Drafter],
+    *,
+    requests: int = 6,
+    count: int = 30,
+    depth: int = 4,
+    clock: Clock | None = None,
+    deadline: float = 5.0,
+    failed: Callable[[str, CoveyError], None] | None = None,
+    blocks: int = 1000,
+    **settings: object,
+) -> tuple[HashTarget, Collector]:
+    target, sink = HashTarget(blocks=blocks), Collector()
+    scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=64, growth_tokens=8, block_size=target.block_size)
+    planner = StaticPlanner(depth, 1, tuple(drafters))
+    engine = Engine(
+        target,
+        scheduler,
+        planner,
+        sink,
+        clock or ManualClock(),
+        drafters=drafters,
+        draft_deadline=deadline,
+        drafter_failed=failed,
+    )
+    names = list(drafters)
+    prompts = {key: [key, key * 3 % VOCAB, 5] for key in range(1, requests + 1)}
+    for key, prompt in prompts.items():
+        engine.submit(request(key, prompt, count + key, drafter=names[key % len(names)], **settings))
+    rounds = 0
+    while engine.round():
+        rounds += 1
+        assert rounds < 5000
+    for key, prompt in prompts.items():
+        assert sink.tokens[key] == continuation(prompt, count + key), "speculation changed the text"
+    assert target.used == 0
+    return target, sink
+
+
+@pytest.mark.parametrize("skill", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize("depth", [1, 3, 8])
+def test_text_is_the_targets_whatever_is_drafted(skill: float, depth: int) -> None:
+    drafter = HashDrafter(skill)
+    _target, sink = run({"one": drafter}, depth=depth)
+    last = sink.ended[1]
+    assert last.drafted > 0
+    assert last.accepted == {0.0: 0, 1.0: last.drafted}.get(skill, last.accepted)
+    assert 0 <= last.accepted <= last.drafted
+
+
+def test_a_good_drafter_saves_rounds() -> None:
+    plain, _ = run({"one": HashDrafter(1.0)}, depth=0)
+    fast, _ = run({"one": HashDrafter(1.0)}, depth=4)
+    assert len(fast.works) < len(plain.works) / 3
+
+
+def test_drafters_get_deltas_only() -> None:
+    drafter = HashDrafter(0.5)
+    run({"one": drafter})
+    opened = [opening.tag for work in drafter.works for opening in work.opens]
+    assert sorted(opened) == [1, 2, 3, 4, 5, 6], "each tag is opened once"
+    assert max(len(work.tokens) / len(work.tags) for work in drafter.works) <= 6
+    assert set(drafter.tokens) <= set(range(1, 7))
+
+
+def test_never_drafts_past_what_a_request_may_emit() -> None:
+    target, _ = run({"one": HashDrafter(1.0)}, depth=8)
+    for work in target.works:
+        assert len(work.trees.tokens) + work.chunk.sum() <= 64, "beyond the token budget"
+
+
+def test_several_drafters_share_a_round_and_a_forgetful_one_is_told_again() -> None:
+    drafters = {"a": HashDrafter(0.9, seed=1), "b": HashDrafter(0.4, forget=0.3, seed=2), "c": HashDrafter(1.0)}
+    run(dict(drafters))
+    assert all(drafter.works for drafter in drafters.values())
+
+
+def test_a_restarted_drafter_is_told_again() -> None:
+    drafter = HashDrafter(1.0)
+    calls = 0
+
+    def restart() -> None:
+        nonlocal calls
+        calls += 1
+        if calls % 5 == 0:
+            drafter.tokens.clear()
+
+    drafter.forget = 1e-12
+    drafter.before = restart
+    run({"one": drafter})
+
+
+def test_a_dead_drafter_costs_no_request_and_rests_longer_each_time() -> None:
+    clock = ManualClock()
+    drafter = HashDrafter(1.0)
+    asked: list[float] = []
+
+    def die() -> None:
+        asked.append(clock.now())
+        raise StubDead("not healthy")
+
+    drafter.before = die
+    reports: list[str] = []
+    target = HashTarget()
+    step = target.step
+
+    def slow_step(work):  # type: ignore[no-untyped-def]
+        clock.sleep(0.1)
+        return step(work)
+
+    sink = Collector()
+    scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=64, growth_tokens=8, block_size=4)
+    engine = Engine(
+        type("Slow", (), {"info": target.info, "step": staticmethod(slow_step)})(),
+        scheduler,
+        StaticPlanner(4, 1, ("one",)),
+        sink,
+        clock,
+        drafters={"one": drafter},
+        drafter_failed=lambda name, error: reports.append(f"{name}: {error}"),
+    )
+    engine.submit(request(1, [1, 2], 100))
+    while engine.round():
+        pass
+    assert sink.tokens[1] == continuation([1, 2], 100)
+    gaps = np.diff(asked)
+    assert len(asked) >= 4
+    assert (np.diff(gaps) > 0).all(), "each rest is longer than the one before"
+    assert reports[0] == "one: not healthy"
+
+
+def test_a_slow_drafter_is_left_behind_and_asked_again_when_it_is_done() -> None:
+    release = threading.Event()
+    drafter = HashDrafter(1.0)
+    seen = 0
+
+    def wait() -> None:
+        nonlocal seen
+        seen += 1
+        if seen == 2:
+            release.wait(10)
+
+    drafter.before = wait
+    errors: list[CoveyError] = []
+
+    def failed(_name: str, error: CoveyError) -> None:
+        errors.append(error)
+        release.set()
+
+    run({"one": drafter}, requests=1, count=60, clock=RealClock(), deadline=0.05, failed=failed)
+    assert len(errors) >= 1
+    assert isinstance(errors[0], PortError)
+
+
+def test_requests_can_turn_speculation_off_or_fix_it() -> None:
+    drafter = HashDrafter(1.0)
+    _target, sink = run({"one": drafter}, speculation="off")
+    assert not drafter.works
+    assert sink.ended[1].drafted == 0
+    run({"one": drafter}, speculation="fixed:2")
+    assert max(int(work.depth.max()) for work in drafter.works) == 2
+
+
+def test_an_exhausted_pool_with_drafts_still_gives_the_same_text() -> None:
+    run({"one": HashDrafter(0.7)}, blocks=30, requests=8, count=40)
