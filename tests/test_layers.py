@@ -1,0 +1,106 @@
+"""Imports point one way, and every table of names says the same."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import covey
+from covey_client import wire
+
+PACKAGE = Path(covey.__file__).parent
+REPOSITORY = PACKAGE.parents[1]
+FOREIGN = ("torch", "transformers", "triton_python_backend_utils", "tritonclient")
+
+# Each layer may import itself and what stands before it.
+ORDER = [
+    {"errors", "types"},
+    {"ports", "profile", "clock"},
+    {"bandits", "trees", "kv", "verify", "text", "tokenization", "prompts"},
+    {"scheduler"},
+    {"planner"},
+    {"drafting"},
+    {"engine", "streaming"},
+    {"runtime", "tritonio"},
+    {"server", "training"},
+]
+
+
+def imports(path: Path) -> set[str]:
+    """What a file imports when it runs: not what it names for type checkers."""
+    found: set[str] = set()
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    guarded = {
+        node
+        for test in ast.walk(tree)
+        if isinstance(test, ast.If) and isinstance(test.test, ast.Name) and test.test.id == "TYPE_CHECKING"
+        for node in ast.walk(test)
+    }
+    for node in ast.walk(tree):
+        if node in guarded:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def layer(name: str) -> int:
+    return next(index for index, names in enumerate(ORDER) if name in names)
+
+
+def files() -> list[Path]:
+    return [path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py"]
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_one_way(path: Path) -> None:
+    own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    for name in imports(path):
+        if name.startswith("covey.") and len(name.split(".")) > 1:
+            other = name.split(".")[1]
+            if (PACKAGE / other).is_dir() or (PACKAGE / f"{other}.py").is_file():
+                assert layer(other) <= layer(own), f"{own} imports {other}"
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_only_the_outer_layers_know_torch_or_triton(path: Path) -> None:
+    own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    if own in ("runtime", "tritonio", "server", "training", "tokenization"):
+        return
+    assert not {name for name in imports(path) if name.split(".")[0] in FOREIGN}
+
+
+def configured(model: str, kind: str) -> dict[str, tuple[str, int]]:
+    """The tensors that a model's configuration declares."""
+    text = (REPOSITORY / "model_repository" / model / "config.pbtxt").read_text(encoding="utf-8")
+    section = re.search(rf"^{kind} \[\n(.*?)^\]", text, re.MULTILINE | re.DOTALL)
+    assert section
+    found = re.findall(r'name: "(\w+)" data_type: TYPE_(\w+) dims: \[ (-?\d+) \]', section[1])
+    return {name: ("BYTES" if dtype == "STRING" else dtype, int(dims)) for name, dtype, dims in found}
+
+
+def test_configurations_codec_and_client_agree_on_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", type(sys)("triton_python_backend_utils"))
+    from covey.tritonio import codec, fields, outlets
+
+    inputs = {field.name: (field.dtype, field.dims) for field in fields.INPUTS}
+    outputs = {field.name: (field.dtype, field.dims) for field in fields.OUTPUTS}
+    client_inputs = {field.name: (field.dtype, -1 if field.many else 1) for field in wire.INPUTS}
+    client_outputs = {field.name: (field.dtype, -1 if field.many else 1) for field in wire.OUTPUTS}
+    assert client_inputs == inputs
+    assert client_outputs == outputs
+    assert configured("covey_unary", "input") == inputs
+    assert configured("covey_unary", "output") == outputs
+    assert configured("covey", "input") == inputs | {outlets.ASKS_FOR_STATE: ("BOOL", 1)}
+    assert configured("covey", "output") == outputs | {outlets.STATE: ("BYTES", 1)}
+    assert configured("ensemble", "input") == {name: kind for name, kind in inputs.items() if name != "input_ids"}
+    assert configured("ensemble", "output") == outputs
+    for model in ("target", *(path.parent.name for path in REPOSITORY.glob("model_repository/draft_*/config.pbtxt"))):
+        assert configured(model, "input") == {codec.REQUEST_TENSOR: ("INT32", -1)}
+        assert configured(model, "output") == {codec.REPLY_TENSOR: ("INT32", -1)}
