@@ -13,7 +13,7 @@ from covey.training.optimiser import Budget
 from covey.training.streams import Mixture, Stream
 
 SETTINGS = replace(target.TargetSettings(), rows=4, length=16, log_every=2)
-DISTIL = replace(distil.DistilSettings(), rows=2, log_every=2)
+DISTIL = replace(distil.DistilSettings(), rows=2, log_every=2, shared_by=0.4)
 
 
 def weights(model: LlamaForCausalLM) -> torch.Tensor:
@@ -86,10 +86,10 @@ def run_distillation(
     student: LlamaForCausalLM, model: LlamaForCausalLM, lessons: teacher.Lessons, path: Path, *stops: int
 ) -> torch.Tensor:
     for stop in (*stops, 8):
-        students = {"draft_math": copy.deepcopy(student)}
+        students = {name: copy.deepcopy(student) for name in ("draft_general", "draft_math")}
         distil.train(
             students,
-            {"draft_math": lessons},
+            {"draft_general": lessons, "draft_math": lessons},
             model,
             Budget(steps=8),
             path,
@@ -107,6 +107,17 @@ def test_a_resumed_drafter_has_the_weights_of_an_uninterrupted_one(
     resumed = run_distillation(tiny_drafter, tiny_target, lessons, tmp_path / "resumed.pt", 2, 5)
     assert not torch.equal(whole, weights(tiny_drafter))
     assert torch.equal(whole, resumed)
+
+
+def test_specialists_start_from_the_general_drafter(
+    tiny_drafter: LlamaForCausalLM, tiny_target: LlamaForCausalLM, lessons: teacher.Lessons, tmp_path: Path
+) -> None:
+    students = {name: copy.deepcopy(tiny_drafter) for name in ("draft_general", "draft_math", "draft_chat")}
+    same = dict.fromkeys(students, lessons)
+    distil.train(students, same, tiny_target, Budget(steps=8), tmp_path / "all.pt", seed=0, settings=DISTIL)
+    results = [weights(student) for student in students.values()]
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
 
 
 def test_lessons_hold_the_target_s_logits(tiny_target: LlamaForCausalLM, lessons: teacher.Lessons) -> None:

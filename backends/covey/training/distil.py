@@ -1,12 +1,14 @@
 """Distils drafters from the target's distributions: cross-entropy first, then mostly total variation.
 
 Acceptance is one minus the total variation, so the loss ends on what is measured; it begins with the KL divergence,
-whose gradients do not vanish where a drafter is far off. All drafters of a run take the same number of steps with the
-same number of tokens: the general one spends on five domains what each specialist spends on one.
+whose gradients do not vanish where a drafter is far off. The general drafter begins alone, and the specialists start
+from a copy of it; from there all take the same steps with the same number of tokens, so that the general one spends on
+five domains what each specialist spends on one, and every drafter has as many updates behind it as any other.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,17 +27,22 @@ from covey.training.teacher import Lessons
 __all__ = ["DistilSettings", "distance", "start_from_target", "train"]
 
 
-RATES = Rates(muon=0.02, adam=3e-3, weight_decay=0.0)
+RATES = Rates(muon=0.03, adam=5e-3, weight_decay=0.0, warmup=10)
 
 
 @dataclass(frozen=True)
 class DistilSettings:
-    """How drafters train; the weight of total variation grows linearly until `mixed_by` of the budget."""
+    """How drafters train.
+
+    The weight of total variation grows linearly until `mixed_by` of the budget; the specialists join in after
+    `shared_by` of it.
+    """
 
     rates: Rates = RATES
     rows: int = 4
     variation_weight: float = 0.9
     mixed_by: float = 0.5
+    shared_by: float = 0.1
     save_seconds: float = 120.0
     log_every: int = 10
     compiled: bool = False
@@ -98,24 +105,29 @@ def train(
     settings: DistilSettings = DistilSettings(),
     stop: Callable[[int], bool] = lambda _: False,
 ) -> list[dict[str, Any]]:
-    """Train the drafters side by side, each on its lessons, until the budget is spent or `stop(step)`."""
+    """Train the drafters side by side, each on its lessons, until the budget is spent or `stop(step)`.
+
+    The first of them is the one that begins; a drafter that is alone simply trains.
+    """
     device = next(target.parameters()).device
     head = target.get_input_embeddings().weight.detach().to(torch.bfloat16)
     optimisers = {name: Optimisers(student, settings.rates) for name, student in students.items()}
-    step, history = 0, list[dict[str, Any]]()
+    first, *others = students
+    step, joined, history = 0, not others, list[dict[str, Any]]()
     if (state := checkpoint.load(path, device)) is not None:
         for name, student in students.items():
             student.load_state_dict(state["models"][name])
             optimisers[name].restore(state["optimisers"][name])
         step, history, budget.seconds_before = state["step"], state["history"], state["seconds"]
+        joined = state["joined"]
     loss_of = torch.compile(lesson_loss, dynamic=False) if settings.compiled else lesson_loss
-    module = next(iter(students.values()))
+    module = students[first]
     parameters = {name: dict(student.named_parameters()) for name, student in students.items()}
 
     def save() -> None:
         models = {name: student.state_dict() for name, student in students.items()}
         states = {name: one.state() for name, one in optimisers.items()}
-        record = {"step": step, "history": history, "seconds": budget.seconds}
+        record = {"step": step, "joined": joined, "history": history, "seconds": budget.seconds}
         checkpoint.save(path, {"models": models, "optimisers": states, **record})
 
     saved_at = budget.seconds
@@ -126,7 +138,12 @@ def train(
         variations: dict[str, list[torch.Tensor]] = {name: [] for name in students}
         while (progress := budget.progress(step)) < 1.0 and not stop(step):
             weight = torch.tensor(settings.variation_weight * min(1.0, progress / settings.mixed_by), device=device)
-            for name in students:
+            if not joined and progress >= settings.shared_by:
+                joined = True
+                for name in others:
+                    students[name].load_state_dict(students[first].state_dict())
+                    optimisers[name].restore(copy.deepcopy(optimisers[first].state()))
+            for name in students if joined else [first]:
                 chosen = rows_of_step(step, settings.rows, len(lessons[name]), seed)
                 tokens, hidden = lessons[name].tokens[chosen].to(device), lessons[name].hidden[chosen].to(device)
                 loss, variation = loss_of(module, parameters[name], head, tokens, hidden, weight)
@@ -135,7 +152,7 @@ def train(
                 variations[name].append(variation)
             step += 1
             if step % settings.log_every == 0:
-                acceptance = {name: 1 - float(torch.stack(seen).mean()) for name, seen in variations.items()}
+                acceptance = {name: 1 - float(torch.stack(seen).mean()) for name, seen in variations.items() if seen}
                 for seen in variations.values():
                     seen.clear()
                 history.append({"step": step, "seconds": round(budget.seconds, 1), "acceptance": acceptance})

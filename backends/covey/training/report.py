@@ -83,8 +83,9 @@ def draw_loss_curve(history: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 def draw_acceptance_curve(history: Sequence[Mapping[str, Any]], path: Path) -> None:
     figure, axis = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
-    for name in history[0]["acceptance"] if history else ():
-        axis.plot([e["step"] for e in history], [e["acceptance"][name] for e in history], label=name)
+    for name in history[-1]["acceptance"] if history else ():
+        seen = [(entry["step"], entry["acceptance"][name]) for entry in history if name in entry["acceptance"]]
+        axis.plot(*zip(*seen), label=name)
     axis.set(xlabel="step", ylabel="acceptance on its lessons", title="Drafters")
     axis.legend(fontsize=8)
     axis.grid(alpha=0.3)

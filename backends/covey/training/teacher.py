@@ -27,8 +27,8 @@ SENTENCE = re.compile(r"(?<=[.!?]) ")
 class LessonSettings:
     """How much text of each kind a domain's lessons hold."""
 
-    corpus_tokens: int = 163_840
-    samples: int = 320
+    corpus_tokens: int = 98_304
+    samples: int = 384
     sample_tokens: int = 96
     length: int = 512
     rows: int = 8
