@@ -1,8 +1,9 @@
 """A Triton backend that speaks Covey's wire names and does what the prompt says; a test copies it beside model.py.
 
-Prompts: `count N` answers N words; `slow N` one word every 50 ms; `hang` nothing until it is cancelled; `short` ends
-without a finish reason; `late` fails after two words; `error TEXT` fails with TEXT; `settings` answers what it was
-given; `die` ends the process. A cancelled request leaves a file named after its tenant in the folder `marks`.
+Prompts: `count N` answers N words; `slow N` one word every 50 ms; `hang` nothing until it is cancelled, or for 5 s;
+`short` ends without a finish reason; `late` fails after two words; `error TEXT` fails with TEXT; `settings` answers
+what it was given; `die` ends the process. A cancelled request leaves a file named after its tenant in the folder
+`marks`.
 """
 
 import json
@@ -77,9 +78,13 @@ class TritonPythonModel:
         sender.send(flags=final)
 
     def until_cancelled(self, sender, given):
+        until = time.monotonic() + 5  # an HTTP client that has gone is never noticed
         while not sender.is_cancelled():
+            if time.monotonic() > until:
+                break
             time.sleep(0.02)
-        self.mark(given)
+        else:
+            self.mark(given)
         sender.send(self.response("", [], "cancelled"), pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def mark(self, given):

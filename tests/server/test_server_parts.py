@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -14,7 +15,18 @@ from pathlib import Path
 import pytest
 
 from covey.errors import SettingError
-from covey.server import FREE, Options, StartError, backend_dir, command, installation, log, preflight, shared_memory
+from covey.server import (
+    FREE,
+    Options,
+    StartError,
+    backend_dir,
+    command,
+    installation,
+    log,
+    preflight,
+    processes,
+    shared_memory,
+)
 from covey.server.options import parse
 
 LOADING = """\
@@ -205,3 +217,14 @@ def test_what_the_environment_says_of_threads_is_kept(monkeypatch: pytest.Monkey
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
     assert command.environment(Options(environment={"A": "b"}), found)["OMP_WAIT_POLICY"] == "ACTIVE"
     assert command.environment(Options(environment={"A": "b"}), found)["A"] == "b"
+
+
+def test_processes_are_killed_by_their_marker_and_no_others() -> None:
+    ours, other = (subprocess.Popen(["sleep", seconds]) for seconds in ("61.25", "61.5"))
+    try:
+        assert processes.kill("61.25") == 1
+        assert ours.wait(5) == -signal.SIGKILL
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 import signal
 import subprocess
 import threading
@@ -14,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
-from covey.server import backend_dir, command, installation, log, preflight, shared_memory
+from covey.server import backend_dir, command, installation, log, preflight, processes, shared_memory
 from covey.server.control import Control, ControlError
 from covey.server.errors import ServerDied, StartError
 from covey.server.options import PUBLIC_MODELS, Options, reachable
@@ -147,8 +146,10 @@ class Server:
     def kill(self) -> None:
         """End every process of this server at once and remove its shared memory. Does nothing the second time."""
         if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):  # all of them have ended
-                os.killpg(self._process.pid, signal.SIGKILL)
+            if self._process.poll() is None:
+                self._process.kill()
+            if self._claim is not None:
+                processes.kill(self._claim.prefix)  # stubs that outlive their server
             self._process.wait()
             self._process = None
         if self._claim is not None:
