@@ -2,7 +2,7 @@
 
 Lanes are sorted into groups of about equal length and query count; each group is two batched products over gathered,
 padded keys. A query's result must not depend on its group: padding is masked to exact zeros, keys stand in position
-order at the column of their position, and lengths are padded to whole tiles of `KEY_TILE`.
+order at the column of their position, and the products have the shapes that `numerics.py` found invariant here.
 
 Pool layout, per layer: [2 * kv_heads, slots, head_dim], keys first. Heads outermost makes a gather of whole blocks
 and the batched product both run without a transposing copy.
@@ -20,7 +20,6 @@ import torch
 from covey.runtime.lanes import Lanes
 from covey.types import Ints
 
-KEY_TILE = 32  # padded lengths are multiples of this
 QUERY_TILE = 64  # longer lanes are cut: bounds the mask, and skips keys that a chunk's first queries cannot see
 WORTH_A_GROUP = 1200  # padded keys whose work outweighs the calls of one more group (measured)
 
@@ -39,6 +38,15 @@ class Shape:
     def share(self) -> int:
         """Query heads per key head."""
         return self.heads // self.kv_heads
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """Shapes that products are brought to, so that a row's sum has one order."""
+
+    rows: int = 1  # rows of a pass, and queries of a lane, are padded to a multiple of this
+    keys: int = 32  # padded lengths are multiples of this
+    split: bool = False  # values are summed one tile of keys after the other
 
 
 @dataclass(slots=True)
@@ -63,20 +71,29 @@ class Plan:
     scatter: torch.Tensor | None  # where in the groups' joined results each packed token's is; None: in order
     shape: Shape
     block_size: int
+    tile: int  # keys
+    split: bool
     dtype: torch.dtype
 
 
 def plan_lanes(
-    lanes: Lanes, size: int, *, shape: Shape, block_size: int, dtype: torch.dtype, device: torch.device
+    lanes: Lanes,
+    size: int,
+    *,
+    shape: Shape,
+    block_size: int,
+    tiling: Tiling,
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> Plan:
     """Groups for `lanes` of a pass of `size` packed tokens, of which the last may be padding that no lane names."""
     lanes = _cut(lanes)
     counts = np.diff(lanes.offsets)
-    tile = math.lcm(KEY_TILE, block_size)
+    tile = math.lcm(tiling.keys, block_size)
     groups: list[Group] = []
     picks: list[Ints] = []
     for members in _partition(counts, lanes.lengths):
-        group, pick = _group(lanes, counts, members, tile, block_size, device)
+        group, pick = _group(lanes, counts, members, tile, tiling.rows, block_size, device)
         groups.append(group)
         picks.append(pick)
     joined = picks[0] if len(picks) == 1 else np.concatenate(picks)
@@ -87,7 +104,7 @@ def plan_lanes(
         scatter = torch.from_numpy(where).to(device)
         for group, pick in zip(groups, picks):
             group.pick = torch.from_numpy(pick).to(device)
-    return Plan(tuple(groups), scatter, shape, block_size, dtype)
+    return Plan(tuple(groups), scatter, shape, block_size, tile, tiling.split, dtype)
 
 
 def attend(
@@ -114,11 +131,21 @@ def attend(
             scores = torch.tanh(torch.bmm(q, kv[0].transpose(1, 2)) * (scale / softcap)) * softcap + mask
         else:
             scores = torch.baddbmm(mask, q, kv[0].transpose(1, 2), alpha=scale)
-        found = torch.bmm(torch.softmax(scores, -1), kv[1])
+        found = _weigh(torch.softmax(scores, -1), kv[1], plan.tile if plan.split else keys)
         found = found.view(kv_heads, rows, group.queries, share, dim).permute(1, 2, 0, 3, 4)
         results.append(found.reshape(rows * group.queries, -1))
     joined = results[0] if len(results) == 1 else torch.cat(results)
     return joined if plan.scatter is None else joined.index_select(0, plan.scatter)
+
+
+def _weigh(weights: torch.Tensor, values: torch.Tensor, tile: int) -> torch.Tensor:
+    """The product of both, summed over one tile of keys after the other: masked tiles add exact zeros."""
+    if tile == weights.shape[2]:
+        return torch.bmm(weights, values)
+    total = torch.bmm(weights[:, :, :tile], values[:, :tile])
+    for start in range(tile, weights.shape[2], tile):
+        total = torch.baddbmm(total, weights[:, :, start : start + tile], values[:, start : start + tile])
+    return total
 
 
 def _cut(lanes: Lanes) -> Lanes:
@@ -165,12 +192,12 @@ def _partition(counts: Ints, lengths: Ints) -> list[Ints]:
 
 
 def _group(
-    lanes: Lanes, counts: Ints, members: Ints, tile: int, block_size: int, device: torch.device
+    lanes: Lanes, counts: Ints, members: Ints, tile: int, granule: int, block_size: int, device: torch.device
 ) -> tuple[Group, Ints]:
     rows = len(members)
     count = counts[members]
     lengths = lanes.lengths[members]
-    queries = int(count.max())
+    queries = -(-int(count.max()) // granule) * granule
     keys = -(-int(lengths.max()) // tile) * tile
     step = np.minimum(np.arange(queries, dtype=np.int32), count[:, None] - 1)  # padding repeats the last query
     pick = (lanes.offsets[members][:, None] + step).reshape(-1)

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from covey.runtime.attention import Plan, Shape, attend
+from covey.runtime.numerics import Matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,16 @@ class FusedDecoder:
             raise AttributeError("partial rotary")
         self._cos = cos[0]
         self._sin = torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1)  # of x and x rolled by half a head
+
+    def matrices(self) -> list[Matrix]:
+        """The linear maps of the first layer, as they are applied."""
+        layer = self._layers[0]
+        return [
+            Matrix(layer.qkv, layer.qkv_bias),
+            Matrix(layer.out, layer.out_bias),
+            Matrix(layer.gate_up, None),
+            Matrix(layer.down, None),
+        ]
 
     def forward(self, tokens: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor, plan: Plan) -> torch.Tensor:
         shape = self._shape

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from covey.errors import SettingError, UnsupportedModel
 
@@ -40,6 +41,14 @@ _FEATURES = (
     ("relative_attention_num_buckets", "relative position bias", "use a model with rotary or learned positions"),
     ("num_kv_shared_layers", "key-value sharing between layers", "each layer must keep its own keys and values"),
 )
+
+# families whose configuration does not name what is in the way
+_FAMILIES = {
+    "bloom": ("ALiBi position bias", "use a model with rotary or learned positions"),
+    "mpt": ("ALiBi position bias", "use a model with rotary or learned positions"),
+    "gpt_oss": ("attention with sinks", "its softmax has a sink per head, ours has none"),
+    "mllama_text_model": ("cross attention", "only text-only models are served"),
+}
 
 
 @contextlib.contextmanager
@@ -85,12 +94,18 @@ def check_config(folder: Path, config: Any) -> None:
     def refuse(feature: str, why: str) -> None:
         raise UnsupportedModel(f"{folder}: {feature} is not supported: {why}")
 
+    if config.model_type in _FAMILIES:
+        refuse(*_FAMILIES[config.model_type])
     for key, feature, why in _FEATURES:
         if getattr(config, key, None):
             refuse(feature, why)
     strange = set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES
     if strange:
         refuse(f"layer type {sorted(strange)[0]}", "only full and sliding-window attention are served")
+    rope = getattr(config, "rope_parameters", None) or {}
+    for part in (rope, *(value for value in rope.values() if isinstance(value, dict))):
+        if part.get("rope_type") == "dynamic":
+            refuse("dynamic rotary scaling", "keys would have to be turned again as a text grows")
     for key in ("num_attention_heads", "num_hidden_layers", "hidden_size", "vocab_size"):
         if not isinstance(getattr(config, key, None), int):
             refuse(f"a configuration without {key}", "it does not describe a plain decoder-only transformer")
@@ -116,6 +131,8 @@ def load_module(folder: Path, config: Any, dtype: torch.dtype, device: torch.dev
                 use_safetensors=True,
                 output_loading_info=True,
             )
+        except SafetensorError as error:
+            raise SettingError(f"{folder}: the weights cannot be read: {error}") from error
         except ValueError as error:
             raise UnsupportedModel(f"{folder}: {type(config).__name__} is not supported: {error}") from error
         except (OSError, RuntimeError) as error:
