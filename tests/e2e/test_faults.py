@@ -1,0 +1,114 @@
+"""Killed processes: streams go on with the same tokens, or end with an error that says why; never a hang."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from covey.server import FREE, Options, Server
+from covey_client import Client, ConnectionLost, CoveyClientError, ServerError
+
+pytestmark = pytest.mark.e2e
+
+PROMPT = "User: What did you do at the weekend?\nAssistant:"
+
+
+@pytest.fixture(scope="module")
+def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server of this module's own, to be hurt."""
+    log_file = tmp_path_factory.mktemp("mortal") / "tritonserver.log"
+    with Server(Options(http_port=FREE, grpc_port=FREE, metrics_port=FREE, log_file=log_file)) as running:
+        yield running
+
+
+def stub(server: Server, model: str) -> int:
+    """The process that runs a model."""
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+                parent = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            except OSError:
+                continue
+            if parent == server.pid and any(word.startswith(f"{model}_0_".encode()) for word in words):
+                return int(folder.name)
+    raise AssertionError(f"no process runs {model}")
+
+
+def test_streams_survive_the_death_of_the_target(mortal: Server) -> None:
+    settings = {"max_tokens": 120, "temperature": 1.0, "min_tokens": 120}
+    with Client(mortal.grpc_url) as client:
+        undisturbed = [client.generate(PROMPT, seed=seed, **settings).tokens for seed in (1, 2)]
+        found: dict[int, tuple[int, ...]] = {}
+        halfway = threading.Barrier(3)
+
+        def run(seed: int) -> None:
+            tokens: list[int] = []
+            waited = False
+            for chunk in client.stream(PROMPT, seed=seed, timeout=120, **settings):
+                tokens += chunk.tokens
+                if not waited and len(tokens) > 10:
+                    waited = True
+                    halfway.wait(60)
+            found[seed] = tuple(tokens)
+
+        threads = [threading.Thread(target=run, args=(seed,)) for seed in (1, 2)]
+        for thread in threads:
+            thread.start()
+        halfway.wait(60)
+        os.kill(stub(mortal, "target"), signal.SIGKILL)
+        for thread in threads:
+            thread.join(120)
+    assert [found.get(1), found.get(2)] == undisturbed
+    assert "reloading target" in mortal.log_text()
+
+
+def test_a_dead_orchestrator_is_an_error_not_a_hang(mortal: Server) -> None:
+    with Client(mortal.grpc_url) as client:
+        errors: list[CoveyClientError] = []
+
+        def run() -> None:
+            try:
+                for _chunk in client.stream(PROMPT, max_tokens=1500, temperature=1.0, min_tokens=1500, timeout=20):
+                    started.set()
+            except CoveyClientError as error:
+                errors.append(error)
+
+        started = threading.Event()
+        thread = threading.Thread(target=run)
+        thread.start()
+        assert started.wait(30)
+        os.kill(stub(mortal, "covey"), signal.SIGKILL)
+        thread.join(40)
+        assert not thread.is_alive()
+    assert len(errors) == 1
+    mortal.control.unload("covey")
+    load = urllib.request.Request(f"http://{mortal.http_url}/v2/repository/models/covey/load", b"{}", method="POST")
+    with urllib.request.urlopen(load, timeout=60) as response:
+        assert response.status == 200
+    with Client(mortal.grpc_url) as client:
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                assert client.generate(PROMPT, max_tokens=3, timeout=20).tokens
+                break
+            except ServerError:
+                assert time.monotonic() < deadline
+                time.sleep(0.5)
+
+
+def test_a_killed_server_is_a_lost_connection(mortal: Server) -> None:
+    with Client(mortal.grpc_url) as client:
+        stream = client.stream(PROMPT, max_tokens=1500, temperature=1.0, min_tokens=1500, timeout=60)
+        next(stream)
+        mortal.kill()
+        with pytest.raises(ConnectionLost):
+            for _chunk in stream:
+                pass
