@@ -1,0 +1,14 @@
+"""`python -m loadtest.bench NAME --json OUT`: one bench, one run, competitors in turns, ratios in the end.
+
+__main__.py       command line; the bench's module is looked up by name
+session.py        one run of a bench: options, time budget, progress, what is written when it ends or is cut short
+work.py           what is asked (Ask), what came (Answer, Run), and who can be asked (Competitor)
+workload.py       prompts and output lengths
+in_process.py     competitor: engine and target in this process
+over_triton.py    competitor: the real server, unary or streaming
+hugging_face.py   competitor: transformers' generate, plain, assisted, with prompt lookup
+statistics.py     medians, spread, paired ratios, cross-fitted best choice, loops
+scrape.py         the server's metrics;  processes.py: processor time by process
+facts.py          hardware and versions;  report.py: tables, JSON, pictures
+tax.py, speedup.py  the benches
+"""

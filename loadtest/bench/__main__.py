@@ -1,0 +1,73 @@
+"""`python -m loadtest.bench NAME --json OUT [--quick | --full]`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from covey.errors import CoveyError
+from covey.profile import DEFAULT_PROFILE
+from covey.server import ServerDied, StartError
+from loadtest.bench.session import FULL, QUICK, USUAL, Session, Wanted
+
+BENCHES = {
+    "tax": "what Triton costs over the engine in process, and both over transformers' generate",
+    "speedup": "what fixed speculation gains over none, and over transformers' assisted generation",
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    name, wanted = _parse(arguments)
+    session = Session(name, wanted, Console(stderr=True))
+    bench = importlib.import_module(f"loadtest.bench.{name}")
+    status = 0
+    try:
+        bench.run(session)
+    except KeyboardInterrupt:
+        session.interrupted = True
+        session.console.print("interrupted: writing what there is")
+        status = 130
+    except (CoveyError, StartError, ServerDied) as error:
+        session.console.print(f"{name}: {error}", style="red")
+        return 1
+    bench.show(session.write(), Console())
+    return status
+
+
+def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
+    known = "\n".join(f"  {name:10} {meaning}" for name, meaning in BENCHES.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtest.bench",
+        description=f"Measure Covey on this machine.\n\nbenches:\n{known}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", choices=list(BENCHES), metavar="NAME")
+    parser.add_argument("--json", type=Path, required=True, metavar="OUT", help="a picture goes beside it")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", action="store_const", dest="size", const=QUICK, help="a smoke run, below a minute")
+    size.add_argument("--full", action="store_const", dest="size", const=FULL, help="more repetitions")
+    parser.add_argument("--seed", type=int, default=Wanted.seed)
+    parser.add_argument("--profile", default=DEFAULT_PROFILE, metavar="NAME")
+    parser.add_argument("--model", default="", metavar="FOLDER", help="Hugging Face folder of another target")
+    parser.add_argument("--minutes", type=float, default=None, help="begin no repetition after so long")
+    parser.add_argument("--repetitions", type=int, default=0, metavar="N")
+    given = parser.parse_args(arguments)
+    chosen = given.size or USUAL
+    return given.name, Wanted(
+        out=given.json,
+        size=chosen,
+        seed=given.seed,
+        profile=given.profile,
+        model=given.model,
+        minutes=given.minutes or (90.0 if chosen == FULL else Wanted.minutes),
+        repetitions=given.repetitions,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

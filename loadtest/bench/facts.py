@@ -1,0 +1,59 @@
+"""What a result depends on: machine, versions, settings."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+
+from covey.types import JsonDict
+
+PACKAGES = ("covey", "torch", "transformers", "numpy", "tokenizers", "nvidia-pytriton", "tritonclient", "grpcio")
+
+
+def hardware() -> JsonDict:
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "memory_gb": round(_memory_bytes() / 1e9, 1),
+        "gpu": _gpu(),
+        "system": platform.platform(),
+        "load_average": [round(value, 2) for value in os.getloadavg()] if hasattr(os, "getloadavg") else None,
+    }
+
+
+def versions() -> JsonDict:
+    found: JsonDict = {"python": platform.python_version(), "commit": _commit()}
+    for package in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return found
+
+
+def _processor() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _gpu() -> str | None:
+    import torch  # slow to import
+
+    return str(torch.cuda.get_device_name()) if torch.cuda.is_available() else None
+
+
+def _commit() -> str | None:
+    with suppress(OSError, subprocess.SubprocessError):
+        words = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=10, check=False)
+        return done.stdout.strip() or None
+    return None

@@ -1,0 +1,92 @@
+"""Competitor: transformers' own `generate` with the same weights: plain, assisted by a draft model, prompt lookup.
+
+Batches are padded on the left and run until their longest answer is done; only the tokens that were asked for count.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from covey.tokenization import load_tokenizer
+from loadtest.bench.work import Answer, Ask, Run
+
+
+class Weights:
+    """A model loaded once for every way of generating with it."""
+
+    def __init__(self, folder: str | Path, dtype: str) -> None:
+        from transformers import AutoModelForCausalLM  # slow to import
+
+        torch.set_num_threads(os.cpu_count() or 1)
+        self.model: Any = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=getattr(torch, dtype), attn_implementation="sdpa", local_files_only=True
+        ).eval()
+        self.model.generation_config.eos_token_id = None  # lengths are the workload's, not the text's
+        self.model.generation_config.pad_token_id = 0
+        tokenizer = load_tokenizer(folder)
+        assert tokenizer is not None, f"{folder} has no tokenizer"
+        self.tokenizer = tokenizer
+
+
+class HuggingFace:
+    """`options` go to `generate` as they are."""
+
+    def __init__(
+        self,
+        name: str,
+        weights: Weights,
+        *,
+        assistant: Weights | None = None,
+        assistant_settings: Mapping[str, object] | None = None,
+        options: Mapping[str, object] | None = None,
+    ) -> None:
+        self.name = name
+        self._weights = weights
+        self._assistant = assistant
+        self._assistant_settings = dict(assistant_settings or {})
+        self._options = dict(options or {})
+
+    def run(self, asks: Sequence[Ask], concurrency: int, tenant: str = "") -> Run:  # noqa: ARG002 - it has no cache
+        answers: list[Answer] = []
+        started = time.perf_counter()
+        for start in range(0, len(asks), concurrency):
+            answers += self._generate(asks[start : start + concurrency])
+        return Run(tuple(answers), time.perf_counter() - started)
+
+    def close(self) -> None:
+        """Nothing runs between calls."""
+
+    @torch.inference_mode()
+    def _generate(self, asks: Sequence[Ask]) -> list[Answer]:
+        started = time.perf_counter()
+        prompts = [self._weights.tokenizer.encode(ask.text).ids for ask in asks]
+        width = max(map(len, prompts))
+        ids = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in prompts])
+        mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+        longest = max(ask.max_tokens for ask in asks)
+        found = self._weights.model.generate(
+            ids, attention_mask=mask, max_new_tokens=longest, **self._sampling(asks[0]), **self._helper()
+        )
+        seconds = time.perf_counter() - started
+        rows = found[:, width:].tolist()
+        return [Answer(tuple(row[: ask.max_tokens]), seconds) for row, ask in zip(rows, asks)]
+
+    def _sampling(self, ask: Ask) -> dict[str, object]:
+        if ask.temperature == 0.0:
+            return {"do_sample": False, **self._options}
+        torch.manual_seed(ask.seed)
+        return {"do_sample": True, "temperature": ask.temperature, "top_k": 0, "top_p": 1.0, **self._options}
+
+    def _helper(self) -> dict[str, object]:
+        """The dynamic schedule keeps its state in the assistant's configuration: every request starts afresh."""
+        if self._assistant is None:
+            return {}
+        for key, value in self._assistant_settings.items():
+            setattr(self._assistant.model.generation_config, key, value)
+        return {"assistant_model": self._assistant.model}

@@ -1,0 +1,113 @@
+"""Competitor: the real server over gRPC, unary or streaming, driven by one event loop.
+
+The client shares the server's cores, so it does as little as it can while the clock runs: messages are built before,
+responses are kept as they come and read after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import grpc  # type: ignore[import-untyped]
+import grpc.aio  # type: ignore[import-untyped]
+from tritonclient.grpc import service_pb2_grpc
+
+from covey.server import Server
+from covey_client.request import Request
+from covey_client.response import Chunk, Completion, from_grpc
+from loadtest.bench.processes import Meter, spent
+from loadtest.bench.work import Answer, Ask, Run
+
+UNARY, STREAM = "covey_unary", "covey"
+TIMEOUT = 300.0
+_OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.enable_http_proxy", 0))
+
+
+class OverTriton:
+    """`settings` go into every request beside what the Ask says."""
+
+    def __init__(
+        self, server: Server, name: str, *, stream: bool, settings: Mapping[str, object] | None = None
+    ) -> None:
+        self.name = name
+        self._server = server
+        self._stream = stream
+        self._settings = dict(settings or {})
+        self._meter = Meter(server.pid)
+        self._loop = asyncio.new_event_loop()
+
+    def run(self, asks: Sequence[Ask], concurrency: int, tenant: str = "") -> Run:
+        messages = [self._message(ask, tenant) for ask in asks]
+        before = self._meter.read()
+        seconds, raw = self._loop.run_until_complete(self._ask_all(messages, concurrency))
+        used = spent(before, self._meter.read())
+        return Run(tuple(_answer(*parts) for parts in raw), seconds, used)
+
+    def close(self) -> None:
+        self._loop.close()
+
+    def _message(self, ask: Ask, tenant: str) -> Any:
+        given = {"max_tokens": ask.max_tokens, "temperature": ask.temperature, "seed": ask.seed, "tenant": tenant}
+        model = STREAM if self._stream else UNARY
+        message = Request.build(ask.text, given | self._settings, stream=self._stream, model=model).to_grpc()
+        if not self._stream:
+            message.parameters.clear()  # they are about streams
+        return message
+
+    async def _ask_all(self, messages: Sequence[Any], concurrency: int) -> tuple[float, list[_Raw]]:
+        raw: list[_Raw] = [(0.0, [])] * len(messages)
+        waiting = iter(enumerate(messages))
+        async with grpc.aio.insecure_channel(self._server.grpc_url, options=_OPTIONS) as channel:
+            await channel.channel_ready()
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            ask_one = _streamed if self._stream else _whole
+
+            async def caller() -> None:
+                for index, message in waiting:
+                    started = time.perf_counter()
+                    raw[index] = (started, await ask_one(stub, message))
+
+            started = time.perf_counter()
+            await asyncio.gather(*(caller() for _ in range(concurrency)))
+            return time.perf_counter() - started, raw
+
+
+_Raw = tuple[float, list[tuple[float, Any]]]  # when asked; when each response came, and the response
+
+
+async def _whole(stub: Any, message: Any) -> list[tuple[float, Any]]:
+    response = await stub.ModelInfer(message, timeout=TIMEOUT)
+    return [(time.perf_counter(), response)]
+
+
+async def _streamed(stub: Any, message: Any) -> list[tuple[float, Any]]:
+    call = stub.ModelStreamInfer(iter((message,)), timeout=TIMEOUT)
+    responses: list[tuple[float, Any]] = []
+    while True:
+        response = await call.read()
+        if response is grpc.aio.EOF:
+            return responses
+        if response.error_message:
+            raise RuntimeError(response.error_message)
+        responses.append((time.perf_counter(), response.infer_response))
+
+
+def _answer(started: float, responses: Sequence[tuple[float, Any]]) -> Answer:
+    chunks: list[tuple[float, Chunk]] = []
+    for when, response in responses:
+        chunk = from_grpc(response)
+        if chunk is not None:
+            chunks.append((when, chunk))
+    whole = Completion.join(chunk for _, chunk in chunks)
+    first = next((when for when, chunk in chunks if chunk.tokens), None)
+    return Answer(
+        whole.tokens,
+        chunks[-1][0] - started,
+        None if first is None else first - started,
+        tuple(len(chunk.tokens) for _, chunk in chunks if chunk.tokens),
+        whole.usage.draft_tokens,
+        whole.usage.accepted_draft_tokens,
+    )

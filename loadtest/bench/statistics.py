@@ -1,0 +1,91 @@
+"""Medians, spread, paired ratios, the best static choice without flattery, and loops in greedy text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median, quantiles
+
+CYCLE = 32  # tokens; a request whose output holds the same 32 tokens twice is looping
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A median and how far its sample reaches."""
+
+    median: float
+    low: float  # first quartile
+    high: float  # third quartile
+    count: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread | None:
+        """None of nothing."""
+        if not values:
+            return None
+        if len(values) == 1:
+            return cls(values[0], values[0], values[0], 1)
+        low, _, high = quantiles(values, n=4, method="inclusive")
+        return cls(median(values), low, high, len(values))
+
+
+def ratios(numerators: Sequence[float], denominators: Sequence[float]) -> list[float]:
+    """Repetition by repetition: both were measured minutes apart at most, so drift cancels."""
+    return [above / below for above, below in zip(numerators, denominators) if below > 0]
+
+
+def median_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> float | None:
+    paired = ratios(numerators, denominators)
+    return median(paired) if paired else None
+
+
+def percentile(values: Sequence[float], share: float) -> float | None:
+    """The smallest value that at least `share` of the sample does not exceed."""
+    if not values:
+        return None
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """How much the best of several static choices gains over a baseline. `low` and `high` span the paired ratios of
+    the repetitions it was not picked on."""
+
+    ratio: float
+    low: float
+    high: float
+    picked: tuple[str, ...]  # on odd repetitions, and on even ones
+
+
+def best_over(rates: Mapping[str, Sequence[float]], baseline: Mapping[str, Sequence[float]]) -> Best | None:
+    """Pick the fastest choice, and the fastest baseline, on odd repetitions and compare them on even ones; then
+    swap. The best of several noisy runs flatters itself; on repetitions it was not picked on it cannot. None when
+    there are not two repetitions."""
+    count = min((len(values) for values in [*rates.values(), *baseline.values()]), default=0)
+    if count < 2:
+        return None
+    found: list[float] = []
+    picked = []
+    for odd in (1, 0):
+        chosen = _fastest(rates, range(odd, count, 2))
+        opponent = _fastest(baseline, range(odd, count, 2))
+        picked.append(chosen)
+        judged = range(1 - odd, count, 2)
+        found += ratios([rates[chosen][index] for index in judged], [baseline[opponent][index] for index in judged])
+    return Best(median(found), min(found), max(found), tuple(picked))
+
+
+def _fastest(rates: Mapping[str, Sequence[float]], repetitions: range) -> str:
+    return max(rates, key=lambda name: median([rates[name][index] for index in repetitions]))
+
+
+def loops(tokens: Sequence[int], cycle: int = CYCLE) -> bool:
+    """Whether the same `cycle` tokens occur twice: the text repeats itself, and drafting it proves nothing."""
+    seen: set[tuple[int, ...]] = set()
+    for end in range(cycle, len(tokens) + 1):
+        window = tuple(tokens[end - cycle : end])
+        if window in seen:
+            return True
+        seen.add(window)
+    return False

@@ -1,0 +1,199 @@
+"""What Triton costs: the engine in process, the same engine behind Triton (unary and streaming), and transformers'
+`generate`, on the same weights and requests, at several concurrencies.
+
+Throughput is tokens per second over a closed loop: so many callers, each asking for the next request of a fixed list
+when its last answer is complete. All decode greedily without speculation and run to their own output length.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from covey import profile
+from covey.types import JsonDict
+from loadtest.bench import report, scrape, workload
+from loadtest.bench.hugging_face import HuggingFace, Weights
+from loadtest.bench.in_process import InProcess
+from loadtest.bench.over_triton import OverTriton
+from loadtest.bench.processes import Meter
+from loadtest.bench.session import QUICK, Session
+from loadtest.bench.statistics import Spread, median_ratio, percentile, ratios
+from loadtest.bench.work import Ask, Competitor, Run
+
+IN_PROCESS, UNARY, STREAM, HUGGING_FACE = "in process", "unary", "stream", "hugging face"
+CONCURRENCIES = (1, 8, 32)
+REQUESTS = {1: 8, 8: 40, 32: 128}
+QUICK_REQUESTS = {1: 2, 8: 8, 32: 32}
+SHORTEST, LONGEST = 16, 128  # output tokens
+REPETITIONS, FULL_REPETITIONS = 7, 20
+
+
+@dataclass
+class Measured:
+    """All runs so far, by competitor and concurrency, in the order of repetitions."""
+
+    runs: dict[tuple[str, int], list[Run]] = field(default_factory=lambda: defaultdict(list))
+    rounds: dict[tuple[str, int], list[dict[str, float]]] = field(default_factory=lambda: defaultdict(list))
+
+    def rates(self, name: str, concurrency: int) -> list[float]:
+        return [run.rate for run in self.runs[name, concurrency]]
+
+    def summary(self) -> JsonDict:
+        """The JSON's keys."""
+        by = {str(c): c for c in CONCURRENCIES if any(self.runs[name, c] for name in _names())}
+
+        def over(name: str, other: str) -> JsonDict:
+            return {key: median_ratio(self.rates(name, c), self.rates(other, c)) for key, c in by.items()}
+
+        def each(name: str, other: str) -> JsonDict:
+            return {key: ratios(self.rates(name, c), self.rates(other, c)) for key, c in by.items()}
+
+        return {
+            "triton_over_inprocess": {UNARY: over(UNARY, IN_PROCESS), STREAM: over(STREAM, IN_PROCESS)},
+            "triton_over_hf": over(UNARY, HUGGING_FACE),
+            "stream_over_hf": over(STREAM, HUGGING_FACE),
+            "inprocess_over_hf": over(IN_PROCESS, HUGGING_FACE),
+            "loop_overhead_ms": {key: self._overhead(c) for key, c in by.items()},
+            "chunk_tokens_p99": {key: percentile(self._chunks(c), 0.99) for key, c in by.items()},
+            "tokens_per_second": {
+                name: {key: report.as_json(Spread.of(self.rates(name, c))) for key, c in by.items()}
+                for name in _names()
+            },
+            "round_ms": {name: {key: _mean(self.rounds[name, c]) for key, c in by.items()} for name in (UNARY, STREAM)},
+            "cpu_share": {name: {key: self._cpu(name, c) for key, c in by.items()} for name in (UNARY, STREAM)},
+            "mean_chunk_tokens": {key: _average(self._chunks(c)) for key, c in by.items()},
+            "ratios_by_repetition": {
+                f"{name}/{other}": each(name, other)
+                for name, other in ((UNARY, IN_PROCESS), (STREAM, IN_PROCESS), (UNARY, HUGGING_FACE))
+            },
+        }
+
+    def _overhead(self, concurrency: int) -> float | None:
+        return _average([scrape.loop_overhead_ms(phases) for phases in self.rounds[UNARY, concurrency]])
+
+    def _chunks(self, concurrency: int) -> list[int]:
+        return [size for run in self.runs[STREAM, concurrency] for answer in run.answers for size in answer.chunks]
+
+    def _cpu(self, name: str, concurrency: int) -> JsonDict:
+        """Cores in use by process while the runs lasted."""
+        runs = self.runs[name, concurrency]
+        seconds = sum(run.seconds for run in runs)
+        return {process: sum(run.cpu[process] for run in runs) / seconds for process in (runs[0].cpu if runs else ())}
+
+
+def run(session: Session) -> None:
+    """Measure; results go into the session as they come."""
+    wanted = session.wanted
+    measured = Measured()
+    session.summarise = measured.summary
+    settings = profile.load(wanted.profile)
+    folder = wanted.target_folder(settings)
+    quick = wanted.size == QUICK
+    requests = QUICK_REQUESTS if quick else REQUESTS
+    repetitions = session.repetitions(REPETITIONS, FULL_REPETITIONS)
+    with session.console.status("loading the model in this process"):
+        reference = Weights(folder, "bfloat16")
+        end_id = reference.model.config.vocab_size - 1  # one that greedy text never holds: lengths are the workload's
+        here = InProcess(settings, folder, end_id)
+        if here.target.dtype != "bfloat16":
+            reference = Weights(folder, here.target.dtype)
+    session.notes |= {
+        "target": {"folder": Path(folder).name, "dtype": here.target.dtype, "numerics": here.target.numerics},
+        "requests": {str(c): requests[c] for c in CONCURRENCIES},
+        "output_tokens": [SHORTEST, SHORTEST * 2 if quick else LONGEST],
+    }
+    with session.server(wanted.options()) as server:
+        triton = [
+            OverTriton(server, name, stream=name == STREAM, settings={"speculation": "off", "end_id": end_id})
+            for name in (UNARY, STREAM)
+        ]
+        competitors: list[Competitor] = [here, *triton, HuggingFace(HUGGING_FACE, reference)]
+        session.notes["idle_server_cores"] = Meter(server.pid).idle_share()
+        _warm_up(session, competitors)
+        for repetition in range(repetitions):
+            if repetition and session.out_of_time():
+                break
+            longest = SHORTEST * 2 if quick else LONGEST
+            asks = {
+                c: workload.mixed(requests[c], shortest=SHORTEST, longest=longest, seed=wanted.seed * 1000 + repetition)
+                for c in CONCURRENCIES
+            }
+            _repetition(session, measured, repetition, asks, competitors, server.metrics_url)
+            session.notes["repetitions"] = repetition + 1
+        for one in triton:
+            one.close()
+    here.close()
+
+
+def _warm_up(session: Session, competitors: Sequence[Competitor]) -> None:
+    with session.console.status("warming up"):
+        for competitor in competitors:
+            for concurrency in CONCURRENCIES:
+                asks = workload.mixed(concurrency, shortest=4, longest=8, seed=0)
+                competitor.run(asks, concurrency, tenant="warm-up")
+
+
+def _repetition(
+    session: Session,
+    measured: Measured,
+    repetition: int,
+    asks: dict[int, list[Ask]],
+    competitors: Sequence[Competitor],
+    metrics_url: str,
+) -> None:
+    """Every competitor once at every concurrency, a different one first each time."""
+    turn = repetition % len(competitors)
+    order = [*competitors[turn:], *competitors[:turn]]
+    steps = [(c, competitor) for c in CONCURRENCIES for competitor in order]
+    labels = [f"repetition {repetition + 1}: {competitor.name} at {c}" for c, competitor in steps]
+    for (concurrency, competitor), _ in zip(steps, session.steps(labels)):
+        over_triton = isinstance(competitor, OverTriton)
+        before = scrape.read(metrics_url) if over_triton else {}
+        tenant = f"{repetition} {competitor.name} {concurrency}"
+        done = competitor.run(asks[concurrency], concurrency, tenant=tenant)
+        measured.runs[competitor.name, concurrency].append(done)
+        if over_triton:
+            phases = scrape.round_ms(before, scrape.read(metrics_url))
+            phases["wall"] = 1000 * done.seconds / max(1.0, phases["rounds"])
+            measured.rounds[competitor.name, concurrency].append(phases)
+
+
+def show(result: JsonDict, console: Console) -> None:
+    """The table, and the picture beside the JSON file."""
+    columns = ["", *(f"at {c}" for c in CONCURRENCIES)]
+
+    def row(label: str, values: JsonDict, digits: int = 2) -> list[str]:
+        return [label, *(report.number(values.get(str(c)), digits) for c in CONCURRENCIES)]
+
+    rates = result["tokens_per_second"]
+    rows = [
+        row(f"{name}, tokens/s", {key: value and value["median"] for key, value in rates[name].items()}, 0)
+        for name in _names()
+    ]
+    over = result["triton_over_inprocess"]
+    rows += [
+        row("unary over in process", over[UNARY]),
+        row("stream over in process", over[STREAM]),
+        row("unary over hugging face", result["triton_over_hf"]),
+        row("loop outside exec, ms", result["loop_overhead_ms"]),
+        row("tokens in a chunk, p99", result["chunk_tokens_p99"], 0),
+    ]
+    console.print(report.table("The tax of Triton", columns, rows))
+
+
+def _names() -> tuple[str, ...]:
+    return (IN_PROCESS, UNARY, STREAM, HUGGING_FACE)
+
+
+def _mean(rounds: Sequence[dict[str, float]]) -> JsonDict:
+    keys = rounds[0] if rounds else {}
+    return {key: sum(phases.get(key, 0.0) for phases in rounds) / len(rounds) for key in keys}
+
+
+def _average(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,58 @@
+"""What a bench asks, what comes back, and the interface of whoever is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request, the same for every competitor."""
+
+    text: str
+    max_tokens: int
+    temperature: float = 0.0
+    seed: int = 0
+    domain: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one competitor made of one Ask; times in seconds from the moment it was asked."""
+
+    tokens: tuple[int, ...]
+    seconds: float
+    first: float | None = None
+    chunks: tuple[int, ...] = ()  # tokens of each response that brought any
+    drafted: int = 0
+    accepted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A set of requests, answered. `answers` are in the order of the asks."""
+
+    answers: tuple[Answer, ...]
+    seconds: float  # from the first ask to the last answer
+    cpu: Mapping[str, float] = field(default_factory=dict)  # processor seconds by process, where known
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(answer.tokens) for answer in self.answers)
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second."""
+        return self.tokens / self.seconds
+
+
+class Competitor(Protocol):
+    """Answers a set of requests, so many at a time, in their order."""
+
+    name: str
+
+    def run(self, asks: Sequence[Ask], concurrency: int, tenant: str = "") -> Run:
+        """`tenant` keeps a run from finding an earlier run's prompts in a prefix cache."""
+        ...

@@ -1,0 +1,34 @@
+"""Requests of mixed domains and output lengths, drawn by a seed. Knows no competitor."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from covey import prompts
+from loadtest.bench.work import Ask
+
+
+def mixed(count: int, *, shortest: int, longest: int, seed: int) -> list[Ask]:
+    """`count` requests over all domains, their output lengths spread evenly on a logarithmic scale: the shape of
+    real traffic, in which a batch's longest answer is several times its median."""
+    rng = random.Random(seed)
+    texts = [(domain, text) for domain in prompts.DOMAINS for text in prompts.load(domain)]
+    rng.shuffle(texts)
+    asks = []
+    for index in range(count):
+        domain, text = texts[index % len(texts)]
+        length = round(shortest * (longest / shortest) ** rng.random())
+        asks.append(Ask(text, length, domain=domain, seed=seed * 100_003 + index))
+    return asks
+
+
+def by_repetition(domain: str, repetitions: int, each: int, *, seed: int) -> list[list[str]]:
+    """The domain's prompts dealt to repetitions, none twice while there are enough."""
+    texts = prompts.load(domain)
+    random.Random(f"{seed} {domain}").shuffle(texts)
+    return [_deal(texts, repetition * each, each) for repetition in range(repetitions)]
+
+
+def _deal(texts: Sequence[str], start: int, count: int) -> list[str]:
+    return [texts[(start + index) % len(texts)] for index in range(count)]
