@@ -176,6 +176,7 @@ class Streamer:
         )
         with self._wake:
             self._answers[key] = answer
+            self._wake.notify()  # from now on its client must be watched
 
     def abandon(self, key: int) -> None:
         """The engine did not take the request after all. Any thread."""

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from covey import profile
+from covey.errors import SettingError
+
+SHIPPED = sorted(profile.profiles_folder().glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_profiles_load(path: Path) -> None:
+    loaded = profile.load(path.stem)
+    assert loaded.name == path.stem
+    assert loaded.description
+    assert "covey" in loaded.models
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[target]\nblocksize = 4", "unknown key 'target.blocksize'; allowed here: folder"),
+        ("surprise = 1", "unknown key 'surprise'"),
+        ("[target]\nblock_size = 0", "target.block_size: got 0, allowed: 1 to 256"),
+        ("[target]\nblock_size = true", "target.block_size: got True, allowed: int"),
+        ('[target]\ndtype = "int4"', "target.dtype: got 'int4', allowed: auto, bfloat16"),
+        ("[target]\nthreads = 1.5", "target.threads: got 1.5, allowed: int"),
+        ("target = 3", "target must be a table"),
+        ("models = [1]", "models: got"),
+        ('[speculation]\npolicy = "fixed:0"', "speculation.policy: got 'fixed:0'"),
+        ('[speculation]\ndrafters = ["nobody"]', "nobody must be among models too"),
+        ("[target\n", "not valid TOML"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, text: str, complaint: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(SettingError) as caught:
+        profile.load(str(path))
+    assert complaint in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_an_unknown_name_lists_the_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SettingError, match=r"known profiles: .*demo-cpu"):
+        profile.load("nothing-like-it")
+    monkeypatch.setenv(profile.FOLDER_VARIABLE, "/some/model")
+    assert profile.from_environment().target.folder == "/some/model"
+
+
+def test_whole_numbers_do_for_real_ones(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("[speculation]\ndraft_deadline_ms = 250")
+    assert profile.load(str(path)).speculation.draft_deadline_ms == 250.0

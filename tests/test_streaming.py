@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from covey.clock import RealClock
+from covey.errors import CoveyError, PortError
+from covey.streaming import Cancelled, Chunk, Served, Streamer
+from covey.types import Finish, Progress
+
+ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    """One token per byte."""
+    made = Tokenizer(models.BPE(vocab={letter: index for index, letter in enumerate(ALPHABET)}, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    return made
+
+
+class Listener:
+    """An outlet that keeps what it gets."""
+
+    streams = True
+
+    def __init__(self, *, needs_state: bool = False, broken: bool = False) -> None:
+        self.needs_state = needs_state
+        self.broken = broken
+        self.chunks: list[Chunk] = []
+        self.error: Exception | None = None
+        self.left = False
+        self.done = threading.Event()
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def send(self, chunk: Chunk) -> None:
+        self.gate.wait(5)
+        if self.broken:
+            raise PortError("nobody listens")
+        assert not self.done.is_set(), "a chunk after the last"
+        self.chunks.append(chunk)
+        if chunk.finish is not None:
+            self.done.set()
+
+    def fail(self, error: Exception) -> None:
+        self.error = error
+        self.done.set()
+
+    def gone(self) -> bool:
+        return self.left
+
+
+class Cancels:
+    """The engine as the streamer sees it."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, Finish]] = []
+        self.called = threading.Event()
+
+    def cancel(self, key: int, finish: Finish = Finish.CANCELLED) -> None:
+        self.calls.append((key, finish))
+        self.called.set()
+
+
+class Bench:
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.served: list[Served] = []
+        self.engine = Cancels()
+        self.streamer = Streamer(tokenizer, RealClock(), served=self.served.append)
+        self.streamer.start(self.engine)
+
+    def ids(self, text: str) -> np.ndarray:  # type: ignore[type-arg]
+        return np.asarray(self.tokenizer.encode(text).ids, np.int32)
+
+    def begin(self, key: int, listener: Listener, *, stream: bool = True, stop: tuple[str, ...] = ()) -> None:
+        self.streamer.begin(
+            key, listener, prompt=self.ids("Hi "), seed=9, stream=stream, logprobs=True, stop_words=stop, prefix=""
+        )
+
+    def say(self, key: int, text: str, finish: Finish | None = None, error: Exception | None = None) -> None:
+        ids = self.ids(text)
+        self.streamer.publish([Progress(key, ids, np.zeros(len(ids), np.float32), finish, error, 8, 6)])
+
+
+@pytest.fixture
+def bench(tokenizer: Tokenizer):  # type: ignore[no-untyped-def]
+    made = Bench(tokenizer)
+    yield made
+    made.streamer.stop()
+
+
+def test_a_stream_and_a_single_answer_carry_the_same(bench: Bench) -> None:
+    one, two = Listener(), Listener()
+    bench.begin(1, one)
+    bench.begin(2, two, stream=False)
+    for key in (1, 2):
+        bench.say(key, "naïve ")
+        bench.say(key, "début", Finish.LENGTH)
+    assert one.done.wait(5)
+    assert two.done.wait(5)
+    assert "".join(chunk.text for chunk in one.chunks) == "naïve début"
+    assert [chunk.text for chunk in two.chunks] == ["naïve début"]
+    last = two.chunks[0]
+    assert (last.num_input, last.num_output, last.drafted, last.accepted, last.seed) == (3, 13, 8, 6, 9)
+    assert len(last.logprobs) == 13
+    assert bench.streamer.open == 0
+
+
+def test_what_piles_up_is_sent_as_one(bench: Bench) -> None:
+    slow = Listener()
+    slow.gate.clear()
+    bench.begin(1, slow)
+    bench.say(1, "a")
+    time.sleep(0.05)
+    for letter in "bcdefg":
+        bench.say(1, letter)
+    bench.say(1, "h", Finish.EOS)
+    slow.gate.set()
+    assert slow.done.wait(5)
+    assert [chunk.text for chunk in slow.chunks] == ["a", "bcdefgh"]
+
+
+def test_a_stop_word_ends_the_answer_at_once_and_tells_the_engine(bench: Bench) -> None:
+    listener = Listener()
+    bench.begin(1, listener, stop=("STOP",))
+    bench.say(1, "one ST")
+    bench.say(1, "OP two")
+    bench.say(1, " three")
+    assert listener.done.wait(5)
+    assert "".join(chunk.text for chunk in listener.chunks) == "one "
+    assert listener.chunks[-1].finish is Finish.STOP
+    assert listener.chunks[-1].num_output == len("one STOP")
+    assert bench.engine.calls == [(1, Finish.STOP)]
+
+
+def test_a_client_that_left_is_noticed_and_one_that_broke_too(bench: Bench) -> None:
+    left, broken = Listener(), Listener(broken=True)
+    bench.begin(1, left)
+    left.left = True
+    assert bench.engine.called.wait(5)
+    assert bench.engine.calls[0] == (1, Finish.CANCELLED)
+    bench.say(1, "", Finish.CANCELLED)
+    assert left.done.wait(5)
+    assert isinstance(left.error, Cancelled)
+    bench.engine.calls.clear()
+    bench.engine.called.clear()
+    bench.begin(2, broken)
+    bench.say(2, "x")
+    assert bench.engine.called.wait(5)
+    assert bench.engine.calls[0][0] == 2
+
+
+def test_errors_reach_the_client_and_everyone_when_the_engine_dies(bench: Bench) -> None:
+    one, two = Listener(), Listener()
+    bench.begin(1, one)
+    bench.begin(2, two, stream=False)
+    bench.say(1, "", Finish.ERROR, CoveyError("no room"))
+    assert one.done.wait(5)
+    assert str(one.error) == "no room"
+    bench.streamer.fail_all(PortError("dead"))
+    assert two.done.wait(5)
+    assert str(two.error) == "dead"
+    assert {served.finish for served in bench.served} == {Finish.ERROR}
+
+
+def test_state_for_a_detokeniser_elsewhere(bench: Bench) -> None:
+    listener = Listener(needs_state=True)
+    bench.begin(1, listener)
+    bench.say(1, "ab")
+    time.sleep(0.05)
+    bench.say(1, "c", Finish.EOS)
+    assert listener.done.wait(5)
+    states = [chunk.state for chunk in listener.chunks]
+    assert all(state is not None for state in states)
+    assert [len(state.before) for state in states if state] == [0, 2][: len(states)]
+    assert states[-1] is not None
+    assert states[-1].final
+
+
+def test_times_are_measured(bench: Bench) -> None:
+    listener = Listener()
+    bench.begin(1, listener)
+    bench.say(1, "a")
+    time.sleep(0.03)
+    bench.say(1, "b", Finish.EOS)
+    assert listener.done.wait(5)
+    time.sleep(0.05)
+    served = bench.served[0]
+    assert served.first_token is not None
+    assert served.per_token is not None
+    assert 0 <= served.first_token <= served.total
+    assert served.per_token >= 0.02
