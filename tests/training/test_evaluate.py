@@ -72,7 +72,7 @@ def test_compare_gives_the_target_itself_full_acceptance(
     assert found.accepted_length["math"]["draft_general"] == pytest.approx(4.0, abs=1e-4)
     assert found.acceptance["math"]["draft_math"] < 1.0
     assert report.specialist_gain(found) == pytest.approx(found.accepted_length["math"]["draft_math"] / 4, abs=1e-4)
-    found.step_ratio = evaluate.step_ratio(tiny_target, {"draft_math": tiny_drafter}, context=4, steps=3)
+    found.step_ratio = evaluate.step_ratio(tiny_target, {"draft_math": tiny_drafter}, context=4, rounds=1)
     report.print_report(found, Console(quiet=True))
     report.draw_heat_map(found, tmp_path / "map.png")
     assert (tmp_path / "map.png").stat().st_size > 0

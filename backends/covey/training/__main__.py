@@ -18,6 +18,7 @@ import torch
 from rich.console import Console
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM
+from transformers.utils.logging import disable_progress_bar
 
 from covey import prompts
 from covey.training import architecture, corpora, distil, evaluate, report, target, teacher, tokenizer
@@ -63,6 +64,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def main(arguments: list[str]) -> None:
     options = parse(arguments)
+    disable_progress_bar()  # transformers draws one for every file; the module's own bars are enough
     if options.device == "auto":
         options.device = "cuda" if torch.cuda.is_available() else "cpu"
     {

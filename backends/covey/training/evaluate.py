@@ -21,6 +21,7 @@ __all__ = ["DEPTH", "Report", "acceptances", "accepted_lengths", "compare", "ste
 
 DEPTH = 4
 ROWS = 8
+STEPS_OF_TURN = 6
 
 Table = dict[str, dict[str, float]]
 
@@ -105,11 +106,12 @@ def sample_acceptances(
 
 @torch.no_grad()
 def step_ratio(
-    target: LlamaForCausalLM, drafters: Mapping[str, LlamaForCausalLM], *, context: int = 64, steps: int = 40
+    target: LlamaForCausalLM, drafters: Mapping[str, LlamaForCausalLM], *, context: int = 64, rounds: int = 8
 ) -> dict[str, float]:
     """A drafter's one-token step over the target's, at batch 1 with a cache, on the CPU and in the weights' own bf16.
 
-    The models take turns step by step, so that whatever else the machine does slows all of them alike.
+    The models take turns, so that whatever else the machine does slows all of them alike; the first step of a turn
+    finds another model's weights in the processor's caches, and does not count.
     """
     models = {"": target, **drafters}
     copies = {name: LlamaForCausalLM(model.config).to(torch.bfloat16).eval() for name, model in models.items()}
@@ -117,10 +119,12 @@ def step_ratio(
     caches = {name: model(input_ids=prompt, use_cache=True).past_key_values for name, model in copies.items()}
     seconds: dict[str, list[float]] = {name: [] for name in copies}
     token = prompt[:, :1]
-    for _ in range(steps):
+    for _ in range(rounds):
         for name, model in copies.items():
-            begun = time.perf_counter()
-            model(input_ids=token, past_key_values=caches[name], use_cache=True)
-            seconds[name].append(time.perf_counter() - begun)
+            for step in range(STEPS_OF_TURN):
+                begun = time.perf_counter()
+                model(input_ids=token, past_key_values=caches[name], use_cache=True)
+                if step > 0:
+                    seconds[name].append(time.perf_counter() - begun)
     median = {name: statistics.median(times) for name, times in seconds.items()}
     return {name: median[name] / median[""] for name in drafters}

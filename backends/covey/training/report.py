@@ -31,7 +31,7 @@ def print_report(report: Report, console: Console) -> None:
         ("Acceptance, 1 - TV", report.acceptance),
         (f"Accepted length at depth {DEPTH}", report.accepted_length),
     ):
-        shown = Table("domain", *drafters, title=title)
+        shown = Table("domain", *(name.removeprefix("draft_") for name in drafters), title=title)
         for domain, row in table.items():
             best = max(row.values())
             shown.add_row(domain, *(f"[bold]{v:.3f}[/]" if v == best else f"{v:.3f}" for v in row.values()))
