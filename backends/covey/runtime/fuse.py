@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from covey.runtime.attention import Plan, Shape, attend
-from covey.runtime.numerics import Matrix
+from covey.runtime.product import Norm, Product
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +30,14 @@ class AttentionSetting:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    before: torch.Tensor  # norm weights
-    after: torch.Tensor
-    qkv: torch.Tensor
-    qkv_bias: torch.Tensor | None
-    query_norm: torch.Tensor | None
-    key_norm: torch.Tensor | None
-    out: torch.Tensor
-    out_bias: torch.Tensor | None
-    gate_up: torch.Tensor
-    down: torch.Tensor
+    before: Norm
+    after: Norm
+    qkv: Product
+    query_norm: Norm | None
+    key_norm: Norm | None
+    out: Product
+    gate_up: Product
+    down: Product
     setting: AttentionSetting
     pool: torch.Tensor
 
@@ -53,9 +51,9 @@ class FusedDecoder:
         core = module.model
         self._shape = shape
         self._embedding: torch.Tensor = core.embed_tokens.weight
-        self._norm: torch.Tensor = core.norm.weight
-        self._eps = float(core.norm.variance_epsilon)
-        self._width = (self._embedding.shape[1],)
+        self._norm = _norm(core.norm)
+        head = module.get_output_embeddings()
+        self.head = Product(head.weight, head.bias)
         self._act: Callable[[torch.Tensor], torch.Tensor] = core.layers[0].mlp.act_fn
         if isinstance(self._act, torch.nn.SiLU) or type(self._act).__name__ == "SiLUActivation":
             self._act = F.silu
@@ -70,20 +68,15 @@ class FusedDecoder:
         self._cos = cos[0]
         self._sin = torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1)  # of x and x rolled by half a head
 
-    def matrices(self) -> list[Matrix]:
-        """The linear maps of the first layer, as they are applied."""
+    def products(self) -> list[Product]:
+        """The linear maps of the first layer and the head."""
         layer = self._layers[0]
-        return [
-            Matrix(layer.qkv, layer.qkv_bias),
-            Matrix(layer.out, layer.out_bias),
-            Matrix(layer.gate_up, None),
-            Matrix(layer.down, None),
-        ]
+        return [layer.qkv, layer.out, layer.gate_up, layer.down, self.head]
 
     def forward(self, tokens: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor, plan: Plan) -> torch.Tensor:
         shape = self._shape
         heads, both, dim = shape.heads, shape.heads + shape.kv_heads, shape.head_dim
-        width, eps, act = self._width, self._eps, self._act
+        act = self._act
         size = tokens.shape[0]
         x = F.embedding(tokens, self._embedding)
         cos = x.new_ones(size, both + shape.kv_heads, dim)  # values turn by nothing
@@ -91,49 +84,47 @@ class FusedDecoder:
         cos[:, :both] = self._cos.index_select(0, positions)[:, None]
         sin[:, :both] = self._sin.index_select(0, positions)[:, None]
         for layer in self._layers:
-            h = F.rms_norm(x, width, layer.before, eps)
-            qkv = F.linear(h, layer.qkv, layer.qkv_bias).view(size, -1, dim)
+            h = layer.before(x)
+            qkv = layer.qkv(h).view(size, -1, dim)
             if layer.query_norm is not None and layer.key_norm is not None:
-                query = F.rms_norm(qkv[:, :heads], (dim,), layer.query_norm, eps)
-                key = F.rms_norm(qkv[:, heads:both], (dim,), layer.key_norm, eps)
+                query = layer.query_norm(qkv[:, :heads])
+                key = layer.key_norm(qkv[:, heads:both])
                 qkv = torch.cat((query, key, qkv[:, both:]), 1)
             qkv = torch.addcmul(qkv * cos, qkv.roll(dim // 2, -1), sin)
             layer.pool.index_copy_(1, slots, qkv[:, heads:].transpose(0, 1))
             setting = layer.setting
             h = attend(plan, qkv[:, :heads], layer.pool, setting.scale, setting.window, setting.softcap)
-            x = x + F.linear(h, layer.out, layer.out_bias)
-            h = F.rms_norm(x, width, layer.after, eps)
-            gate, up = F.linear(h, layer.gate_up).chunk(2, -1)
-            x = x + F.linear(act(gate) * up, layer.down)
-        return F.rms_norm(x, width, self._norm, eps)
+            x = x + layer.out(h)
+            h = layer.after(x)
+            gate, up = layer.gate_up(h).chunk(2, -1)
+            x = x + layer.down(act(gate) * up)
+        return self._norm(x)
 
 
 def _take(layer: Any, setting: AttentionSetting, pool: torch.Tensor) -> _Layer:
-    """The layer's weights, joined; the modules are made views of the joined ones, so that memory is held once."""
     attention, mlp = layer.self_attn, layer.mlp
-    qkv = (attention.q_proj, attention.k_proj, attention.v_proj)
-    biases = [linear.bias for linear in qkv if linear.bias is not None]
-    if any(linear.bias is not None for linear in (mlp.gate_proj, mlp.up_proj, mlp.down_proj)):
-        raise AttributeError("feed-forward biases")
     query_norm, key_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
     return _Layer(
-        before=layer.input_layernorm.weight,
-        after=layer.post_attention_layernorm.weight,
-        qkv=_join(qkv),
-        qkv_bias=torch.cat(biases) if biases else None,
-        query_norm=None if query_norm is None else query_norm.weight,
-        key_norm=None if key_norm is None else key_norm.weight,
-        out=attention.o_proj.weight,
-        out_bias=attention.o_proj.bias,
-        gate_up=_join((mlp.gate_proj, mlp.up_proj)),
-        down=mlp.down_proj.weight,
+        before=_norm(layer.input_layernorm),
+        after=_norm(layer.post_attention_layernorm),
+        qkv=_join(attention.q_proj, attention.k_proj, attention.v_proj),
+        query_norm=None if query_norm is None else _norm(query_norm),
+        key_norm=None if key_norm is None else _norm(key_norm),
+        out=_join(attention.o_proj),
+        gate_up=_join(mlp.gate_proj, mlp.up_proj),
+        down=_join(mlp.down_proj),
         setting=setting,
         pool=pool,
     )
 
 
-def _join(linears: tuple[Any, ...]) -> torch.Tensor:
-    joined = torch.cat([linear.weight for linear in linears])
-    for linear, part in zip(linears, joined.split([linear.weight.shape[0] for linear in linears])):
-        linear.weight = torch.nn.Parameter(part, requires_grad=False)
-    return joined
+def _norm(module: Any) -> Norm:
+    return Norm(module.weight, float(module.variance_epsilon))
+
+
+def _join(*linears: Any) -> Product:
+    """One product for several linear maps of the same input."""
+    biases = [linear.bias for linear in linears if linear.bias is not None]
+    if biases and len(biases) != len(linears):
+        raise AttributeError("some biases only")
+    return Product(torch.cat([linear.weight for linear in linears]), torch.cat(biases) if biases else None)

@@ -195,7 +195,8 @@ class PagedModel:
         return hidden
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self._module.get_output_embeddings()(hidden)
+        head = self._fused.head if self._fused is not None else self._module.get_output_embeddings()
+        logits: torch.Tensor = head(hidden)
         cap = getattr(self._module.config, "final_logit_softcapping", None)
         if cap is not None:
             logits = torch.tanh(logits / cap) * cap
@@ -230,6 +231,7 @@ class PagedModel:
             fused = FusedDecoder(self._module, self._shape, settings, self._pools, self.max_positions)
             if _close(fused.forward(tokens, positions, slots, plan), hidden, self._dtype):
                 self._fused = fused
+                self._module.model.layers = torch.nn.ModuleList()  # their weights live on in the products
         except (AttributeError, RuntimeError) as error:
             _LOG.info("%s: running the modules of transformers (%s)", folder, error)
 
@@ -237,7 +239,7 @@ class PagedModel:
     def _make_invariant(self) -> bool:
         """Find products' shapes under which no token's result depends on its company."""
         room = Room(self.vocab_size, self.max_positions, self.blocks, self.block_size, self.max_pass_tokens)
-        for tiling in tilings(self._matrices(), self._shape, self.max_pass_tokens):
+        for tiling in tilings(self._matrices(), self._shape, self.max_pass_tokens, self._dtype, self._device):
             if attention_agrees(self._shape, tiling, self.max_positions, self._dtype, self._device):
                 self._tiling = tiling
                 if passes_agree(self.forward, room):
@@ -247,16 +249,15 @@ class PagedModel:
 
     def _matrices(self) -> list[Matrix]:
         """One of each shape of the linear maps that passes go through."""
-        found = self._fused.matrices() if self._fused is not None else []
-        if not found:
+        if self._fused is not None:
+            found = [Matrix(product, product.width, product.count) for product in self._fused.products()]
+        else:
             found = [
-                Matrix(module.weight, module.bias)
+                Matrix(module, module.in_features, module.weight.numel())
                 for module in self._module.modules()
                 if isinstance(module, torch.nn.Linear)
             ]
-        head = self._module.get_output_embeddings()
-        found.append(Matrix(head.weight, getattr(head, "bias", None)))
-        return list({(matrix.weight.shape, matrix.bias is None): matrix for matrix in found}.values())
+        return list({(matrix.width, matrix.count): matrix for matrix in found}.values())
 
     def _trial(self, count: int) -> Pass:
         """One chain of `count` tokens of all over the vocabulary."""

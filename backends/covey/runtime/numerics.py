@@ -27,48 +27,50 @@ _SECONDS = 1.0  # what the sweep over row counts may take; at least the first co
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """One linear map of a model: its weight [out, in] stands for all of its shape."""
+    """One linear map of a model, to stand for all of its shape."""
 
-    weight: torch.Tensor
-    bias: torch.Tensor | None
+    apply: Callable[[torch.Tensor], torch.Tensor]
+    width: int
+    count: int  # of weights
 
 
-def tilings(matrices: Sequence[Matrix], shape: Shape, limit: int) -> Iterator[Tiling]:
+def tilings(
+    matrices: Sequence[Matrix], shape: Shape, limit: int, dtype: torch.dtype, device: torch.device
+) -> Iterator[Tiling]:
     """What may make passes invariant, the cheapest first."""
     keys = 32
     while shape.heads * shape.head_dim * keys <= _SMALL_PRODUCT and keys < 1024:
         keys *= 2
-    for place, granule in enumerate(linear_granules(matrices, limit)):
+    for place, granule in enumerate(linear_granules(matrices, limit, dtype, device)):
         if place == 0:
             yield Tiling(granule, keys)
         yield Tiling(granule, max(keys, 128), True)
 
 
-def linear_granules(matrices: Sequence[Matrix], limit: int) -> Iterator[int]:
+def linear_granules(matrices: Sequence[Matrix], limit: int, dtype: torch.dtype, device: torch.device) -> Iterator[int]:
     """Granules under which every matrix gives a row the same bits for all row counts up to `limit`."""
-    least = min(matrix.weight.numel() for matrix in matrices)
+    least = min(matrix.count for matrix in matrices)
     for granule in GRANULES:
         if granule * least <= _SMALL_PRODUCT:
             continue
         most = -(-limit // granule) * granule
         counts = sorted({-(-count // granule) * granule for count in (*_ROW_COUNTS, limit) if count <= most})
         until = time.monotonic() + _SECONDS
-        if all(_invariant(matrix, counts, until) for matrix in matrices):
+        if all(_invariant(matrix, counts, dtype, device, until) for matrix in matrices):
             yield granule
 
 
-def _invariant(matrix: Matrix, counts: Sequence[int], until: float) -> bool:
-    weight = matrix.weight
+def _invariant(matrix: Matrix, counts: Sequence[int], dtype: torch.dtype, device: torch.device, until: float) -> bool:
     most = counts[-1]
     generator = torch.Generator().manual_seed(1)
-    rows = torch.randn(most, weight.shape[1], generator=generator).to(weight.device, weight.dtype)
-    expected = torch.nn.functional.linear(rows, weight, matrix.bias)
+    rows = torch.randn(most, matrix.width, generator=generator).to(device, dtype)
+    expected = matrix.apply(rows)
     for place, count in enumerate(counts):
         if place > 4 and time.monotonic() > until:
             break
         places = 64 if count <= 4 else 8 if count <= 33 else 1  # roundings differ in few rows: few rows, many trials
         for start in range(0, most - count + 1, max(1, most // places)):
-            found = torch.nn.functional.linear(rows[start : start + count].clone(), weight, matrix.bias)
+            found = matrix.apply(rows[start : start + count].clone())
             if not torch.equal(found, expected[start : start + count]):
                 return False
     return True

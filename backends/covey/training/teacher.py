@@ -77,8 +77,8 @@ def cut_summarisation(document: str, order: random.Random) -> str:
 
 def cut_chat(document: str, order: random.Random) -> str:
     turns = document.split("\nAssistant:")
-    kept = "\nAssistant:".join(turns[: order.randint(1, min(3, max(1, len(turns) - 1)))])
-    return f"{kept[-400:] if len(kept) > 400 else kept}\nAssistant:"
+    kept = turns[: order.randint(1, min(3, max(1, len(turns) - 1)))]
+    return "\nAssistant:".join(kept) + "\nAssistant:"
 
 
 PROMPT_CUTS: dict[str, Callable[[str, random.Random], str]] = {
