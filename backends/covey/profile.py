@@ -89,6 +89,24 @@ class SpeculationSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class DrafterSettings:
+    dtype: str = setting("auto", "weights and KV", choices=("auto", "bfloat16", "float16", "float32", "float64"))
+    device: str = setting("cpu", "where neural drafters run", choices=("auto", "cpu", "cuda"))
+    block_size: int = setting(16, "tokens in a KV block of a drafter", low=1, high=256)
+    kv_memory_mb: int = setting(32, "KV memory of each neural drafter", low=1, high=1 << 20)
+    kv_blocks: int = setting(0, "KV blocks of each; 0: as many as kv_memory_mb holds", low=0, high=1 << 26)
+    catch_up_tokens: int = setting(1024, "tokens a call reads to catch up before it skips rows", low=1, high=1 << 20)
+    sink_tokens: int = setting(8, "first tokens that a drafter reads even across a long gap", low=1, high=1 << 16)
+    window_tokens: int = setting(0, "last tokens that it reads of a long gap; 0: all", low=0, high=1 << 20)
+    ngram_max: int = setting(4, "longest run of last tokens that the n-gram drafter looks up", low=1, high=32)
+    ngram_min: int = setting(1, "shortest", low=1, high=32)
+    suffix_max: int = setting(24, "longest context that the suffix drafter looks up", low=1, high=256)
+    suffix_store_tokens: int = setting(
+        65536, "tokens of finished requests that the suffix drafter keeps for each tenant", low=0, high=1 << 26
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """A deployment. Sections are the TOML file's tables."""
 
@@ -100,6 +118,7 @@ class Profile:
     target: TargetSettings = dataclasses.field(default_factory=TargetSettings)
     scheduler: SchedulerSettings = dataclasses.field(default_factory=SchedulerSettings)
     speculation: SpeculationSettings = dataclasses.field(default_factory=SpeculationSettings)
+    drafter: DrafterSettings = dataclasses.field(default_factory=DrafterSettings)
     limits: LimitSettings = dataclasses.field(default_factory=LimitSettings)
 
 

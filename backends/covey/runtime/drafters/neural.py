@@ -1,0 +1,322 @@
+"""A small language model as a drafter: caches per tag, catch-up, chains and trees.
+
+One call of `NeuralDrafter.draft`:
+
+    update    frees, opens and deltas; what the last call proposed and the target took keeps its keys
+    catch up  one packed pass after the other over whatever is far behind, within the call's budget
+    propose   the last pending tokens and all steps of all rows together (`stepper.py`)
+
+Knows no Triton; `backends/drafter/model.py` puts it behind messages. Penalties, minimum length and bad words are not
+applied: a proposal need not be right, only likely.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from covey.profile import DrafterSettings, TargetSettings
+from covey.runtime.drafters.proposing import Proposed, propose_trees
+from covey.runtime.drafters.sessions import Session, Sessions
+from covey.runtime.drafters.stepper import Call, Stepper, make_stepper
+from covey.runtime.lanes import Lanes, Pass
+from covey.runtime.model import PagedModel
+from covey.runtime.noise import Index
+from covey.runtime.settings import SettingsTable
+from covey.runtime.target import blocks_in
+from covey.types import NO_INTS, DrafterInfo, DraftReply, DraftWork, Ints, Open, RowStatus, Rule, Sampling, Trees
+
+log = logging.getLogger("covey.drafter")
+
+PASS_TOKENS = 512  # of one catch-up pass
+TOGETHER = 48  # pending tokens of a call that the first step takes along, padding included
+
+
+class NeuralDrafter:
+    """Implements `covey.ports.Drafter`. Owns the model, the pool and every tag's tokens."""
+
+    def __init__(self, model: PagedModel, stepper: Stepper, settings: DrafterSettings, *, name: str) -> None:
+        self._model = model
+        self._stepper = stepper
+        self._limits = settings
+        self._sessions = Sessions(model.blocks, model.block_size)
+        self._table = SettingsTable()
+        self._answered: tuple[int, DraftReply] | None = None
+        self._info = DrafterInfo(
+            model=name,
+            vocab_size=model.vocab_size,
+            max_positions=model.max_positions,
+            epoch=secrets.randbelow(1 << 31) + 1,
+            resident_bytes=self._stepper.resident_bytes + model.blocks * model.bytes_per_block,
+        )
+
+    @classmethod
+    def load(cls, folder: str | Path, settings: DrafterSettings, *, name: str) -> NeuralDrafter:
+        """The drafter in `folder`."""
+        alike = TargetSettings(dtype=settings.dtype, device=settings.device, block_size=settings.block_size)
+        blocks = settings.kv_blocks or blocks_in(settings.kv_memory_mb << 20, folder, alike)
+        model = PagedModel(
+            folder,
+            dtype=settings.dtype,
+            device=settings.device,
+            blocks=blocks,
+            block_size=settings.block_size,
+            numerics="fast",
+            max_pass_tokens=PASS_TOKENS,
+        )
+        return cls(model, make_stepper(model, Path(folder)), settings, name=name)
+
+    def info(self) -> DrafterInfo:
+        return self._info
+
+    def warm_up(self) -> None:
+        """Make the first calls as fast as later ones: a chain and a tree on a tag of its own."""
+        tag, prompt = -1, np.zeros(min(24, self._model.max_positions // 2), np.int32)
+        for sampling in (Sampling(), Sampling(temperature=1.0)):
+            for width in (1, 2):
+                opening = Open(tag, prompt, len(prompt), sampling)
+                self.draft(
+                    DraftWork(
+                        tags=np.asarray([tag], np.int32),
+                        keep=np.asarray([len(prompt)], np.int32),
+                        offsets=np.zeros(2, np.int32),
+                        tokens=NO_INTS,
+                        depth=np.asarray([3], np.int32),
+                        width=np.asarray([width], np.int32),
+                        rounds=np.zeros(1, np.int32),
+                        opens=(opening,),
+                    )
+                )
+        self._close(tag)
+        self._answered = None
+
+    def check(self) -> None:
+        """Raise AssertionError unless every block is where it should be."""
+        self._sessions.check()
+
+    @torch.inference_mode()
+    def draft(self, work: DraftWork) -> DraftReply:
+        epoch = self._info.epoch
+        if self._answered is not None and work.epoch == epoch and work.sequence == self._answered[0]:
+            return self._answered[1]
+        started = time.perf_counter()
+        status, rows = self._update(work)
+        ready = self._catch_up(work, status, rows)
+        caught_up = time.perf_counter()
+        trees = self._propose(work, ready)
+        seen = [0 if session is None else session.known for session in rows]
+        reply = DraftReply(
+            status=status,
+            seen=np.asarray(seen, np.int32),
+            trees=trees,
+            epoch=epoch,
+            catch_up_seconds=caught_up - started,
+            draft_seconds=time.perf_counter() - caught_up,
+        )
+        self._answered = (work.sequence, reply)
+        return reply
+
+    def _update(self, work: DraftWork) -> tuple[Ints, list[Session | None]]:
+        """Bring every tag's tokens up to date; rows of which too little is known are STALE."""
+        for tag in work.frees:
+            self._close(tag)
+        opened = set()
+        for opening in work.opens:
+            self._close(opening.tag)
+            slot = self._table.add(opening.sampling, opening.num_prompt)
+            self._sessions.open(opening, slot, opening.sampling.rule is Rule.REJECTION)
+            opened.add(opening.tag)
+        foreign = work.epoch not in (0, self._info.epoch)
+        status = np.zeros(len(work.tags), np.int32)
+        rows: list[Session | None] = []
+        sources, destinations = [], []
+        bounds, keeps = work.offsets.tolist(), work.keep.tolist()
+        for row, tag in enumerate(work.tags.tolist()):
+            session = self._sessions.get(tag)
+            if session is None or keeps[row] > session.known or (foreign and tag not in opened):
+                status[row] = RowStatus.STALE
+                rows.append(None)
+                continue
+            self._sessions.touch(tag)
+            session.keep(keeps[row])
+            source, destination = session.append(work.tokens[bounds[row] : bounds[row + 1]])
+            if len(source):
+                sources.append(source)
+                destinations.append(destination)
+            rows.append(session)
+        if sources:
+            self._model.copy_slots(np.concatenate(sources), np.concatenate(destinations))
+        return status, rows
+
+    def _close(self, tag: int) -> None:
+        session = self._sessions.close(tag)
+        if session is not None:
+            self._table.remove(session.sequence.settings)
+
+    def _catch_up(self, work: DraftWork, status: Ints, rows: list[Session | None]) -> list[tuple[int, Session]]:
+        """Compute keys until no row has more pending tokens than the first step takes along. Returns the rows that
+        can propose; those beyond the budget, and without room, are SKIPPED."""
+        spared = frozenset(work.tags.tolist())
+        budget = self._limits.catch_up_tokens
+        depths, widths = work.depth.tolist(), work.width.tolist()
+        few = self._together([session for session in rows if session is not None])
+        ready, pieces = [], []
+        for row, session in enumerate(rows):
+            if session is None:
+                continue
+            self._shorten(session)
+            depth, pending = depths[row], session.pending
+            leave = 0 if not depth else pending if pending <= few else 1
+            count = min(pending - leave, budget)
+            budget -= count
+            behind = count < pending - leave
+            nodes = 0 if behind else depth * widths[row]
+            if session.known + depth > self._model.max_positions or not self._make_room(session, nodes, spared):
+                status[row] = RowStatus.SKIPPED
+                continue
+            if count > 0:
+                pieces.append((session, count))
+            if behind:
+                status[row] = RowStatus.SKIPPED
+            elif depth:
+                ready.append((row, session))
+        self._read(pieces)
+        return ready
+
+    def _together(self, sessions: list[Session]) -> int:
+        """How many pending tokens per row the first step takes along."""
+        if not sessions:
+            return 1
+        return min(max(2, TOGETHER // len(sessions)), *(session.contiguous for session in sessions), TOGETHER)
+
+    def _shorten(self, session: Session) -> None:
+        """Where a gap is long, read only its end."""
+        sinks, recent = self._limits.sink_tokens, self._limits.window_tokens
+        if recent and session.pending > sinks + recent and session.sequence.cached >= sinks:
+            session.skip(sinks, recent)
+
+    def _make_room(self, session: Session, nodes: int, spared: frozenset[int]) -> bool:
+        """Own slots for all its tokens and `nodes` proposals, evicting what was drafted longest ago."""
+        while not self._sessions.reserve(session, session.width + nodes):
+            tag = self._sessions.oldest(spared)
+            if tag is None:
+                return False
+            self._close(tag)
+            self._sessions.evictions += 1
+        return True
+
+    def _read(self, pieces: list[tuple[Session, int]]) -> None:
+        """Passes over the model that compute the next `count` pending tokens' keys of each session."""
+        while pieces:
+            room, now, later = self._model.max_pass_tokens, [], []
+            for session, count in pieces:
+                take = min(count, room)
+                room -= take
+                if take:
+                    now.append((session, take))
+                if count > take:
+                    later.append((session, count - take))
+            self._model.forward(_packed(now))
+            for session, take in now:
+                session.sequence.cached += take
+            pieces = later
+
+    def _propose(self, work: DraftWork, ready: list[tuple[int, Session]]) -> Trees:
+        """All rows' trees. Rows of one width go through the model together, the deepest first."""
+        found: dict[int, Proposed] = {}
+        ready.sort(key=lambda item: -int(work.depth[item[0]]))
+        widths = {row: 1 if session.rejection else int(work.width[row]) for row, session in ready}
+        for width in sorted(set(widths.values())):
+            group = [(row, session) for row, session in ready if widths[row] == width]
+            rows = np.asarray([row for row, _ in group], np.int64)
+            found.update(zip(rows.tolist(), self._group(work, rows, [session for _, session in group], width)))
+        return _joined(len(work.tags), found)
+
+    def _group(self, work: DraftWork, rows: Index, sessions: list[Session], width: int) -> list[Proposed]:
+        depths = work.depth[rows].astype(np.int64)
+        pending = max(session.pending for session in sessions)
+        nodes = int(depths[0] - 1) * width
+        context = np.asarray([session.width - pending for session in sessions], np.int32)
+        known = np.asarray([session.known for session in sessions], np.int64)
+        tables = np.zeros((len(rows), max(len(session.sequence.table) for session in sessions)), np.int32)
+        slots = np.full((len(rows), pending + nodes), self._model.blocks * self._model.block_size, np.int32)
+        tokens = np.empty((len(rows), pending), np.int64)
+        for index, session in enumerate(sessions):
+            sequence = session.sequence
+            tables[index, : len(sequence.table)] = sequence.table
+            session.written = (int(depths[index]) - 1) * width
+            own = sequence.slots[context[index] : session.width + session.written]
+            slots[index, : len(own)] = own
+            tokens[index] = sequence.tokens[sequence.known - pending :]
+            sequence.cached = session.width
+        levels = np.concatenate([np.arange(-pending, 0), np.repeat(np.arange(nodes // width), width)])
+        self._stepper.begin(Call(tables, context, known[:, None] + levels, slots), len(rows) * width)
+        settings = np.asarray([session.sequence.settings for session in sessions], np.int64)
+        proposed = propose_trees(
+            self._stepper,
+            self._table,
+            tokens,
+            settings=settings,
+            positions=known,
+            depths=depths,
+            width=width,
+            rejection=np.asarray([session.rejection for session in sessions]),
+            rounds=work.rounds[rows].astype(np.int64),
+            q_rows=work.q_rows,
+            vocab=self._model.vocab_size,
+        )
+        self._stepper.finish()
+        for session, tree in zip(sessions, proposed):
+            session.tokens, session.parents = tree.tokens, tree.parents
+        return proposed
+
+
+def _packed(pieces: list[tuple[Session, int]]) -> Pass:
+    """The pass that computes the next pending tokens of each session; no logits."""
+    tokens, positions, slots, lengths = [], [], [], []
+    tables = np.zeros((len(pieces), max(len(session.sequence.table) for session, _ in pieces)), np.int32)
+    for index, (session, count) in enumerate(pieces):
+        sequence = session.sequence
+        start = sequence.cached + session.skipped
+        tokens.append(sequence.buffer[start : start + count])
+        positions.append(np.arange(start, start + count, dtype=np.int32))
+        slots.append(sequence.slots[sequence.cached : sequence.cached + count])
+        lengths.append(sequence.cached + count)
+        tables[index, : len(sequence.table)] = sequence.table
+    offsets = np.concatenate([[0], np.cumsum([count for _, count in pieces])]).astype(np.int32)
+    lanes = Lanes(offsets, np.asarray(lengths, np.int32), tables)
+    return Pass(np.concatenate(tokens), np.concatenate(positions), np.concatenate(slots), lanes, NO_INTS)
+
+
+def _joined(rows: int, found: dict[int, Proposed]) -> Trees:
+    """One tree per row, empty for rows that proposed nothing."""
+    if not found:
+        return Trees.empty(rows)
+    sizes = np.zeros(rows, np.int32)
+    trees = [_pruned(found[row]) for row in sorted(found)]
+    sizes[sorted(found)] = [len(tree.tokens) for tree in trees]
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    tokens, parents, scores = (
+        np.concatenate(part) for part in zip(*((tree.tokens, tree.parents, tree.scores) for tree in trees))
+    )
+    ids = [tree.q_ids for tree in trees if tree.q_ids is not None]
+    probs = [tree.q_probs for tree in trees if tree.q_probs is not None]
+    if len(ids) < len(trees):
+        return Trees(offsets, tokens, parents, scores)
+    return Trees(offsets, tokens, parents, scores, np.concatenate(ids), np.concatenate(probs))
+
+
+def _pruned(tree: Proposed) -> Proposed:
+    """Without the places that no token took."""
+    kept = tree.tokens >= 0
+    if kept.all():
+        return tree
+    place = np.append(np.cumsum(kept) - 1, -1).astype(np.int32)  # a parent of -1 stays -1
+    q_ids = None if tree.q_ids is None else tree.q_ids[kept]
+    q_probs = None if tree.q_probs is None else tree.q_probs[kept]
+    return Proposed(tree.tokens[kept], place[tree.parents[kept]], tree.scores[kept], q_ids, q_probs)

@@ -1,0 +1,147 @@
+"""A neural drafter's state of each tag: its tokens, and which of their keys are where.
+
+Keys lie in *columns*, one pool slot each. Without a gap, column c is position c. Where a long gap was not read, the
+positions after it are `skipped` columns further left; the gap is behind column `sinks`.
+
+    positions   |<- sinks ->|<- skipped: never read ->|<- recent ->|<- pending: no keys yet ->|
+    columns     |<- sinks ->|<- recent ->|<- pending ->|<- proposals of the last call ->|
+                |<------ columns ------->|
+
+Knows no tensors: what to copy is given back to the caller.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from covey.kv.pool import BlockPool
+from covey.runtime.sequences import Sequence, Sequences
+from covey.types import NO_INTS, Ints, Open
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One tag. `sequence.cached` counts its columns."""
+
+    sequence: Sequence
+    rejection: bool
+    skipped: int = 0
+    sinks: int = 0
+    tokens: Ints = field(default_factory=lambda: NO_INTS)  # of the last call's proposals
+    parents: Ints = field(default_factory=lambda: NO_INTS)
+    written: int = 0  # how many of those have keys, behind the last token's
+
+    @property
+    def known(self) -> int:
+        return self.sequence.known
+
+    @property
+    def width(self) -> int:
+        """Columns when nothing is pending."""
+        return self.sequence.known - self.skipped
+
+    @property
+    def pending(self) -> int:
+        """Tokens without keys; the last token counts always, for its logits are needed."""
+        return max(1, self.width - self.sequence.cached)
+
+    @property
+    def contiguous(self) -> int:
+        """How many of the last tokens follow one another without the gap."""
+        return self.width - (self.sinks if self.skipped else 0)
+
+    def keep(self, count: int) -> None:
+        """Forget all tokens but the first `count`."""
+        sequence = self.sequence
+        if count == sequence.known:
+            return
+        self.written = 0
+        sequence.known = count
+        if self.skipped and count <= self.sinks + self.skipped:
+            sequence.cached, self.skipped = min(sequence.cached, self.sinks, count), 0
+        sequence.cached = min(sequence.cached, count - self.skipped)
+
+    def append(self, tokens: Ints) -> tuple[Ints, Ints]:
+        """Take new tokens. As far as the last call proposed them their keys are known: the slots to copy from and to
+        are returned."""
+        sequence = self.sequence
+        path = self._proposed(tokens)
+        moved = np.flatnonzero(path != np.arange(len(path)))
+        base = sequence.cached
+        sequence.cached += len(path)
+        self.written = 0
+        sequence.append(tokens)
+        return sequence.slots[base + path[moved]], sequence.slots[base + moved]
+
+    def skip(self, sinks: int, recent: int) -> None:
+        """Leave out what is neither among the first `sinks` tokens nor among the last `recent`, all without keys."""
+        sequence = self.sequence
+        sequence.cached = self.sinks = min(sequence.cached, sinks)
+        self.skipped = sequence.known - recent - self.sinks
+
+    def _proposed(self, tokens: Ints) -> Ints:
+        """The nodes of the last call that `tokens` runs along, as far as they have keys."""
+        path: list[int] = []
+        if self.written and self.sequence.cached == self.width:
+            at = -1
+            for token in tokens.tolist():
+                found = np.flatnonzero((self.parents[: self.written] == at) & (self.tokens[: self.written] == token))
+                if not len(found):
+                    break
+                at = int(found[0])
+                path.append(at)
+        return np.asarray(path, np.int64)
+
+
+class Sessions:
+    """Owns the open tags, the least recently drafted first, and their blocks."""
+
+    def __init__(self, blocks: int, block_size: int) -> None:
+        self._sequences = Sequences(BlockPool(blocks), block_size, reuse=False)
+        self._open: OrderedDict[int, Session] = OrderedDict()
+        self.evictions = 0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def get(self, tag: int) -> Session | None:
+        return self._open.get(tag)
+
+    def open(self, opening: Open, settings: int, rejection: bool) -> Session:
+        session = Session(self._sequences.open(opening, settings), rejection)
+        self._open[opening.tag] = session
+        return session
+
+    def close(self, tag: int) -> Session | None:
+        self._sequences.close(tag)
+        return self._open.pop(tag, None)
+
+    def touch(self, tag: int) -> None:
+        """Now the most recently drafted."""
+        self._open.move_to_end(tag)
+
+    def reserve(self, session: Session, columns: int) -> bool:
+        """Own slots for so many columns; False, and nothing changed, when the pool has no room."""
+        return self._sequences.reserve(session.sequence, columns)
+
+    def oldest(self, spared: frozenset[int]) -> int | None:
+        """The tag to evict, if there is one that is not `spared`. Does not mutate."""
+        for tag, session in self._open.items():
+            if tag not in spared and session.sequence.blocks:
+                return tag
+        return None
+
+    def tags(self) -> Iterable[int]:
+        return tuple(self._open)
+
+    def check(self) -> None:
+        """Raise AssertionError unless every block is where it should be."""
+        self._sequences.check()
+        assert set(self._open) == set(self._sequences.tags()), "tags and tables differ"
+        for session in self._open.values():
+            assert session.sequence.cached <= session.width, "keys beyond the known tokens"
+            assert session.skipped >= 0, "a gap of negative length"

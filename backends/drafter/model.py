@@ -1,0 +1,30 @@
+"""Triton's adapter for drafters: messages in, messages out. The work is in `covey.runtime.drafters`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from covey import profile
+from covey.runtime.drafters import load_drafter
+from covey.tritonio import bls, codec
+
+
+class TritonPythonModel:
+    def initialize(self, args: dict[str, str]) -> None:
+        torch.set_num_threads(1)
+        parameters = json.loads(args["model_config"])["parameters"]
+        kind, named = (parameters.get(key, {}).get("string_value", "") for key in ("kind", "folder"))
+        entry = Path(args["model_repository"]) / args["model_version"]
+        self._drafter = load_drafter(kind, named or entry, profile.from_environment(), name=args["model_name"])
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        return bls.serve(requests, self._answer)
+
+    def _answer(self, message: Any) -> Any:
+        if codec.kind_of(message) == codec.INFO_REQUEST.kind:
+            return codec.encode_info(self._drafter.info())
+        return codec.encode_draft_reply(self._drafter.draft(codec.decode_draft_work(message)))
