@@ -1,0 +1,49 @@
+"""Every command block of the READMEs that is marked for it runs as it stands, only against the test's own ports.
+
+`<!-- test: server -->` before a block: run it against a running server. A block without a mark must be of a kind that
+is run elsewhere: the two commands of the start are what the test run itself comes from.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from covey.server import Server
+
+pytestmark = pytest.mark.e2e
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCK = re.compile(r"(?:<!-- test: (?P<mark>[\w ]+) -->\n)?```(?P<kind>bash|python)\n(?P<body>.*?)```", re.DOTALL)
+EXEMPT = ("make serve", "docker", "podman")
+
+
+def blocks() -> list[tuple[str, str, str, str]]:
+    found = []
+    for path in [ROOT / "README.md", *sorted(ROOT.glob("*/README.md"))]:
+        for index, match in enumerate(BLOCK.finditer(path.read_text(encoding="utf-8"))):
+            name = f"{path.relative_to(ROOT)}-{index}"
+            found.append((name, match["mark"] or "", match["kind"], match["body"]))
+    return found
+
+
+@pytest.mark.parametrize(("name", "mark", "kind", "body"), blocks(), ids=[block[0] for block in blocks()])
+def test_block_runs(server: Server, name: str, mark: str, kind: str, body: str) -> None:
+    if mark != "server":
+        assert body.lstrip().startswith(EXEMPT) or mark.startswith("not run"), f"{name}: neither run nor exempt"
+        return
+    for port, now in ((8000, server.http_url), (8001, server.grpc_url), (8002, server.metrics_url.split("/")[2])):
+        body = body.replace(f"localhost:{port}", now)
+    body = body.replace(".venv/bin/covey", f"{Path(sys.executable).parent}/covey")
+    metrics = server.metrics_url.split("/")[2]
+    body = body.replace("covey status", f"covey status --url {server.http_url} --metrics-url {metrics}")
+    words = ["bash", "-euo", "pipefail", "-c", body] if kind == "bash" else [sys.executable, "-c", body]
+    environment = {**os.environ, "COVEY_URL": server.grpc_url}
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, f"{name}: {done.stdout[-500:]}\n{done.stderr[-1500:]}"
+    assert '"error"' not in done.stdout, done.stdout
