@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from tiny_models import FAMILIES, Reader, build, generate, prompts
 
 from covey.runtime.model import PagedModel
 
 FUSED = {"llama", "qwen2", "qwen3", "mistral"}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -125,6 +125,12 @@ def test_shards_are_read_as_one_file_is(tmp_path: Path) -> None:
     assert found[0].equal(found[1])
 
 
+def test_long_rotary_factors_end_the_context_where_they_set_in(tmp_path: Path) -> None:
+    factors = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
+    build(tmp_path, "phi3", rope_parameters=factors, original_max_position_embeddings=64)
+    assert load(tmp_path).max_positions == 64
+
+
 def test_properties(tmp_path: Path) -> None:
     model = load(build(tmp_path, "mistral", torch.bfloat16))
     assert (model.vocab_size, model.max_positions) == (97, 256)

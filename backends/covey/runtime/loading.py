@@ -161,6 +161,19 @@ def find_end_ids(folder: Path, config: Any) -> tuple[int, ...]:
     return tuple(int(i) for i in found) if isinstance(found, (list, tuple)) else (int(found),)
 
 
+def find_max_positions(config: Any) -> int:
+    """Positions that keys may have. Where rotary factors change beyond a length, keys already kept would be wrong:
+    such a model is served up to that length."""
+    most = int(getattr(config, "max_position_embeddings", None) or 2048)
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") == "longrope":
+        original = rope.get("original_max_position_embeddings") or getattr(
+            config, "original_max_position_embeddings", most
+        )
+        most = min(most, int(original))
+    return most
+
+
 def choose_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")

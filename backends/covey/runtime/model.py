@@ -113,7 +113,7 @@ class PagedModel:
         self._shape = _shape(config)
         self.end_ids = loading.find_end_ids(folder, config)
         self.vocab_size = int(config.vocab_size)
-        self.max_positions = int(getattr(config, "max_position_embeddings", 0) or 2048)
+        self.max_positions = loading.find_max_positions(config)
         self.blocks, self.block_size = blocks, block_size
         self.max_pass_tokens = max_pass_tokens
         self.numerics = "fast"
