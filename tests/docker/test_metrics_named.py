@@ -1,0 +1,131 @@
+"""Dashboard and rules name only what the server exports, and promtool accepts the rules where it is installed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+import covey
+
+DOCKER = Path(covey.__file__).parents[2] / "docker"
+DASHBOARD = DOCKER / "grafana" / "dashboards" / "covey.json"
+RULES = DOCKER / "prometheus" / "rules.yml"
+TRITON = {  # of those that release 24.10 exports for any model, and with a GPU
+    "nv_inference_count",
+    "nv_inference_request_duration_us",
+    "nv_inference_request_failure",
+    "nv_cpu_utilization",
+    "nv_cpu_memory_used_bytes",
+    "nv_cpu_memory_total_bytes",
+    "nv_gpu_utilization",
+    "nv_gpu_memory_used_bytes",
+    "nv_gpu_memory_total_bytes",
+}
+LABELS = {"model", "le", "outcome", "phase", "state", "drafter", "instance", "reason", "job"}
+
+
+@pytest.fixture
+def metrics(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", ModuleType("triton_python_backend_utils"))
+    from covey.tritonio import metrics
+
+    return metrics
+
+
+def dashboard() -> Any:
+    return json.loads(DASHBOARD.read_text(encoding="utf-8"))
+
+
+def queries() -> list[str]:
+    return [target["expr"] for panel in dashboard()["panels"] for target in panel.get("targets", ())]
+
+
+def rules() -> list[Any]:
+    return [rule for group in yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"] for rule in group["rules"]]
+
+
+def exported(metrics: ModuleType) -> set[str]:
+    parts = {f"{name}_{part}" for name in metrics.HISTOGRAMS for part in ("bucket", "sum", "count")}
+    return {*metrics.COUNTERS, *metrics.GAUGES} | parts | TRITON
+
+
+def named(expression: str) -> set[str]:
+    """The metrics in an expression; recording rules have a colon and are not among them."""
+    bare = re.sub(r'"[^"]*"', '""', expression)
+    return set(re.findall(r"(?<![:\w])(?:covey|nv)_\w+(?![:\w])", bare))
+
+
+def labels(expression: str) -> set[str]:
+    matchers = re.findall(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"", expression)
+    grouped = re.findall(r"(?:by|on|group_left)\s*\(([^)]*)\)", expression)
+    return {*matchers, *(name.strip() for names in grouped for name in names.split(",") if name.strip())}
+
+
+def test_there_are_queries() -> None:
+    assert len(queries()) > 20
+    assert len(rules()) > 5
+    assert named('sum(rate(covey_x_total{a="covey_no"}[1m])) / covey:ratio') == {"covey_x_total"}
+
+
+def test_dashboard_and_rules_name_only_exported_metrics(metrics: ModuleType) -> None:
+    for expression in (*queries(), *(rule["expr"] for rule in rules())):
+        assert named(expression) <= exported(metrics), expression
+        assert labels(expression) <= LABELS, expression
+
+
+def test_rules_use_recording_rules_that_exist() -> None:
+    recorded = {rule["record"] for rule in rules() if "record" in rule}
+    for rule in rules():
+        assert set(re.findall(r"covey:[\w:]+", rule["expr"])) <= recorded
+
+
+def test_every_metric_of_the_server_is_on_the_dashboard(metrics: ModuleType) -> None:
+    shown = {re.sub(r"_bucket$", "", name) for expression in queries() for name in named(expression)}
+    assert {*metrics.COUNTERS, *metrics.GAUGES, *metrics.HISTOGRAMS} <= shown
+
+
+def test_panels_have_titles_units_and_explanations() -> None:
+    panels = [panel for panel in dashboard()["panels"] if panel["type"] != "row"]
+    assert len({panel["id"] for panel in dashboard()["panels"]}) == len(dashboard()["panels"])
+    for panel in panels:
+        assert panel["title"]
+        assert panel["description"]
+        assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+        assert panel["datasource"]["uid"] == "prometheus"
+
+
+def test_panels_do_not_overlap() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in dashboard()["panels"]:
+        at = panel["gridPos"]
+        cells = {(at["x"] + x, at["y"] + y) for x in range(at["w"]) for y in range(at["h"])}
+        assert max(x for x, _ in cells) < 24, panel["title"]
+        assert not cells & taken, panel["title"]
+        taken |= cells
+
+
+def test_alerts_say_what_is_wrong_and_what_to_do() -> None:
+    for rule in rules():
+        if "alert" in rule:
+            assert set(rule["annotations"]) == {"summary", "description"}
+            assert rule["labels"]["severity"] in ("critical", "warning")
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_promtool_accepts_rules_and_configuration() -> None:
+    for words in (
+        ["check", "rules", "rules.yml"],
+        ["check", "config", "prometheus.yml"],
+        ["test", "rules", "rules_test.yml"],
+    ):
+        ran = subprocess.run(["promtool", *words], cwd=RULES.parent, capture_output=True, text=True, timeout=60)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
