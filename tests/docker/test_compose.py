@@ -93,7 +93,9 @@ def test_profiles_that_compose_names_exist() -> None:
 
 def test_the_entrypoint_refuses_to_start_without_a_secret() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "COVEY_ADMIN_SECRET"}
-    ran = subprocess.run([DOCKER / "entrypoint"], env=environment, capture_output=True, text=True, timeout=20)
+    ran = subprocess.run(
+        [DOCKER / "entrypoint"], env=environment, check=False, capture_output=True, text=True, timeout=20
+    )
     assert ran.returncode == 2
     assert ran.stderr.startswith("covey: set COVEY_ADMIN_SECRET")
 
@@ -104,7 +106,7 @@ def test_smoke_says_when_it_is_skipped(tmp_path: Path) -> None:
         assert found
         (tmp_path / name).symlink_to(found)
     ran = subprocess.run(
-        [DOCKER / "smoke"], env={"PATH": str(tmp_path)}, capture_output=True, text=True, timeout=20
+        [DOCKER / "smoke"], env={"PATH": str(tmp_path)}, check=False, capture_output=True, text=True, timeout=20
     )
     assert ran.returncode == 77
     assert ran.stdout == "docker/smoke skipped: neither a docker engine nor podman is here\n"
@@ -114,7 +116,7 @@ def test_smoke_says_when_it_is_skipped(tmp_path: Path) -> None:
 @pytest.mark.e2e
 @pytest.mark.timeout(1500)
 def test_smoke() -> None:
-    ran = subprocess.run([DOCKER / "smoke"], capture_output=True, text=True, timeout=1400)
+    ran = subprocess.run([DOCKER / "smoke"], check=False, capture_output=True, text=True, timeout=1400)
     if ran.returncode == 77:
         pytest.skip(ran.stdout.strip().splitlines()[-1])
     assert ran.returncode == 0, ran.stdout + ran.stderr
