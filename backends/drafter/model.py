@@ -19,7 +19,9 @@ class TritonPythonModel:
         parameters = json.loads(args["model_config"])["parameters"]
         kind, named = (parameters.get(key, {}).get("string_value", "") for key in ("kind", "folder"))
         entry = Path(args["model_repository"]) / args["model_version"]
-        self._drafter = load_drafter(kind, named or entry, profile.from_environment(), name=args["model_name"])
+        chosen = profile.from_environment()
+        target = chosen.target.folder or entry.parents[1] / "target" / entry.name
+        self._drafter = load_drafter(kind, named or entry, target, chosen, name=args["model_name"])
 
     def execute(self, requests: list[Any]) -> list[Any]:
         return bls.serve(requests, self._answer)

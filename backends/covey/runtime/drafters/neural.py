@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from covey.profile import DrafterSettings, TargetSettings
-from covey.runtime.drafters.proposing import Proposed, propose_trees
+from covey.runtime.drafters.proposing import Lattice, Rows, joined, propose_trees
 from covey.runtime.drafters.sessions import Session, Sessions
 from covey.runtime.drafters.stepper import Call, Stepper, make_stepper
 from covey.runtime.lanes import Lanes, Pass
@@ -40,7 +40,10 @@ TOGETHER = 48  # pending tokens of a call that the first step takes along, paddi
 class NeuralDrafter:
     """Implements `covey.ports.Drafter`. Owns the model, the pool and every tag's tokens."""
 
-    def __init__(self, model: PagedModel, stepper: Stepper, settings: DrafterSettings, *, name: str) -> None:
+    def __init__(
+        self, model: PagedModel, stepper: Stepper, settings: DrafterSettings, *, name: str, weights: int = 0
+    ) -> None:
+        """`weights`: bytes of the model's own."""
         self._model = model
         self._stepper = stepper
         self._limits = settings
@@ -52,7 +55,7 @@ class NeuralDrafter:
             vocab_size=model.vocab_size,
             max_positions=model.max_positions,
             epoch=secrets.randbelow(1 << 31) + 1,
-            resident_bytes=self._stepper.resident_bytes + model.blocks * model.bytes_per_block,
+            resident_bytes=weights + stepper.resident_bytes + model.blocks * model.bytes_per_block,
         )
 
     @classmethod
@@ -69,7 +72,8 @@ class NeuralDrafter:
             numerics="fast",
             max_pass_tokens=PASS_TOKENS,
         )
-        return cls(model, make_stepper(model, Path(folder)), settings, name=name)
+        weights = sum(path.stat().st_size for path in Path(folder).glob("*.safetensors"))
+        return cls(model, make_stepper(model, Path(folder)), settings, name=name, weights=weights)
 
     def info(self) -> DrafterInfo:
         return self._info
@@ -228,52 +232,55 @@ class NeuralDrafter:
 
     def _propose(self, work: DraftWork, ready: list[tuple[int, Session]]) -> Trees:
         """All rows' trees. Rows of one width go through the model together, the deepest first."""
-        found: dict[int, Proposed] = {}
-        ready.sort(key=lambda item: -int(work.depth[item[0]]))
-        widths = {row: 1 if session.rejection else int(work.width[row]) for row, session in ready}
-        for width in sorted(set(widths.values())):
-            group = [(row, session) for row, session in ready if widths[row] == width]
+        depths, widths = work.depth.tolist(), work.width.tolist()
+        by_width: dict[int, list[tuple[int, Session]]] = {}
+        for row, session in ready:
+            by_width.setdefault(1 if session.rejection else widths[row], []).append((row, session))
+        groups = []
+        for width, group in by_width.items():
+            group.sort(key=lambda item: -depths[item[0]])
             rows = np.asarray([row for row, _ in group], np.int64)
-            found.update(zip(rows.tolist(), self._group(work, rows, [session for _, session in group], width)))
-        return _joined(len(work.tags), found)
+            groups.append((rows, self._group(work, rows, [session for _, session in group], width)))
+        return joined(len(work.tags), groups)
 
-    def _group(self, work: DraftWork, rows: Index, sessions: list[Session], width: int) -> list[Proposed]:
+    def _group(self, work: DraftWork, rows: Index, sessions: list[Session], width: int) -> Lattice:
         depths = work.depth[rows].astype(np.int64)
         pending = max(session.pending for session in sessions)
-        nodes = int(depths[0] - 1) * width
+        levels = int(depths[0]) - 1  # the last level's keys are not needed
         context = np.asarray([session.width - pending for session in sessions], np.int32)
         known = np.asarray([session.known for session in sessions], np.int64)
         tables = np.zeros((len(rows), max(len(session.sequence.table) for session in sessions)), np.int32)
-        slots = np.full((len(rows), pending + nodes), self._model.blocks * self._model.block_size, np.int32)
+        slots = np.full((len(rows), pending + levels * width), self._model.blocks * self._model.block_size, np.int64)
         tokens = np.empty((len(rows), pending), np.int64)
-        for index, session in enumerate(sessions):
+        for index, (session, depth) in enumerate(zip(sessions, depths.tolist())):
             sequence = session.sequence
             tables[index, : len(sequence.table)] = sequence.table
-            session.written = (int(depths[index]) - 1) * width
-            own = sequence.slots[context[index] : session.width + session.written]
+            session.written = (depth - 1) * width
+            own = sequence.slots[session.width - pending : session.width + session.written]
             slots[index, : len(own)] = own
             tokens[index] = sequence.tokens[sequence.known - pending :]
             sequence.cached = session.width
-        levels = np.concatenate([np.arange(-pending, 0), np.repeat(np.arange(nodes // width), width)])
-        self._stepper.begin(Call(tables, context, known[:, None] + levels, slots), len(rows) * width)
-        settings = np.asarray([session.sequence.settings for session in sessions], np.int64)
-        proposed = propose_trees(
+        ahead = np.concatenate([np.arange(-pending, 0), np.arange(levels * width) // width])
+        self._stepper.begin(Call(tables, context, known[:, None] + ahead, slots), len(rows) * width)
+        lattice = propose_trees(
             self._stepper,
             self._table,
-            tokens,
-            settings=settings,
-            positions=known,
-            depths=depths,
-            width=width,
-            rejection=np.asarray([session.rejection for session in sessions]),
-            rounds=work.rounds[rows].astype(np.int64),
-            q_rows=work.q_rows,
-            vocab=self._model.vocab_size,
+            Rows(
+                pending=tokens,
+                slots=np.asarray([session.sequence.settings for session in sessions], np.int64),
+                positions=known,
+                depths=depths,
+                width=width,
+                rejection=np.flatnonzero([session.rejection for session in sessions]),
+                rounds=work.rounds[rows].astype(np.int64),
+                q_rows=work.q_rows,
+            ),
+            self._model.vocab_size,
         )
         self._stepper.finish()
-        for session, tree in zip(sessions, proposed):
-            session.tokens, session.parents = tree.tokens, tree.parents
-        return proposed
+        for session, own_tokens, own_parents in zip(sessions, lattice.tokens, lattice.parents):
+            session.tokens, session.parents = own_tokens, own_parents
+        return lattice
 
 
 def _packed(pieces: list[tuple[Session, int]]) -> Pass:
@@ -291,32 +298,3 @@ def _packed(pieces: list[tuple[Session, int]]) -> Pass:
     offsets = np.concatenate([[0], np.cumsum([count for _, count in pieces])]).astype(np.int32)
     lanes = Lanes(offsets, np.asarray(lengths, np.int32), tables)
     return Pass(np.concatenate(tokens), np.concatenate(positions), np.concatenate(slots), lanes, NO_INTS)
-
-
-def _joined(rows: int, found: dict[int, Proposed]) -> Trees:
-    """One tree per row, empty for rows that proposed nothing."""
-    if not found:
-        return Trees.empty(rows)
-    sizes = np.zeros(rows, np.int32)
-    trees = [_pruned(found[row]) for row in sorted(found)]
-    sizes[sorted(found)] = [len(tree.tokens) for tree in trees]
-    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
-    tokens, parents, scores = (
-        np.concatenate(part) for part in zip(*((tree.tokens, tree.parents, tree.scores) for tree in trees))
-    )
-    ids = [tree.q_ids for tree in trees if tree.q_ids is not None]
-    probs = [tree.q_probs for tree in trees if tree.q_probs is not None]
-    if len(ids) < len(trees):
-        return Trees(offsets, tokens, parents, scores)
-    return Trees(offsets, tokens, parents, scores, np.concatenate(ids), np.concatenate(probs))
-
-
-def _pruned(tree: Proposed) -> Proposed:
-    """Without the places that no token took."""
-    kept = tree.tokens >= 0
-    if kept.all():
-        return tree
-    place = np.append(np.cumsum(kept) - 1, -1).astype(np.int32)  # a parent of -1 stays -1
-    q_ids = None if tree.q_ids is None else tree.q_ids[kept]
-    q_probs = None if tree.q_probs is None else tree.q_probs[kept]
-    return Proposed(tree.tokens[kept], place[tree.parents[kept]], tree.scores[kept], q_ids, q_probs)

@@ -1,7 +1,7 @@
 """Chains and beams: the loops over a call's steps.
 
 Nodes are laid out level by level, `width` to a level, so that node n of a row is the n-th column after its pending
-ones. A place that no token could take has token -1 and score -inf, as have all below it.
+ones. A place that no token took has token -1: one below a row's depth, or one that the row's settings left empty.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from covey.runtime.drafters.choosing import Choosing
@@ -17,123 +16,161 @@ from covey.runtime.drafters.stepper import Stepper
 from covey.runtime.noise import Index
 from covey.runtime.proposals import SPARSE, propose_rejection, sparse_q
 from covey.runtime.settings import SettingsTable
-from covey.types import Floats, Ints
+from covey.types import Floats, Ints, Trees
 
+TINY = 1e-30  # in a logarithm
 DESCENT = 1e-6  # a child scores at least so much less than its parent, so that an order by score is an order by depth
 
 
 @dataclass(frozen=True, slots=True)
-class Proposed:
-    """One row's nodes, level by level; see `covey.types.Trees`."""
+class Lattice:
+    """The nodes of all rows as [rows, steps * width], level by level; see `covey.types.Trees`. q rows are by node."""
 
     tokens: Ints
     parents: Ints
     scores: Floats
-    q_ids: Ints | None = None
-    q_probs: Floats | None = None
+    q_ids: Ints | None
+    q_probs: Floats | None
+
+    @classmethod
+    def empty(cls, rows: int, nodes: int, shipped: bool) -> Lattice:
+        return cls(
+            np.full((rows, nodes), -1, np.int32),
+            np.broadcast_to(np.arange(-1, nodes - 1, dtype=np.int32), (rows, nodes)).copy(),
+            np.full((rows, nodes), -np.inf, np.float32),
+            np.zeros((rows, nodes, SPARSE), np.int32) if shipped else None,
+            np.zeros((rows, nodes, SPARSE), np.float32) if shipped else None,
+        )
 
 
-def propose_trees(
-    stepper: Stepper,
-    table: SettingsTable,
-    pending: Index,
-    *,
-    settings: Index,
-    positions: Index,
-    depths: Index,
-    width: int,
-    rejection: npt.NDArray[np.bool_],
-    rounds: Index,
-    q_rows: bool,
-    vocab: int,
-) -> list[Proposed]:
-    """A tree for every row, the deepest rows first. `pending` [rows, n] are each row's last tokens, `positions` the
-    position of the first proposal. `rounds` and `rejection` are of the rejection rule, which has width 1."""
-    rows, steps = len(depths), int(depths[0])
-    choosing = Choosing(table, settings, positions, steps, vocab)
-    logits = stepper.catch_up(torch.from_numpy(pending.reshape(-1)), rows)
-    if width > 1:
-        return _beams(stepper, choosing, logits, pending.shape[1], depths, width, q_rows)
-    tokens = np.zeros((rows, steps), np.int64)
-    scores = np.zeros((rows, steps), np.float32)
-    shipped = q_rows or bool(rejection.any())
-    q_ids = np.zeros((rows, steps, SPARSE), np.int32) if shipped else None
-    q_probs = np.zeros((rows, steps, SPARSE), np.float32) if shipped else None
-    refused = np.flatnonzero(rejection)
-    active = (depths[:, None] > np.arange(steps)).sum(axis=0).tolist()
-    for step, count in enumerate(active):
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What rows of one width need, the deepest first. `pending` [rows, n] are each row's last tokens, `positions` the
+    positions of the first proposals, `slots` those of the settings table. `rounds` and `rejection` (rows, ascending)
+    are of the rejection rule, which has width 1."""
+
+    pending: Index
+    slots: Index
+    positions: Index
+    depths: Index
+    width: int
+    rejection: Index
+    rounds: Index
+    q_rows: bool
+
+    @property
+    def active(self) -> list[int]:
+        """How many rows go as deep as each step."""
+        found: list[int] = (self.depths[:, None] > np.arange(self.depths[0])).sum(axis=0).tolist()
+        return found
+
+
+def propose_trees(stepper: Stepper, table: SettingsTable, rows: Rows, vocab: int) -> Lattice:
+    """A tree for every row; the stepper's call must have begun."""
+    choosing = Choosing(table, rows.slots, rows.positions, int(rows.depths[0]), vocab)
+    logits = stepper.catch_up(torch.from_numpy(rows.pending.reshape(-1)), len(rows.depths))
+    return (
+        _chains(stepper, table, choosing, logits, rows) if rows.width == 1 else _beams(stepper, choosing, logits, rows)
+    )
+
+
+def _chains(stepper: Stepper, table: SettingsTable, choosing: Choosing, logits: torch.Tensor, rows: Rows) -> Lattice:
+    """The best child of each row's last node, as deep as the row goes."""
+    shipped = rows.q_rows or len(rows.rejection) > 0
+    lattice = Lattice.empty(len(rows.depths), int(rows.depths[0]), shipped)
+    chosen, total = np.zeros(0, np.int64), np.zeros(len(rows.depths), np.float32)
+    for step, count in enumerate(rows.active):
         if step:
-            logits = stepper.step(torch.from_numpy(tokens[:count, step - 1].copy()), count)
+            logits = stepper.step(torch.from_numpy(chosen[:count]), count)
         chosen, score = choosing.best(logits, step)
-        if q_ids is not None and q_probs is not None:
-            q_ids[:count, step], q_probs[:count, step] = sparse_q(logits)
-            mine = refused[: np.searchsorted(refused, count)]
+        if lattice.q_ids is not None and lattice.q_probs is not None:
+            lattice.q_ids[:count, step], lattice.q_probs[:count, step] = sparse_q(logits)
+            mine = rows.rejection[: np.searchsorted(rows.rejection, count)]
             if len(mine):
-                part = logits[torch.from_numpy(mine)]
-                drawn = propose_rejection(part, table, settings[mine], positions[mine] + step, rounds[mine])
-                q_ids[mine, step], q_probs[mine, step] = drawn.ids, drawn.probs
+                part, places = logits[torch.from_numpy(mine)], rows.positions[mine] + step
+                drawn = propose_rejection(part, table, rows.slots[mine], places, rows.rounds[mine])
+                lattice.q_ids[mine, step], lattice.q_probs[mine, step] = drawn.ids, drawn.probs
                 chosen[mine] = np.maximum(drawn.tokens, 0)
-                found = np.where(drawn.ids == drawn.tokens[:, None], drawn.probs, 0.0).sum(axis=1)
-                score[mine] = np.log(found + 1e-30)
-        tokens[:count, step], scores[:count, step] = chosen, score
-    totals = np.minimum(scores, -DESCENT).cumsum(axis=1)
-    out = []
-    for row, depth in enumerate(depths.tolist()):
-        q = (None, None) if q_ids is None or q_probs is None else (q_ids[row, :depth], q_probs[row, :depth])
-        parents = np.arange(-1, depth - 1, dtype=np.int32)
-        out.append(Proposed(tokens[row, :depth].astype(np.int32), parents, totals[row, :depth], *q))
-    return out
+                share = np.where(drawn.ids == drawn.tokens[:, None], drawn.probs, 0.0).sum(axis=1)
+                score[mine] = np.log(share + TINY)
+        total = total[:count] + np.minimum(score, -DESCENT)
+        lattice.tokens[:count, step], lattice.scores[:count, step] = chosen, total
+    return lattice
 
 
-def _beams(
-    stepper: Stepper,
-    choosing: Choosing,
-    logits: torch.Tensor,
-    pending: int,
-    depths: Index,
-    width: int,
-    q_rows: bool,
-) -> list[Proposed]:
+def _beams(stepper: Stepper, choosing: Choosing, logits: torch.Tensor, rows: Rows) -> Lattice:
     """Beam search by path score: the `width` best of all children of a level are the next level."""
-    rows, steps = len(depths), int(depths[0])
-    tokens = np.full((rows, steps * width), -1, np.int64)
-    parents = np.full(tokens.shape, -1, np.int32)
-    scores = np.full(tokens.shape, -np.inf, np.float32)
-    q_ids = np.zeros((*tokens.shape, SPARSE), np.int32) if q_rows else None
-    q_probs = np.zeros((*tokens.shape, SPARSE), np.float32) if q_rows else None
-    visible = np.ones((rows, width, pending), np.bool_)
+    width = rows.width
+    lattice = Lattice.empty(len(rows.depths), int(rows.depths[0]) * width, rows.q_rows)
+    tokens, parents, scores = lattice.tokens, lattice.parents, lattice.scores
+    parents[:, :width] = -1
+    own = np.eye(width, dtype=np.bool_)[None]
+    visible = np.ones((len(rows.depths), width, rows.pending.shape[1]), np.bool_)  # columns that each lane sees
     lanes = 1
-    for step, count in enumerate((depths[:, None] > np.arange(steps)).sum(axis=0).tolist()):
-        level = slice(step * width, (step + 1) * width)
+    for step, count in enumerate(rows.active):
+        above, level = slice((step - 1) * width, step * width), slice(step * width, (step + 1) * width)
         every = np.arange(count)[:, None]
         if step:
-            above = tokens[:count, (step - 1) * width : step * width].reshape(-1)
-            seen = torch.from_numpy(visible[:count])
-            logits = stepper.step(torch.from_numpy(np.maximum(above, 0)), count, seen)
+            going = torch.from_numpy(np.maximum(tokens[:count, above], 0).astype(np.int64).reshape(-1))
+            logits = stepper.step(going, count, torch.from_numpy(visible[:count]))
         found, gained = choosing.top(logits, step, width, lanes)
         offered = found.shape[1]
         total = np.minimum(gained.reshape(count, lanes, offered), -DESCENT)
         if step:
-            total = total + scores[:count, (step - 1) * width : step * width, None]
+            total = total + scores[:count, above, None]
         total = total.reshape(count, -1)
         best = np.argsort(-total, axis=1, kind="stable")[:, :width]
         taken = slice(level.start, level.start + best.shape[1])
-        scores[:count, taken] = total[every, best]
-        tokens[:count, taken] = np.where(total[every, best] > -np.inf, found.reshape(count, -1)[every, best], -1)
         lane = np.zeros((count, width), np.int64)
         lane[:, : best.shape[1]] = best // offered
+        scores[:count, taken] = total[every, best]
+        tokens[:count, taken] = np.where(total[every, best] > -np.inf, found.reshape(count, -1)[every, best], -1)
         if step:
-            parents[:count, level] = (step - 1) * width + lane
-        if q_ids is not None and q_probs is not None:
+            parents[:count, level] = above.start + lane
+        if lattice.q_ids is not None and lattice.q_probs is not None:
             ids, probs = sparse_q(logits)
-            q_ids[:count, level] = ids.reshape(count, lanes, -1)[every, lane]
-            q_probs[:count, level] = probs.reshape(count, lanes, -1)[every, lane]
-        own = np.broadcast_to(np.eye(width, dtype=np.bool_), (count, width, width))
-        visible = np.concatenate([visible[every, lane], own], axis=2)
+            lattice.q_ids[:count, level] = ids.reshape(count, lanes, -1)[every, lane]
+            lattice.q_probs[:count, level] = probs.reshape(count, lanes, -1)[every, lane]
+        seen = visible[every, np.arange(width)] if lanes == 1 else visible[every, lane]
+        visible = np.concatenate([seen, np.broadcast_to(own, (count, width, width))], axis=2)
         lanes = width
-    out = []
-    for row, depth in enumerate(depths.tolist()):
-        end = depth * width
-        q = (None, None) if q_ids is None or q_probs is None else (q_ids[row, :end], q_probs[row, :end])
-        out.append(Proposed(tokens[row, :end].astype(np.int32), parents[row, :end], scores[row, :end], *q))
-    return out
+    return lattice
+
+
+def joined(count: int, groups: list[tuple[Index, Lattice]]) -> Trees:
+    """The trees of a batch of `count` rows; each lattice comes with the rows that it is of."""
+    if not groups:
+        return Trees.empty(count)
+    if len(groups) == 1:
+        rows, only = groups[0]
+        if len(rows) == count and bool((only.tokens >= 0).all()) and bool((rows == np.arange(count)).all()):
+            offsets = np.arange(count + 1, dtype=np.int32) * np.int32(only.tokens.shape[1])
+            if only.q_ids is not None and only.q_probs is not None:
+                return Trees(
+                    offsets,
+                    only.tokens.reshape(-1),
+                    only.parents.reshape(-1),
+                    only.scores.reshape(-1),
+                    only.q_ids.reshape(-1, SPARSE),
+                    only.q_probs.reshape(-1, SPARSE),
+                )
+            return Trees(offsets, only.tokens.reshape(-1), only.parents.reshape(-1), only.scores.reshape(-1))
+    where = {row: (lattice, index) for rows, lattice in groups for index, row in enumerate(rows.tolist())}
+    shipped = all(lattice.q_ids is not None for _, lattice in groups)
+    sizes = np.zeros(count, np.int32)
+    parts: list[tuple[Ints, Ints, Floats]] = []
+    q_parts: list[tuple[Ints, Floats]] = []
+    for row in sorted(where):
+        lattice, index = where[row]
+        kept = lattice.tokens[index] >= 0
+        place = np.append(np.cumsum(kept) - 1, -1).astype(np.int32)  # a parent of -1 stays -1
+        sizes[row] = np.count_nonzero(kept)
+        parts.append((lattice.tokens[index][kept], place[lattice.parents[index][kept]], lattice.scores[index][kept]))
+        if shipped and lattice.q_ids is not None and lattice.q_probs is not None:
+            q_parts.append((lattice.q_ids[index][kept], lattice.q_probs[index][kept]))
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    tokens, parents, scores = (np.concatenate(column) for column in zip(*parts))
+    if not shipped:
+        return Trees(offsets, tokens, parents, scores)
+    q_ids, q_probs = (np.concatenate(column) for column in zip(*q_parts))
+    return Trees(offsets, tokens, parents, scores, q_ids, q_probs)

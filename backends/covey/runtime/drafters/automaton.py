@@ -1,0 +1,79 @@
+"""A suffix automaton that grows token by token and counts occurrences.
+
+A state stands for all runs of tokens that end at the same places; `link` leads to the longest suffix of them that ends
+in more places. Blumer et al. (1985); several texts may be read one after the other.
+"""
+
+from __future__ import annotations
+
+ROOT = 0
+
+
+class SuffixAutomaton:
+    """States are numbers, the root is 0. `counts[s]` is how often state s's runs occur; of a text that repeats itself
+    endlessly, at least `_CLIMB` of its suffixes are counted at each token."""
+
+    _CLIMB = 64
+
+    def __init__(self) -> None:
+        self.steps: list[dict[int, int]] = [{}]
+        self.link = [-1]
+        self.length = [0]
+        self.counts = [0]
+        self.read = 0  # tokens
+        self.last = ROOT  # the state of the whole text read since `restart`
+
+    def restart(self) -> None:
+        """The next token begins another text."""
+        self.last = ROOT
+
+    def append(self, token: int) -> None:
+        self.read += 1
+        last = self.last
+        found = self.steps[last].get(token)
+        if found is not None:  # an earlier text went on alike
+            self.last = found if self.length[found] == self.length[last] + 1 else self._split(last, token, found)
+        else:
+            self.last = new = self._state(self.length[last] + 1, {})
+            at = last
+            while at >= 0 and token not in self.steps[at]:
+                self.steps[at][token] = new
+                at = self.link[at]
+            if at < 0:
+                self.link[new] = ROOT
+            else:
+                found = self.steps[at][token]
+                exact = self.length[found] == self.length[at] + 1
+                self.link[new] = found if exact else self._split(at, token, found)
+        at, climbed = self.last, 0
+        while at > ROOT and climbed < self._CLIMB:
+            self.counts[at] += 1
+            at = self.link[at]
+            climbed += 1
+
+    def advance(self, state: int, length: int, token: int) -> tuple[int, int]:
+        """The state and length of the longest known suffix of (the run of `length` at `state`) + token."""
+        while state >= 0:
+            found = self.steps[state].get(token)
+            if found is not None:
+                return found, length + 1
+            state = self.link[state]
+            length = self.length[state] if state >= 0 else 0
+        return ROOT, 0
+
+    def _state(self, length: int, steps: dict[int, int]) -> int:
+        self.steps.append(steps)
+        self.link.append(-1)
+        self.length.append(length)
+        self.counts.append(0)
+        return len(self.length) - 1
+
+    def _split(self, at: int, token: int, found: int) -> int:
+        """A state of its own for the shorter runs of `found`."""
+        clone = self._state(self.length[at] + 1, dict(self.steps[found]))
+        self.link[clone], self.link[found] = self.link[found], clone
+        self.counts[clone] = self.counts[found]
+        while at >= 0 and self.steps[at].get(token) == found:
+            self.steps[at][token] = clone
+            at = self.link[at]
+        return clone

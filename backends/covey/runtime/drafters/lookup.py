@@ -1,0 +1,176 @@
+"""Drafters without weights: what a text's last tokens were followed by before, they are likely followed by again.
+
+This is what n-gram and suffix drafters share: tags and their tokens behind `covey.ports.Drafter`, and the growing of
+trees. What is looked up where is a `Lookup`'s own. Proposals depend on tokens alone, so under the rejection rule each
+is proposed with certainty, and its q row says so.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from covey.runtime.proposals import SPARSE
+from covey.types import DrafterInfo, DraftReply, DraftWork, Open, RowStatus, Trees
+
+MOST_TAGS = 2048  # the least recently drafted are forgotten; they are asked for again with all their tokens
+ANY_VOCABULARY = 0  # unknown, and of no importance to a lookup
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A token that followed a place, how often of all times that anything did, and the place behind it."""
+
+    token: int
+    share: float  # below 1
+    place: Hashable
+
+
+class Lookup(ABC):
+    """One tag's tokens and where in what is known they occur."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+
+    @abstractmethod
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Take new last tokens."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Forget all tokens."""
+
+    @abstractmethod
+    def place(self) -> Hashable:
+        """Where the tokens end. Does not mutate."""
+
+    @abstractmethod
+    def children(self, place: Hashable, most: int) -> list[Child]:
+        """What may follow there, the likeliest first, at most so many. Does not mutate."""
+
+    def keep(self, count: int) -> None:
+        """Forget all tokens but the first `count`; rare, so the rest is simply read again."""
+        if count < len(self.tokens):
+            kept = self.tokens[:count]
+            self.clear()
+            self.extend(kept)
+
+
+class LookupDrafter(ABC):
+    """Implements `covey.ports.Drafter` over one `Lookup` for each tag."""
+
+    def __init__(self, *, name: str, vocab_size: int) -> None:
+        self._tags: OrderedDict[int, Lookup] = OrderedDict()
+        self._answered: tuple[int, DraftReply] | None = None
+        epoch = secrets.randbelow(1 << 31) + 1
+        self._info = DrafterInfo(name, vocab_size, 1 << 30, epoch, 0)
+
+    @abstractmethod
+    def opened(self, opening: Open) -> Lookup:
+        """A lookup for a new tag, which has read nothing yet."""
+
+    @abstractmethod
+    def closed(self, lookup: Lookup) -> None:
+        """A tag was freed; what it read may serve others."""
+
+    def info(self) -> DrafterInfo:
+        return self._info
+
+    def draft(self, work: DraftWork) -> DraftReply:
+        epoch = self._info.epoch
+        if self._answered is not None and work.epoch == epoch and work.sequence == self._answered[0]:
+            return self._answered[1]
+        started = time.perf_counter()
+        status, rows = self._update(work)
+        caught_up = time.perf_counter()
+        trees = _joined(
+            [
+                grow(lookup, depth, width) if lookup is not None else ([], [], [])
+                for lookup, depth, width in zip(rows, work.depth.tolist(), work.width.tolist())
+            ],
+            work.q_rows,
+        )
+        reply = DraftReply(
+            status=np.asarray(status, np.int32),
+            seen=np.asarray([0 if lookup is None else len(lookup.tokens) for lookup in rows], np.int32),
+            trees=trees,
+            epoch=epoch,
+            catch_up_seconds=caught_up - started,
+            draft_seconds=time.perf_counter() - caught_up,
+        )
+        self._answered = (work.sequence, reply)
+        return reply
+
+    def _update(self, work: DraftWork) -> tuple[list[int], list[Lookup | None]]:
+        for tag in work.frees:
+            lookup = self._tags.pop(tag, None)
+            if lookup is not None:
+                self.closed(lookup)
+        opened = set()
+        for opening in work.opens:
+            lookup = self.opened(opening)
+            lookup.extend(opening.tokens.tolist())
+            self._tags[opening.tag] = lookup
+            opened.add(opening.tag)
+        foreign = work.epoch not in (0, self._info.epoch)
+        status: list[int] = []
+        rows: list[Lookup | None] = []
+        bounds, keeps = work.offsets.tolist(), work.keep.tolist()
+        for row, tag in enumerate(work.tags.tolist()):
+            found = self._tags.get(tag)
+            if found is None or keeps[row] > len(found.tokens) or (foreign and tag not in opened):
+                status.append(RowStatus.STALE)
+                rows.append(None)
+                continue
+            self._tags.move_to_end(tag)
+            found.keep(keeps[row])
+            found.extend(work.tokens[bounds[row] : bounds[row + 1]].tolist())
+            status.append(RowStatus.OK)
+            rows.append(found)
+        while len(self._tags) > MOST_TAGS:
+            self._tags.popitem(last=False)
+        return status, rows
+
+
+def grow(lookup: Lookup, depth: int, width: int) -> tuple[list[int], list[int], list[float]]:
+    """Tokens, parents and log path shares of the beam of `width` that the lookup's children give."""
+    tokens: list[int] = []
+    parents: list[int] = []
+    scores: list[float] = []
+    level: list[tuple[float, int, Hashable]] = [(0.0, -1, lookup.place())]
+    for _ in range(depth):
+        offered = [
+            (score + math.log(child.share), node, child)
+            for score, node, place in level
+            for child in lookup.children(place, width)
+        ]
+        offered.sort(key=lambda item: -item[0])
+        level = []
+        for score, parent, child in offered[:width]:
+            level.append((score, len(tokens), child.place))
+            tokens.append(child.token)
+            parents.append(parent)
+            scores.append(score)
+        if not level:
+            break
+    return tokens, parents, scores
+
+
+def _joined(rows: list[tuple[list[int], list[int], list[float]]], q_rows: bool) -> Trees:
+    offsets = np.cumsum([0, *(len(tokens) for tokens, _, _ in rows)]).astype(np.int32)
+    tokens = np.asarray([token for tokens, _, _ in rows for token in tokens], np.int32)
+    parents = np.asarray([parent for _, parents, _ in rows for parent in parents], np.int32)
+    scores = np.asarray([score for _, _, scores in rows for score in scores], np.float32)
+    if not q_rows:
+        return Trees(offsets, tokens, parents, scores)
+    q_ids = np.zeros((len(tokens), SPARSE), np.int32)
+    q_probs = np.zeros((len(tokens), SPARSE), np.float32)
+    q_ids[:, 0], q_probs[:, 0] = tokens, 1.0
+    return Trees(offsets, tokens, parents, scores, q_ids, q_probs)
