@@ -35,6 +35,10 @@ def main(arguments: Sequence[str]) -> int:
     except (CoveyError, StartError, ServerDied) as error:
         session.console.print(f"{name}: {error}", style="red")
         return 1
+    except Exception as error:
+        session.notes["error"] = repr(error)
+        session.write()
+        raise
     bench.show(session.write(), Console())
     return status
 

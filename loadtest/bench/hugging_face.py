@@ -23,11 +23,12 @@ class Weights:
     def __init__(self, folder: str | Path, dtype: str) -> None:
         from transformers import AutoModelForCausalLM  # slow to import
 
-        torch.set_num_threads(os.cpu_count() or 1)
         self.model: Any = AutoModelForCausalLM.from_pretrained(
             folder, dtype=getattr(torch, dtype), attn_implementation="sdpa", local_files_only=True
         ).eval()
-        self.model.generation_config.eos_token_id = None  # lengths are the workload's, not the text's
+        found = self.model.generation_config.eos_token_id
+        self.end_ids: list[int] = [] if found is None else [found] if isinstance(found, int) else list(found)
+        self.model.generation_config.eos_token_id = None  # unless `options` say so, texts run to their length
         self.model.generation_config.pad_token_id = 0
         tokenizer = load_tokenizer(folder)
         assert tokenizer is not None, f"{folder} has no tokenizer"
@@ -53,6 +54,7 @@ class HuggingFace:
         self._options = dict(options or {})
 
     def run(self, asks: Sequence[Ask], concurrency: int, tenant: str = "") -> Run:  # noqa: ARG002 - it has no cache
+        torch.set_num_threads(os.cpu_count() or 1)
         answers: list[Answer] = []
         started = time.perf_counter()
         for start in range(0, len(asks), concurrency):
@@ -74,6 +76,7 @@ class HuggingFace:
             ids, attention_mask=mask, max_new_tokens=longest, **self._sampling(asks[0]), **self._helper()
         )
         seconds = time.perf_counter() - started
+        self._note()
         rows = found[:, width:].tolist()
         return [Answer(tuple(row[: ask.max_tokens]), seconds) for row, ask in zip(rows, asks)]
 
@@ -84,9 +87,16 @@ class HuggingFace:
         return {"do_sample": True, "temperature": ask.temperature, "top_k": 0, "top_p": 1.0, **self._options}
 
     def _helper(self) -> dict[str, object]:
-        """The dynamic schedule keeps its state in the assistant's configuration: every request starts afresh."""
+        """The draft model, whose configuration says how many tokens it proposes: of the competitors that share it,
+        each has its own."""
         if self._assistant is None:
             return {}
         for key, value in self._assistant_settings.items():
             setattr(self._assistant.model.generation_config, key, value)
         return {"assistant_model": self._assistant.model}
+
+    def _note(self) -> None:
+        """The schedule `heuristic` leaves in the configuration what it has learnt."""
+        if self._assistant is not None:
+            found = self._assistant.model.generation_config
+            self._assistant_settings = {key: getattr(found, key) for key in self._assistant_settings}

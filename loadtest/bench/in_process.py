@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 import threading
 import time
@@ -10,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 
 from covey.clock import RealClock
 from covey.engine import Engine
@@ -48,7 +50,8 @@ class InProcess:
         )
         self._engine = Engine(target, scheduler, StaticPlanner(), self._streamer, self._clock)
         self._streamer.start(self._engine)
-        self._thread = threading.Thread(target=self._engine.run, name="engine", daemon=True)
+        self._threads = profile.target.threads or os.cpu_count() or 1
+        self._thread = threading.Thread(target=self._rounds, name="engine", daemon=True)
         self._thread.start()
         self._keys = itertools.count(1)
 
@@ -75,6 +78,10 @@ class InProcess:
         if loop.error is not None:
             raise PortError(f"in process: {loop.error}")
         return Run(tuple(answer for answer in loop.answers if answer is not None), seconds)
+
+    def _rounds(self) -> None:
+        torch.set_num_threads(self._threads)  # a setting of each thread's own; whoever else uses torch here has another
+        self._engine.run()
 
     def close(self) -> None:
         self._engine.stop()
