@@ -33,7 +33,9 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("models") / "llama", "llama", num_hidden_layers=1, max_position_embeddings=1024)
+    return build(
+        tmp_path_factory.mktemp("models") / "llama", "llama", num_hidden_layers=1, max_position_embeddings=1024
+    )
 
 
 @pytest.fixture(scope="module")

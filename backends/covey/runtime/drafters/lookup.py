@@ -12,7 +12,7 @@ import secrets
 import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,11 +26,24 @@ ANY_VOCABULARY = 0  # unknown, and of no importance to a lookup
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A token that followed a place, how often of all times that anything did, and the place behind it."""
+    """A token that followed a place, its estimated probability there, and the place behind it."""
 
     token: int
     share: float  # below 1
     place: Hashable
+
+
+def offer(shares: dict[int, float], counts: Iterable[tuple[int, int]], most: int) -> None:
+    """Add the continuations of a shorter context to those of longer ones, at most `most` in all. Each context leaves
+    one part in (its count + 1) for what it never saw, and the next one shares that out."""
+    found = list(counts)
+    total = sum(count for _, count in found) + 1
+    left = 1.0 - sum(shares.values())
+    for token, count in found:
+        if len(shares) >= most:
+            break
+        if token not in shares:
+            shares[token] = left * count / total
 
 
 class Lookup(ABC):

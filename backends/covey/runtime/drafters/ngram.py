@@ -6,11 +6,11 @@ searched. The most frequent continuation goes first, the most recent among equal
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 from covey.errors import SettingError
 from covey.profile import DrafterSettings
-from covey.runtime.drafters.lookup import Child, Lookup, LookupDrafter
+from covey.runtime.drafters.lookup import Child, Lookup, LookupDrafter, offer
 from covey.types import Open
 
 Run = tuple[int, ...]
@@ -42,14 +42,22 @@ class NgramLookup(Lookup):
 
     def children(self, place: Hashable, most: int) -> list[Child]:
         assert isinstance(place, tuple)
+        keep = self._longest - 1
+        recent = place[-keep:] if keep else ()
+        shares: dict[int, float] = {}
+        for counts in self._by_length(place):
+            offer(shares, counts, most)
+            if len(shares) >= most:
+                break
+        return [Child(token, share, (*recent, token)) for token, share in shares.items()]
+
+    def _by_length(self, place: Run) -> Iterator[list[tuple[int, int]]]:
+        """What followed the place's last n tokens and how often, by n from the longest to the shortest, the most
+        frequent first, then the latest."""
         for start in range(len(place) - self._shortest + 1):
             counts = self._after.get(place[start:])
             if counts:
-                total = sum(counts.values()) + 1  # one for what was never seen
-                best = sorted(counts.items(), key=lambda item: item[1])[: -most - 1 : -1]  # stable: the latest is last
-                keep = self._longest - 1
-                return [Child(token, count / total, (*(place[-keep:] if keep else ()), token)) for token, count in best]
-        return []
+                yield sorted(counts.items(), key=lambda item: item[1])[::-1]  # stable: the latest is last
 
 
 class NgramDrafter(LookupDrafter):

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Sequence
 
 from covey.profile import DrafterSettings
 from covey.runtime.drafters.automaton import ROOT, SuffixAutomaton
-from covey.runtime.drafters.lookup import Child, Lookup, LookupDrafter
+from covey.runtime.drafters.lookup import Child, Lookup, LookupDrafter, offer
 from covey.types import Open
 
 Match = tuple[SuffixAutomaton, int, int]  # where, state, matched tokens
@@ -72,18 +72,17 @@ class SuffixLookup(Lookup):
 
     def children(self, place: Hashable, most: int) -> list[Child]:
         assert isinstance(place, tuple)
-        matches: list[Match] = [_with_children(match) for match in place]
-        longest = min(max(length for _, _, length in matches), self._longest)
-        if not longest:
-            return []
-        counts: dict[int, int] = {}
-        for where, state, length in matches:
-            if length >= longest:
-                for token, after in where.steps[state].items():
-                    counts[token] = counts.get(token, 0) + where.counts[after]
-        total = sum(counts.values()) + 1  # one for what was never seen
-        best = sorted(counts.items(), key=lambda item: -item[1])[:most]
-        return [Child(token, count / total, tuple(_after(match, token) for match in matches)) for token, count in best]
+        shares: dict[int, float] = {}
+        matches: list[Match] = [_cut(match, self._longest) for match in place]
+        while len(shares) < most and (longest := max(length for _, _, length in matches)):
+            counts: dict[int, int] = {}
+            for at, (where, state, length) in enumerate(matches):
+                if length == longest:
+                    for token, after in where.steps[state].items():
+                        counts[token] = counts.get(token, 0) + where.counts[after]
+                    matches[at] = _shorter(where, state)
+            offer(shares, sorted(counts.items(), key=lambda item: -item[1]), most)
+        return [Child(token, share, tuple(_after(match, token) for match in place)) for token, share in shares.items()]
 
 
 def _after(match: Match, token: int) -> Match:
@@ -91,13 +90,18 @@ def _after(match: Match, token: int) -> Match:
     return where, *where.advance(state, length, token)
 
 
-def _with_children(match: Match) -> Match:
-    """The same match, or the longest shorter one that anything follows."""
+def _shorter(where: SuffixAutomaton, state: int) -> Match:
+    """The longest suffix of the state's runs that occurs in more places."""
+    link = max(where.link[state], ROOT)
+    return where, link, where.length[link]
+
+
+def _cut(match: Match, longest: int) -> Match:
+    """The same match, or where it is longer than `longest`, that much of it."""
     where, state, length = match
-    while state > ROOT and not where.steps[state]:
+    while where.length[max(where.link[state], ROOT)] >= longest:
         state = where.link[state]
-        length = where.length[state]
-    return where, state, length
+    return where, state, min(length, longest)
 
 
 class SuffixDrafter(LookupDrafter):
