@@ -44,11 +44,13 @@ class Drafting:
         self._frees: dict[str, list[int]] = {name: [] for name in drafters}
         self._epochs = dict.fromkeys(drafters, 0)
         self._sequence = 0
+        self.catch_up_seconds = 0.0  # the longest of the last call to `draft`
         self._rests = dict.fromkeys(drafters, FIRST_REST)  # how long after the next failure
         self._resting = dict.fromkeys(drafters, -1.0)  # until when
 
     def draft(self, batch: Batch, choice: Choice) -> Trees:
         """Proposals for every row of the batch, empty where none were asked for or to be had."""
+        self.catch_up_seconds = 0.0
         asked = self._rows_by_drafter(choice)
         if not asked:
             return Trees.empty(len(batch.rows))
@@ -70,6 +72,7 @@ class Drafting:
                 self._failed(name, work, error)
                 continue
             self._note(name, [batch.rows[row] for row in rows], reply)
+            self.catch_up_seconds = max(self.catch_up_seconds, reply.catch_up_seconds)
             proposals.append((rows, reply.trees))
         return _joined(len(batch.rows), proposals)
 

@@ -5,6 +5,7 @@ One call of `Engine.round` is one round over the running batch:
     admit    waiting requests join while blocks and token budget last            (scheduler)
     plan     how deep and wide to draft, and which drafter, for each row         (planner)
     draft    one call per drafter in use, in parallel                            (drafters)
+    select   drop drafts that are not worth verifying                            (planner)
     verify   one pass over the target: prefill chunks, last tokens, all trees    (target)
     commit   keep what may be kept, finish what is done, hand progress to the sink
     observe  tell planner and observer what the round cost and brought
@@ -72,6 +73,7 @@ class RoundRecord:
     reused: int
     preempted: int
     choice: Choice
+    catch_up_seconds: float = 0.0  # of draft_seconds, the longest that a drafter took to see tokens it had missed
 
 
 class Engine:
@@ -163,7 +165,7 @@ class Engine:
             return False
         choice = self.planner.plan(batch, self.scheduler.token_budget)
         planned = self._clock.now()
-        trees = self._drafting.draft(batch, choice)
+        trees = self.planner.select(batch, self._drafting.draft(batch, choice))
         drafted = self._clock.now()
         reply = self._verify(batch, trees)
         if reply is None:
@@ -192,6 +194,7 @@ class Engine:
             reused=int(reply.reused.sum()),
             preempted=self.scheduler.preemptions,
             choice=choice,
+            catch_up_seconds=self._drafting.catch_up_seconds,
         )
         self.planner.observe(batch, trees, reply, record)
         if self._observe is not None:

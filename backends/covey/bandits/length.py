@@ -1,0 +1,98 @@
+"""What a policy over draft depths is asked, what it is told afterwards, and the interface of all of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from covey.types import JsonDict
+
+UNKNOWN = math.inf  # seconds per token of an arm that was never played
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """A round about to be played."""
+
+    rows: int  # B, the batch size: decoding rows
+    ceiling: int  # the deepest draft that may be chosen; 0 while no drafter is to be had
+    previous: int = 0  # gamma of the round before, whatever its batch size
+    lag: int = 0  # L_max: most tokens of one row that its drafter has not seen
+    shares: tuple[tuple[str, int], ...] = ()  # rows by drafter
+
+
+@dataclass(frozen=True, slots=True)
+class Trials:
+    """Per draft position, from the first: rows whose draft was looked at there, and rows where it was accepted."""
+
+    offered: Sequence[int]
+    accepted: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the round cost and brought. A round with prefill in it is never reported."""
+
+    seconds: float  # the whole round
+    tokens: int  # emitted, by all rows
+    draft_seconds: float = 0.0  # catch-up included
+    verify_seconds: float = 0.0
+    catch_up_seconds: float = 0.0  # what the drafters took to see tokens they had missed
+    verified: int = 0  # tokens in the pass: one per row and its drafts
+    trials: Mapping[str, Trials] = field(default_factory=dict)  # by drafter
+
+    @property
+    def latency(self) -> float:
+        """Seconds per token: 1/g."""
+        return self.seconds / max(1, self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why the last choice was made: a word, and what each depth was expected to cost in seconds per token."""
+
+    word: str
+    predicted: Sequence[float] = ()
+
+
+class LengthPolicy(Protocol):
+    """Chooses one draft depth for the batch. Knows no requests, no engine and no clock."""
+
+    reason: Reason
+
+    def choose(self, situation: Situation) -> int:
+        """A depth in 0..ceiling. May draw random numbers and remember what it chose."""
+        ...
+
+    def update(self, situation: Situation, depth: int, outcome: Outcome) -> None:
+        """`depth` was played in that situation. Not called for rounds that teach nothing about depths."""
+        ...
+
+    def keep(self, rows: int) -> int | None:
+        """How many drafted tokens of so many rows are worth verifying; None: all. Does not mutate."""
+        ...
+
+    def state(self) -> JsonDict | None:
+        """What it has learnt, as plain data; None: nothing that would outlive the process. Does not mutate."""
+        ...
+
+    def restore(self, state: JsonDict) -> None:
+        """Take up what `state` returned earlier; ValueError when that does not fit, and then nothing changes."""
+        ...
+
+
+class Forgetful:
+    """The parts of `LengthPolicy` for one that verifies all its drafts and forgets everything when it ends."""
+
+    reason = Reason("")
+
+    def keep(self, rows: int) -> int | None:  # noqa: ARG002
+        return None
+
+    def state(self) -> JsonDict | None:
+        return None
+
+    def restore(self, state: JsonDict) -> None:  # noqa: ARG002
+        raise ValueError("this policy keeps nothing across restarts")

@@ -1,0 +1,98 @@
+"""How many drafted tokens are accepted, position by position, for one drafter at any batch size.
+
+    a_i = P(draft i accepted | drafts before it were)        counted with forgetting, per trial and per idle round
+    E(k) = 1 + sum over i <= k of a_1 ... a_i                 tokens of one row in a round of depth k
+
+A position that was seldom reached leans on the one before it, so depth 5 is not a blank when depth 3 is known well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from covey.types import JsonDict
+
+MEMORY = 3000.0  # trials after which an old one counts 1/e
+IDLE = 5000.0  # rounds without any trial after which what is known counts 1/e
+LEAN = 4.0  # trials that the position before is worth
+FIRST = 0.7  # the first position before anything is seen
+
+
+class Acceptance:
+    """Counts of one drafter."""
+
+    def __init__(self, max_depth: int) -> None:
+        self._offered = [0.0] * max_depth
+        self._accepted = [0.0] * max_depth
+        self._idle = 0
+        self._tokens = [1.0]
+        self._doubt = [0.0]
+        self._current = False
+
+    def update(self, offered: Sequence[int], accepted: Sequence[int]) -> None:
+        """Rows that were looked at, and accepted, per position; fewer positions than the deepest are allowed."""
+        self._settle()
+        for index, (looked, right) in enumerate(zip(offered, accepted)):
+            if looked and index < len(self._offered):
+                keep = max(0.0, 1.0 - looked / MEMORY)
+                self._offered[index] = self._offered[index] * keep + looked
+                self._accepted[index] = self._accepted[index] * keep + right
+        self._current = False
+
+    def idle(self) -> None:
+        """A round in which this drafter could have drafted and did not."""
+        self._idle += 1
+        if self._idle % 64 == 0:
+            self._settle()
+
+    def expected(self) -> tuple[list[float], list[float]]:
+        """For each depth from 0: tokens per row, and the relative deviation of that figure. Does not mutate what is
+        known."""
+        if not self._current:
+            self._compute()
+        return self._tokens, self._doubt
+
+    def rates(self) -> list[float]:
+        """a_i by position."""
+        rates, lean = [], FIRST
+        for offered, accepted in zip(self._offered, self._accepted):
+            lean = (accepted + LEAN * lean) / (offered + LEAN)
+            rates.append(lean)
+        return rates
+
+    def _compute(self) -> None:
+        tokens, doubt = [1.0], [0.0]
+        path, reach, variance = 1.0, [], []
+        for rate, offered in zip(self.rates(), self._offered):
+            path *= rate
+            reach.append(path)
+            variance.append(rate * (1.0 - rate) / (offered + LEAN) / max(rate, 1e-3) ** 2)
+            tokens.append(tokens[-1] + path)
+            # dE/da_j = (sum over i >= j of a_1 ... a_i) / a_j
+            tail, total = 0.0, 0.0
+            for index in range(len(reach) - 1, -1, -1):
+                tail += reach[index]
+                total += tail * tail * variance[index]
+            doubt.append(total**0.5 / tokens[-1])
+        self._tokens, self._doubt, self._current = tokens, doubt, True
+
+    def _settle(self) -> None:
+        if self._idle:
+            keep = (1.0 - 1.0 / IDLE) ** self._idle
+            self._offered = [count * keep for count in self._offered]
+            self._accepted = [count * keep for count in self._accepted]
+            self._idle = 0
+            self._current = False
+
+    def state(self) -> JsonDict:
+        return {"offered": self._offered, "accepted": self._accepted}
+
+    def restore(self, state: JsonDict) -> None:
+        """ValueError when it is not such a state; then nothing changes."""
+        offered = [float(count) for count in state["offered"]]
+        accepted = [float(count) for count in state["accepted"]]
+        if len(offered) != len(self._offered) or len(accepted) != len(offered):
+            raise ValueError("acceptance of another depth")
+        if not all(0 <= right <= looked < 1e9 for looked, right in zip(offered, accepted)):
+            raise ValueError("acceptance counts out of range")
+        self._offered, self._accepted, self._idle, self._current = offered, accepted, 0, False

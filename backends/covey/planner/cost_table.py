@@ -1,0 +1,64 @@
+"""Measured timings of one hardware and model pair: `profiles/costs/*.json`.
+
+    {"covey_costs": 1, "name": "...", "origin": "how and on what they were measured",
+     "verify":   [{"rows": 8, "tokens": 32, "seconds": 0.034}, ...],
+     "overhead": [{"rows": 8, "seconds": 0.001}, ...],
+     "draft":    {"draft_chat": [{"rows": 8, "depth": 4, "seconds": 0.006}, ...]},
+     "switch":   {"draft_chat": [{"lag": 512, "rows": 32, "seconds": 0.0243}, ...]}}
+
+A planner takes them as its first measurements; nothing here says how they were obtained.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from covey.errors import SettingError
+
+VERSION = 1
+Cell = tuple[int, int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class CostTable:
+    """Cells are (rows, tokens or depth, seconds) for verify and draft, (lag, rows, seconds) for switch."""
+
+    name: str = ""
+    origin: str = ""
+    verify: tuple[Cell, ...] = ()
+    overhead: tuple[tuple[int, float], ...] = ()
+    draft: dict[str, tuple[Cell, ...]] = field(default_factory=dict)
+    switch: dict[str, tuple[Cell, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: str | Path) -> CostTable:
+        """SettingError when the file is missing or is not a cost table of this version."""
+        try:
+            table = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise SettingError(f"cost table {path}: {error}") from None
+        if not isinstance(table, dict) or table.get("covey_costs") != VERSION:
+            raise SettingError(f"cost table {path}: not a cost table of version {VERSION}")
+        try:
+            return cls(
+                name=str(table["name"]),
+                origin=str(table["origin"]),
+                verify=_cells(table["verify"], "rows", "tokens"),
+                overhead=tuple((rows, seconds) for rows, _, seconds in _cells(table["overhead"], "rows", "rows")),
+                draft={name: _cells(cells, "rows", "depth") for name, cells in table["draft"].items()},
+                switch={name: _cells(cells, "lag", "rows") for name, cells in table["switch"].items()},
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise SettingError(f"cost table {path}: {type(error).__name__}: {error}") from None
+
+
+def _cells(cells: list[dict[str, Any]], first: str, second: str) -> tuple[Cell, ...]:
+    found = tuple((int(cell[first]), int(cell[second]), float(cell["seconds"])) for cell in cells)
+    for one, two, seconds in found:
+        if one < 1 or two < 1 or not (math.isfinite(seconds) and seconds > 0):
+            raise ValueError(f"{first} {one}, {second} {two}, seconds {seconds}: each must be positive")
+    return found

@@ -1,0 +1,120 @@
+"""What a round of n rows and depth k takes, learnt from the rounds there were.
+
+    T(n, k) = verify(n, n (k + 1)) + [k > 0] (draft(n, k) + upkeep n) + overhead(n)
+    verify(n, t) = f(t) + g(n)               piecewise linear between doublings
+    draft(n, k)  = call(n) + k step(n)       one such curve per set of drafters in use
+
+`upkeep` is catch-up per row and round while drafting goes on: new requests must be read by the drafter too. Catch-up
+after a pause is C_switch and is not in here (`covey.planner.switching`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from covey.planner.cost_table import CostTable
+from covey.planner.regression import Array, Regression, doublings, hat, smooth
+from covey.types import JsonDict
+
+Mix = tuple[str, ...]  # the drafters in use, sorted
+GUESS = 0.1  # a drafted token's time before any was drafted, in passes over one row
+
+
+class RoundCosts:
+    """One target's curves."""
+
+    def __init__(self, max_depth: int, max_rows: int, table: CostTable | None = None) -> None:
+        self._depths = np.arange(max_depth + 1.0)
+        self._rows = doublings(max_rows)
+        self._tokens = doublings(max_rows * (max_depth + 1))
+        self._features: dict[int, tuple[Array, Array, Array]] = {}
+        shape = 1.0 + self._tokens / 128.0
+        doubt = np.zeros((len(shape) + len(self._rows),) * 2)
+        doubt[: len(shape), : len(shape)] = smooth(len(shape), 3.0, 0.5) * np.outer(shape, shape)
+        doubt[len(shape) :, len(shape) :] = smooth(len(self._rows), 3.0, 0.2)
+        self._verify = Regression(np.concatenate([shape, np.zeros(len(self._rows))]), doubt)
+        self._overhead = Regression(np.ones(len(self._rows)), smooth(len(self._rows), 3.0, 0.5), noise=0.2)
+        self._drafts: dict[Mix, Regression] = {}
+        self._upkeep = 0.0
+        for rows, tokens, seconds in table.verify if table else ():
+            self._verify.update(self._verify_features(rows, tokens), seconds)
+        for rows, seconds in table.overhead if table else ():
+            self._overhead.update(hat(rows, self._rows), seconds)
+        for name, cells in table.draft.items() if table else ():
+            for rows, depth, seconds in cells:
+                self._draft((name,)).update(self._draft_features(rows, depth), seconds)
+
+    def predict(self, rows: int, mix: Mix) -> tuple[Array, Array]:
+        """Seconds of a round, and their variance, for each depth from 0."""
+        verify, draft, overhead = self._cached(rows)
+        curve = self._draft(mix)
+        seconds = self._verify.mean(verify)
+        drafting = curve.mean(draft)
+        drafting += self._upkeep * rows
+        np.maximum(drafting, 0.0, out=drafting)
+        drafting[0] = 0.0
+        seconds += drafting
+        if self._overhead.scaled:
+            seconds += self._overhead.mean(overhead)
+        variance = self._verify.variance(verify)
+        doubt = curve.variance(draft)
+        doubt[0] = 0.0
+        variance += doubt
+        floor = self._verify.mean(verify[0]) * 0.05
+        return np.maximum(seconds, max(float(floor), 1e-9)), variance
+
+    def observe(
+        self, rows: int, depth: int, mix: Mix, *, verified: int, verify: float, draft: float, overhead: float
+    ) -> None:
+        """`draft` without catch-up; not read at depth 0."""
+        self._verify.update(self._verify_features(rows, verified), verify)
+        self._overhead.update(self._cached(rows)[2], overhead)
+        if depth > 0:
+            self._draft(mix).update(self._cached(rows)[1][depth], draft)
+
+    def keep_up(self, rows: int, catch_up: float) -> None:
+        """A round that went on drafting spent so long on catch-up."""
+        self._upkeep += 0.01 * (catch_up / rows - self._upkeep)
+
+    def _draft(self, mix: Mix) -> Regression:
+        curve = self._drafts.get(mix)
+        if curve is None:
+            growth = 1.0 + self._rows / 64.0
+            shape = np.concatenate([0.5 * growth, growth])
+            kinds = np.diag(np.array((0.7, 0.5)) ** 2)  # the call's and the step's
+            doubt: Array = np.multiply(np.kron(kinds, smooth(len(growth), 4.0, 1.0)), np.outer(shape, shape))
+            curve = self._drafts[mix] = Regression(shape, doubt)
+        if not curve.scaled and self._verify.scaled:
+            curve.assume(GUESS * float(self._verify.mean(self._verify_features(1, 1))))
+        return curve
+
+    def _cached(self, rows: int) -> tuple[Array, Array, Array]:
+        found = self._features.get(rows)
+        if found is None:
+            verify = np.stack([self._verify_features(rows, rows * (int(depth) + 1)) for depth in self._depths])
+            draft = np.stack([self._draft_features(rows, depth) for depth in self._depths])
+            found = self._features[rows] = (verify, draft, hat(rows, self._rows))
+        return found
+
+    def _verify_features(self, rows: int, tokens: int) -> Array:
+        return np.concatenate([hat(tokens, self._tokens), hat(rows, self._rows)])
+
+    def _draft_features(self, rows: int, depth: float) -> Array:
+        by_rows = hat(rows, self._rows)
+        return np.concatenate([by_rows, depth * by_rows])
+
+    def state(self) -> JsonDict:
+        return {
+            "verify": self._verify.state(),
+            "overhead": self._overhead.state(),
+            "drafts": [[list(mix), curve.state()] for mix, curve in self._drafts.items() if curve.scaled],
+            "upkeep": self._upkeep,
+        }
+
+    def restore(self, state: JsonDict) -> None:
+        """ValueError when it is not such a state; this object is then not to be used."""
+        self._verify.restore(state["verify"])
+        self._overhead.restore(state["overhead"])
+        for mix, curve in state["drafts"]:
+            self._draft(tuple(str(name) for name in mix)).restore(curve)
+        self._upkeep = max(0.0, float(state["upkeep"]))

@@ -1,0 +1,215 @@
+"""`covey`, the default: expected tokens per second, from what all rounds at all batch sizes have taught.
+
+    value(k) = tokens(k) / seconds(k)
+    tokens   = sum over drafters of rows * E(k)               (covey.planner.acceptance)
+    seconds  = T(n, k) * residual(n, k)                       (covey.planner.costs, covey.planner.residuals)
+
+Three rules make a choice of these values:
+
+keep     The depth in use stays until the time lost by it, summed over rounds, has reached what changing costs: the
+         drafters' catch-up when drafting is switched on, and a quarter of a round in any case. A large difference is
+         acted upon at once, a small one later, noise never; there is no threshold to fall off.
+explore  Exploration lives on a bank: a fixed share of all time goes in, the time an exploring round is expected to lose
+         goes out. The depth explored is the one whose value could be best of all, if its doubt allows it to be better
+         than the one in use. Doubt grows where nothing is measured: a drafter switched off is probed again, for ever.
+         What is left over goes, at five times the price, to the depth longest unplayed: doubt may be wrong too.
+forget   Every estimate forgets (see each), so drift is followed.
+"""
+
+from __future__ import annotations
+
+import math
+
+from covey.bandits.length import Outcome, Reason, Situation
+from covey.planner.acceptance import Acceptance
+from covey.planner.cost_table import CostTable
+from covey.planner.costs import Mix, RoundCosts
+from covey.planner.residuals import Residuals
+from covey.planner.switching import SwitchCost
+from covey.types import JsonDict
+
+SHARE = 0.01  # of all time may be lost by exploring
+START = 10.0  # rounds' time in the bank at the start
+FULL = 5.0  # rounds' time in the bank from which on it is spent even where nothing is doubted
+PREMIUM = 5.0  # the price of that, in expected losses
+DEVIATIONS = 2.0  # a value could be as good as so many deviations above its estimate
+DRIFT = 1e-6  # variance that a depth's correction gains in each round in which the depth is not played
+STALE, LEAST = 1.3, 0.003  # a depth known about as well as the one in use is not explored: no more is to be learnt
+INERTIA = 0.25  # rounds' time that a change of depth must have cost before it is made
+
+
+class Covey:
+    """Implements `LengthPolicy`."""
+
+    def __init__(self, max_depth: int, max_rows: int, switch_cost: SwitchCost, table: CostTable | None = None) -> None:
+        self._max_depth = max_depth
+        self._max_rows = max_rows
+        self._switch_cost = switch_cost
+        self._costs = RoundCosts(max_depth, max_rows, table)
+        self._residuals = Residuals(max_depth, max_rows)
+        self._acceptance: dict[str, Acceptance] = {}
+        self._current = 0
+        self._started = False
+        self._debt = 0.0
+        self._bank = 0.0
+        self._seconds: list[float] = []  # of the last choice, by depth, before residuals
+        self._played = [0] * (max_depth + 1)  # the round in which each depth was last played
+        self._round = 0
+        self.reason = Reason("")
+
+    def choose(self, situation: Situation) -> int:
+        depths = range(situation.ceiling + 1)
+        rows = max(1, situation.rows)
+        mix, tokens, doubt = self._tokens(situation)
+        mean, variance = self._costs.predict(rows, mix)
+        self._seconds = mean.tolist()
+        seconds = (mean * self._residuals.factors(rows)).tolist()
+        variances = variance.tolist()
+        values = [tokens[depth] / seconds[depth] for depth in range(self._max_depth + 1)]
+        predicted = [1.0 / value for value in values]
+        if situation.ceiling == 0:
+            self._current, self._debt = 0, 0.0
+            self.reason = Reason("no drafter", predicted)
+            return 0
+        best = max(depths, key=values.__getitem__)
+        restart = self._switch_cost(situation.lag, rows) if situation.previous == 0 else 0.0
+        current = self._settled(situation, best, values, seconds, restart)
+        probe, price = self._probe(current, depths, values, seconds, variances, doubt, restart)
+        self._bank = min(self._bank, max(2 * FULL * seconds[current], 2 * price))
+        if probe != current and price <= self._bank:
+            self._bank -= price
+            self.reason = Reason("explore", predicted)
+            return probe
+        self.reason = Reason("best" if current == best else "keep", predicted)
+        return current
+
+    def update(self, situation: Situation, depth: int, outcome: Outcome) -> None:
+        rows = max(1, situation.rows)
+        self._round += 1
+        self._played[depth] = self._round
+        self._bank += SHARE * outcome.seconds
+        if not self._started:
+            self._started = True
+            self._bank += START * outcome.seconds
+        mix = self._mix(situation)
+        catch_up = outcome.catch_up_seconds
+        self._costs.observe(
+            rows,
+            depth,
+            mix,
+            verified=outcome.verified,
+            verify=outcome.verify_seconds,
+            draft=outcome.draft_seconds - catch_up,
+            overhead=max(0.0, outcome.seconds - outcome.draft_seconds - outcome.verify_seconds),
+        )
+        for name, _ in situation.shares:
+            trials = outcome.trials.get(name)
+            if trials is not None:
+                self._accepted(name).update(trials.offered, trials.accepted)
+            elif situation.ceiling:
+                self._accepted(name).idle()
+        seconds = outcome.seconds
+        if depth > 0 and situation.previous == 0:
+            seconds -= catch_up
+        elif depth > 0:
+            self._costs.keep_up(rows, catch_up)
+        if self._seconds and outcome.verified == rows * (depth + 1):
+            self._residuals.update(rows, depth, seconds / self._seconds[depth])
+
+    def keep(self, rows: int) -> int | None:  # noqa: ARG002  # every draft it asked for is worth verifying
+        return None
+
+    def _settled(
+        self, situation: Situation, best: int, values: list[float], seconds: list[float], restart: float
+    ) -> int:
+        """The depth in use, changed when keeping it has cost as much as changing it would."""
+        if self._current > situation.ceiling or not self._started:
+            self._current, self._debt = best, 0.0
+        if best == self._current:
+            self._debt *= 0.9
+            return best
+        lost = values[best] / values[self._current] - 1.0
+        self._debt += lost * seconds[self._current]
+        price = INERTIA * seconds[self._current] + (restart if self._current == 0 else 0.0)
+        if self._debt >= price:
+            self._current, self._debt = best, 0.0
+        return self._current
+
+    def _probe(
+        self,
+        current: int,
+        depths: range,
+        values: list[float],
+        seconds: list[float],
+        variances: list[float],
+        doubt: list[float],
+        restart: float,
+    ) -> tuple[int, float]:
+        """The depth most worth trying, and the time that trying it takes from the bank."""
+        probe, most, premium = current, values[current], 1.0
+        deviations = [
+            math.sqrt(
+                doubt[depth] ** 2 + variances[depth] / seconds[depth] ** 2 + DRIFT * (self._round - self._played[depth])
+            )
+            for depth in depths
+        ]
+        stale = STALE * deviations[current] + LEAST
+        for depth in depths:
+            if depth != current and deviations[depth] > stale:
+                could = values[depth] * math.exp(min(2.0, DEVIATIONS * deviations[depth]))
+                if could > most:
+                    probe, most = depth, could
+        if probe == current and self._bank >= FULL * seconds[current]:
+            probe, premium = min(depths, key=self._played.__getitem__), PREMIUM
+        lost = seconds[probe] * max(LEAST, 1.0 - values[probe] / values[current])
+        return probe, premium * (lost + (restart if probe and not current else 0.0))
+
+    def _mix(self, situation: Situation) -> Mix:
+        return tuple(sorted(name for name, _ in situation.shares))
+
+    def _tokens(self, situation: Situation) -> tuple[Mix, list[float], list[float]]:
+        """The drafters in use; tokens of a round and their relative deviation, by depth."""
+        shares = situation.shares or (("", situation.rows),)
+        if len(shares) == 1:
+            per_row, doubt = self._accepted(shares[0][0]).expected()
+            rows = shares[0][1]
+            return (shares[0][0],), [rows * tokens for tokens in per_row], doubt
+        tokens = [0.0] * (self._max_depth + 1)
+        squares = [0.0] * (self._max_depth + 1)
+        for name, rows in shares:
+            for depth, (each, deviation) in enumerate(zip(*self._accepted(name).expected())):
+                tokens[depth] += rows * each
+                squares[depth] += (rows * each * deviation) ** 2
+        return self._mix(situation), tokens, [square**0.5 / total for square, total in zip(squares, tokens)]
+
+    def _accepted(self, drafter: str) -> Acceptance:
+        found = self._acceptance.get(drafter)
+        if found is None:
+            found = self._acceptance[drafter] = Acceptance(self._max_depth)
+        return found
+
+    def state(self) -> JsonDict:
+        return {
+            "max_depth": self._max_depth,
+            "max_rows": self._max_rows,
+            "costs": self._costs.state(),
+            "residuals": self._residuals.state(),
+            "acceptance": {name: counts.state() for name, counts in self._acceptance.items()},
+            "switching": self._switch_cost.state(),
+        }
+
+    def restore(self, state: JsonDict) -> None:
+        try:
+            if (state["max_depth"], state["max_rows"]) != (self._max_depth, self._max_rows):
+                raise ValueError("learnt with other max_depth or max_running")
+            costs = RoundCosts(self._max_depth, self._max_rows)
+            costs.restore(state["costs"])
+            residuals = Residuals(self._max_depth, self._max_rows)
+            residuals.restore(state["residuals"])
+            acceptance = {str(name): Acceptance(self._max_depth) for name in state["acceptance"]}
+            for name, counts in acceptance.items():
+                counts.restore(state["acceptance"][name])
+            self._switch_cost.restore(state["switching"])
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{type(error).__name__}: {error}") from None
+        self._costs, self._residuals, self._acceptance = costs, residuals, acceptance

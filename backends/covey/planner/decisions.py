@@ -1,0 +1,105 @@
+"""The last choices, each explained in one line: what every depth was expected to cost, and what the chosen one did."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from covey.types import JsonDict
+
+MEMORY = 0.05  # weight of a new round in an arm's observed mean
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One round. `predicted` and `observed` are seconds per token by depth, infinite where nothing is known; `observed`
+    are moving means at this batch size, this round included when it was `learnt` from."""
+
+    round: int
+    rows: int
+    lag: int
+    depth: int
+    why: str
+    predicted: tuple[float, ...]
+    observed: tuple[float, ...]
+    seconds: float
+    tokens: int
+    learnt: bool
+
+    def line(self) -> str:
+        """For people."""
+        arms = " ".join(
+            f"{'>' if depth == self.depth else ''}{depth}:{_ms(predicted)}/{_ms(observed)}"
+            for depth, (predicted, observed) in enumerate(zip(self.predicted, self.observed))
+        )
+        per_token = _ms(self.seconds / self.tokens) if self.tokens else "-"
+        note = "" if self.learnt else ", not learnt from"
+        return (
+            f"round {self.round}: {self.rows} rows, lag {self.lag}: depth {self.depth} ({self.why}), "
+            f"{self.tokens} tokens at {per_token} ms{note}; ms/token predicted/observed {arms}"
+        )
+
+    def plain(self) -> JsonDict:
+        """For JSON: null where nothing is known."""
+        return {
+            "round": self.round,
+            "rows": self.rows,
+            "lag": self.lag,
+            "depth": self.depth,
+            "why": self.why,
+            "predicted": [_finite(value) for value in self.predicted],
+            "observed": [_finite(value) for value in self.observed],
+            "seconds": self.seconds,
+            "tokens": self.tokens,
+            "learnt": self.learnt,
+            "line": self.line(),
+        }
+
+
+class DecisionLog:
+    """A ring of the last decisions, and each arm's observed mean."""
+
+    def __init__(self, depths: int, capacity: int = 256) -> None:
+        self._depths = depths
+        self._ring: deque[Decision] = deque(maxlen=capacity)
+        self._observed: dict[int, list[float]] = {}
+        self._rounds = 0
+
+    def add(
+        self,
+        *,
+        rows: int,
+        lag: int,
+        depth: int,
+        why: str,
+        predicted: Sequence[float],
+        seconds: float,
+        tokens: int,
+        learnt: bool,
+    ) -> None:
+        """`learnt`: whether the round tells what the depth costs at this batch size."""
+        self._rounds += 1
+        observed = self._observed.get(rows)
+        if observed is None:
+            observed = self._observed[rows] = [math.inf] * self._depths
+        if learnt and tokens:
+            mean, new = observed[depth], seconds / tokens
+            observed[depth] = new if mean == math.inf else mean + MEMORY * (new - mean)
+        expected = tuple(predicted) or (math.inf,) * self._depths
+        self._ring.append(
+            Decision(self._rounds, rows, lag, depth, why, expected, tuple(observed), seconds, tokens, learnt)
+        )
+
+    def latest(self, count: int = 256) -> list[Decision]:
+        """Oldest first. Does not mutate."""
+        return list(self._ring)[-count:] if count > 0 else []
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:.3g}" if seconds < math.inf else "-"
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

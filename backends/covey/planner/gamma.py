@@ -1,0 +1,139 @@
+"""The planner around a policy: from a batch to its situation, from the policy's depth to rows, from a round's record to
+what the policy learns.
+
+A round teaches only when it shows what a depth costs: no prefill in it, no row with a depth of its own, and drafts
+where they were asked for. C_switch is refined by every catch-up that was measured after a pause, whatever the policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from covey.bandits.length import LengthPolicy, Outcome, Situation, Trials
+from covey.planner.acceptance import Acceptance
+from covey.planner.choice import Choice
+from covey.planner.decisions import DecisionLog
+from covey.planner.ranking import best
+from covey.planner.rows import lay_out, spare
+from covey.planner.switching import SwitchCost
+from covey.scheduler import Batch
+from covey.types import Ints, RowStatus, TargetReply, Trees
+
+if TYPE_CHECKING:
+    from covey.engine import RoundRecord
+
+
+class GammaPlanner:
+    """Implements `Planner`. Owns the policy's surroundings, not what it learns."""
+
+    def __init__(
+        self,
+        policy: LengthPolicy,
+        *,
+        max_depth: int,
+        width: int = 1,
+        drafters: Sequence[str] = (),
+        switch_cost: SwitchCost | None = None,
+        log_capacity: int = 256,
+    ) -> None:
+        self.policy = policy
+        self.decisions = DecisionLog(max_depth + 1, log_capacity)
+        self._max_depth = max_depth
+        self._width = width
+        self._drafters = tuple(drafters)
+        self._switch_cost = switch_cost or SwitchCost()
+        self._acceptance = Acceptance(max_depth)  # over all drafters, for ranking
+        self._previous = 0
+        self._situation = Situation(0, 0)
+        self._depth = 0
+
+    def plan(self, batch: Batch, token_budget: int) -> Choice:
+        self._situation = self._look(batch, token_budget)
+        self._depth = self.policy.choose(self._situation) if self._situation.rows else 0
+        return lay_out(batch, token_budget, self._depth, self._width, self._drafters)
+
+    def select(self, batch: Batch, trees: Trees) -> Trees:
+        keep = self.policy.keep(batch.decoding)
+        return trees if keep is None else best(batch, trees, keep, self._acceptance.rates())
+
+    def observe(self, batch: Batch, trees: Trees, reply: TargetReply, record: RoundRecord) -> None:
+        situation, depth = self._situation, self._depth
+        drafted = record.trees > 0
+        if drafted and self._previous == 0 and record.catch_up_seconds > 0:
+            self._switch_cost.observe(situation.lag, situation.rows, record.catch_up_seconds)
+        if situation.rows and batch.decoding:
+            learnt = (
+                record.prefill_tokens == 0
+                and drafted == (depth > 0)
+                and record.emitted > 0
+                and all(live.request.speculation == "auto" for live in batch.rows)
+            )
+            seconds = record.plan_seconds + record.draft_seconds + record.verify_seconds + record.commit_seconds
+            seconds = max(seconds, 1e-9)  # a clock by hand may stand still
+            if learnt:
+                trials = self._trials(batch, trees, reply, record.choice) if drafted else {}
+                for counts in trials.values():
+                    self._acceptance.update(counts.offered, counts.accepted)
+                outcome = Outcome(
+                    seconds=seconds,
+                    tokens=record.emitted,
+                    draft_seconds=record.draft_seconds,
+                    verify_seconds=record.verify_seconds,
+                    catch_up_seconds=record.catch_up_seconds,
+                    verified=batch.decoding + len(trees.tokens),
+                    trials=trials,
+                )
+                self.policy.update(situation, depth, outcome)
+            reason = self.policy.reason
+            self.decisions.add(
+                rows=situation.rows,
+                lag=situation.lag,
+                depth=depth,
+                why=reason.word,
+                predicted=reason.predicted,
+                seconds=seconds,
+                tokens=record.emitted,
+                learnt=learnt,
+            )
+        if batch.decoding:
+            self._previous = depth if drafted else 0
+
+    def _look(self, batch: Batch, token_budget: int) -> Situation:
+        rows = batch.decoding
+        if not rows or not self._drafters:
+            return Situation(rows, 0)
+        first = self._drafters[0]
+        counts: dict[str, int] = {}
+        lag = 0
+        for live in batch.rows[:rows]:
+            name = live.request.drafter or first
+            counts[name] = counts.get(name, 0) + 1
+            lag = max(lag, live.known - live.seen.get(name, 0))
+        ceiling = max(0, min(self._max_depth, spare(batch, token_budget)))
+        return Situation(rows, ceiling, self._previous, lag, tuple(counts.items()))
+
+    def _trials(self, batch: Batch, trees: Trees, reply: TargetReply, choice: Choice) -> dict[str, Trials]:
+        """Per drafter: how many rows' drafts were looked at and accepted, by position."""
+        rows = batch.decoding
+        depths = np.minimum(choice.depth[:rows], trees.sizes[:rows])
+        depths[reply.status[:rows] != RowStatus.OK] = 0
+        accepted = reply.accepted[:rows]
+        if len(self._situation.shares) == 1:
+            return {self._situation.shares[0][0]: self._counted(depths, accepted)}
+        names = np.array(choice.drafter[:rows])
+        return {name: self._counted(np.where(names == name, depths, 0), accepted) for name, _ in self._situation.shares}
+
+    def _counted(self, depths: Ints, accepted: Ints) -> Trials:
+        looked = np.minimum(depths, accepted + 1)  # positions 1..looked were compared with the target
+        right = np.minimum(depths, accepted)
+        return Trials(_at_least(looked, self._max_depth), _at_least(right, self._max_depth))
+
+
+def _at_least(values: Ints, most: int) -> list[int]:
+    """How many values are >= 1, >= 2, ... >= most."""
+    counts = np.bincount(values, minlength=most + 1)
+    found: list[int] = np.cumsum(counts[::-1])[::-1][1 : most + 1].tolist()
+    return found

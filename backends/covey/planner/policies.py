@@ -1,0 +1,95 @@
+"""Every policy over draft depths by its name in a profile."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import numpy as np
+
+from covey.bandits.banditspec import BanditSpec
+from covey.bandits.bingreedy import AdaBinGreedy
+from covey.bandits.dsd import DSD
+from covey.bandits.fixed import Fixed, Table
+from covey.bandits.length import LengthPolicy
+from covey.bandits.linear import LinTS, LinUCB
+from covey.bandits.nightjar import Nightjar, NightjarV1
+from covey.bandits.tetris import Tetris
+from covey.errors import SettingError
+from covey.planner.cost_table import CostTable
+from covey.planner.covey import Covey
+from covey.planner.switching import SwitchCost
+
+NAMES = (
+    "off",
+    "fixed:k",
+    "table",
+    "ada-bingreedy",
+    "banditspec",
+    "dsd",
+    "tetris",
+    "linucb",
+    "lints",
+    "nightjar-v1",
+    "nightjar",
+    "covey",
+)
+DEFAULT_TABLE = ("1:5", "4:4", "8:3", "16:2", "32:0")
+
+
+def make(
+    name: str,
+    *,
+    max_depth: int,
+    max_rows: int,
+    rng: np.random.Generator,
+    switch_cost: SwitchCost,
+    table: Iterable[str] = DEFAULT_TABLE,
+    costs: CostTable | None = None,
+) -> LengthPolicy:
+    """The policy called `name`; SettingError names the ones there are."""
+    fixed = 0 if name == "off" else fixed_depth(name)
+    if fixed is not None:
+        return Fixed(fixed)
+    if name == "table":
+        return Table(depths_by_batch(table, max_depth))
+    if name == "ada-bingreedy":
+        return AdaBinGreedy(max_depth, rng)
+    if name == "banditspec":
+        return BanditSpec(max_depth)
+    if name == "dsd":
+        return DSD(max_depth)
+    if name == "tetris":
+        return Tetris(max_depth)
+    if name == "linucb":
+        return LinUCB(max_depth, batch_scale=float(max_rows))
+    if name == "lints":
+        return LinTS(max_depth, rng, batch_scale=float(max_rows))
+    if name == "nightjar-v1":
+        return NightjarV1(max_depth, rng, switch_cost)
+    if name == "nightjar":
+        return Nightjar(max_depth, rng, switch_cost)
+    if name == "covey":
+        return Covey(max_depth, max_rows, switch_cost, costs)
+    raise SettingError(f"speculation.policy: got {name!r}, allowed: {', '.join(NAMES)}")
+
+
+def fixed_depth(name: str) -> int | None:
+    """The k of `fixed:k`; None when it is another policy's name."""
+    found = re.fullmatch(r"fixed:(\d+)", name)
+    return int(found[1]) if found else None
+
+
+def depths_by_batch(entries: Iterable[str], max_depth: int) -> dict[int, int]:
+    """`"8:3"` says depth 3 from batch size 8 on."""
+    depths: dict[int, int] = {}
+    for entry in entries:
+        if not re.fullmatch(r"\d+:\d+", entry):
+            raise SettingError(f"speculation.table: got {entry!r}, allowed: batch:depth, as in 8:3")
+        batch, depth = (int(part) for part in entry.split(":"))
+        if batch < 1 or batch in depths:
+            raise SettingError(f"speculation.table: got {entry!r}, allowed: each batch size from 1 on, once")
+        depths[batch] = min(depth, max_depth)
+    if 1 not in depths:
+        raise SettingError("speculation.table: no entry for batch size 1, from which the table must start")
+    return depths

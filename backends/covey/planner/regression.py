@@ -1,0 +1,125 @@
+"""A linear model of a time, refined by every measurement and never quite sure: Bayesian regression with forgetting.
+
+    y = phi . w + noise,   noise ~ N(0, (relative * |y|)^2),   w ~ N(m, P)
+
+Before each update P moves a little towards the prior covariance, which forgets old measurements where new ones come
+and lets doubt grow where none do; while errors keep one sign it forgets three hundred times faster. A measurement far
+off is pulled in to three deviations, so that a pause of the machine is not taken for a law. Until the first measurement
+only the curve's shape is known; the first one scales it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from covey.types import JsonDict
+
+Array = npt.NDArray[np.float64]
+
+BIASED = 0.9  # four deviations of the moving average that chance alone gives
+HASTE = 300.0
+
+
+class Regression:
+    """`shape` are weights right up to a factor, `doubt` their covariance relative to that factor squared."""
+
+    def __init__(self, shape: Array, doubt: Array, *, noise: float = 0.05, forgetting: float = 1e-5) -> None:
+        self._shape = shape
+        self._doubt = doubt
+        self._forgetting = forgetting
+        self._noise = noise * noise
+        self._bias = 0.0  # moving average of errors in deviations
+        self.scaled = False
+        self._scale(1.0)
+
+    def assume(self, factor: float) -> None:
+        """Take the shape times `factor` for the truth until measured. For a guess where a curve must have a value."""
+        if not self.scaled:
+            self._scale(factor)
+
+    def mean(self, features: Array) -> Array:
+        """Predictions, one per row of features."""
+        means: Array = np.dot(features, self._weights)
+        return means
+
+    def variance(self, features: Array) -> Array:
+        """Of the predictions, one per row of features; noise of a single measurement not included."""
+        variances: Array = np.einsum("ki,ki->k", np.dot(features, self._covariance), features)
+        return variances
+
+    def update(self, features: Array, measured: float) -> None:
+        """One measurement at one row of features."""
+        if not self.scaled:
+            expected = float(np.dot(features, self._shape))
+            if measured <= 0 or expected <= 0:
+                return
+            self._scale(measured / expected)
+            self.scaled = True
+        covariance = self._covariance
+        haste = HASTE if abs(self._bias) > BIASED else 1.0
+        covariance *= 1.0 - haste * self._forgetting
+        covariance += self._growth if haste == 1.0 else haste * self._growth
+        spread = np.dot(covariance, features)
+        expected = float(np.dot(features, self._weights))
+        error = measured - expected
+        noise = max(expected, 1e-9) ** 2 * self._noise
+        total = float(np.dot(features, spread)) + noise
+        limit = 3.0 * math.sqrt(total)
+        # Noise is learnt from errors within reach, so that precise machines are believed sooner than jittery ones.
+        ratio = min(error * error, limit * limit) / (total / noise) / max(expected, 1e-9) ** 2
+        self._noise += 0.01 * (max(ratio, 1e-5) - self._noise)
+        error = min(limit, max(-limit, error))
+        self._bias += 0.1 * (error / math.sqrt(total) - self._bias)
+        self._weights += spread * (error / total)
+        covariance -= np.outer(spread, spread) / total
+
+    def state(self) -> JsonDict:
+        return {
+            "weights": self._weights.tolist(),
+            "covariance": self._covariance.tolist(),
+            "factor": self._factor,
+            "noise": self._noise,
+            "scaled": self.scaled,
+        }
+
+    def restore(self, state: JsonDict) -> None:
+        """ValueError when it is not the state of such a model; then nothing changes."""
+        weights = np.array(state["weights"], np.float64)
+        covariance = np.array(state["covariance"], np.float64)
+        factor, noise = float(state["factor"]), float(state["noise"])
+        whole = np.isfinite(weights).all() and np.isfinite(covariance).all() and 0 < factor < 1e9 and 0 < noise < 1e3
+        if weights.shape != self._shape.shape or covariance.shape != self._doubt.shape or not whole:
+            raise ValueError("weights of another model")
+        self._scale(factor)
+        self._weights, self._covariance, self._noise, self.scaled = weights, covariance, noise, bool(state["scaled"])
+
+    def _scale(self, factor: float) -> None:
+        self._factor = factor
+        self._weights = self._shape * factor
+        self._covariance = self._doubt * factor**2
+        self._growth = self._forgetting * self._covariance
+
+
+def hat(value: float, knots: Array) -> Array:
+    """Weights of the knots for linear interpolation at `value`; beyond the last knot the line goes on."""
+    index = min(max(1, int(np.searchsorted(knots, value))), len(knots) - 1)
+    weight = (value - knots[index - 1]) / (knots[index] - knots[index - 1])
+    weights = np.zeros(len(knots))
+    weights[index - 1], weights[index] = 1.0 - weight, weight
+    return weights
+
+
+def smooth(knots: int, reach: float, deviation: float) -> Array:
+    """Prior covariance of values at neighbouring knots: alike within `reach` knots, free beyond."""
+    distance = np.abs(np.subtract.outer(np.arange(knots), np.arange(knots)))
+    covariance: Array = np.multiply(deviation**2, np.exp(-distance / reach))
+    return covariance
+
+
+def doublings(most: int) -> Array:
+    """Knots 1, 2, 4 ... up to at least `most`; two at the least."""
+    knots: Array = np.power(2.0, np.arange(max(2, math.ceil(math.log2(max(1, most))) + 1)))
+    return knots

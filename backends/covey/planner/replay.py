@@ -1,0 +1,221 @@
+"""A policy against an environment of cost curves, in virtual time: no server, no engine, millions of rounds.
+
+The policies are the ones that serve; the environment draws what a round takes and how many drafts are accepted. Every
+result is a simulation's. Regret is against the oracle, which knows the curves and plays the best depth of each batch
+size, paying nothing for switching:
+
+    time regret   = sum over rounds of expected seconds - expected tokens * (seconds per token of the oracle)
+    paper regret  = sum over rounds of L_t(gamma_t) - L_t(gamma*)             (Nightjar v2, equations 5 and 6)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from covey.bandits.length import LengthPolicy, Outcome, Situation, Trials
+
+Array = npt.NDArray[np.float64]
+DRAFTER = "simulated"
+BANK = 1024  # outcomes drawn ahead for one batch size, depth and acceptance
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Curves of a device. Times in seconds."""
+
+    verify: Callable[[int, int], float]  # (rows, tokens)
+    draft: Callable[[int, int], float]  # (rows, depth)
+    overhead: Callable[[int], float] = lambda rows: 0.0  # noqa: ARG005
+    switch: Callable[[int, int], float] = lambda lag, rows: 0.0  # noqa: ARG005
+
+    def seconds(self, rows: int, depth: int) -> float:
+        """Of a round, without catch-up."""
+        draft = self.draft(rows, depth) if depth else 0.0
+        return self.verify(rows, rows * (depth + 1)) + draft + self.overhead(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """`acceptance` gives, per phase, the round it starts at and a_i by position; phases are in order, the first at 0.
+    `lag_limit` is the longest that a request runs: a drafter's lag grows no further."""
+
+    costs: Costs
+    acceptance: tuple[tuple[int, tuple[float, ...]], ...]
+    noise: float = 0.05  # relative deviation of each time
+    lag_limit: int = 256
+
+    @property
+    def max_depth(self) -> int:
+        return len(self.acceptance[0][1])
+
+
+@dataclass(slots=True)
+class Replay:
+    """What happened. `checkpoints` are (round, time regret, paper regret)."""
+
+    seconds: float = 0.0  # as measured
+    tokens: int = 0
+    lost: float = 0.0  # time regret
+    loss: float = 0.0  # paper regret
+    ideal: float = 0.0  # seconds the oracle expects for the same tokens
+    switches: int = 0
+    depths: dict[int, list[int]] = field(default_factory=dict)  # batch size -> rounds by depth
+    checkpoints: list[tuple[int, float, float]] = field(default_factory=list)
+
+    @property
+    def speed(self) -> float:
+        """Measured tokens per second."""
+        return self.tokens / self.seconds
+
+    @property
+    def efficiency(self) -> float:
+        """Expected speed over the oracle's."""
+        return self.ideal / (self.ideal + self.lost)
+
+    def slope(self, start: int, paper: bool = True) -> float:
+        """Of log regret over log rounds, from `start` on: least squares over the checkpoints."""
+        points = [
+            (math.log(at), math.log(loss if paper else lost)) for at, lost, loss in self.checkpoints if at >= start
+        ]
+        at, regret = np.array(points).T
+        return float(np.polyfit(at, regret, 1)[0])
+
+
+class World:
+    """Draws rounds of an environment."""
+
+    def __init__(self, environment: Environment, rng: np.random.Generator) -> None:
+        self._environment = environment
+        self._rng = rng
+        self._phase = 0
+        self._banks: dict[tuple[int, int, int], tuple[list[int], list[Trials]]] = {}
+        self._tables: dict[tuple[int, int], tuple[list[float], list[float], list[float]]] = {}
+        self._draws: list[float] = []
+        self._index = 0
+
+    def enter(self, at: int) -> None:
+        """Round `at` begins: a new phase may too."""
+        phases = self._environment.acceptance
+        while self._phase + 1 < len(phases) and phases[self._phase + 1][0] <= at:
+            self._phase += 1
+
+    def expected(self, rows: int) -> tuple[list[float], list[float], list[float]]:
+        """Seconds, tokens and seconds per token of each depth."""
+        found = self._tables.get((self._phase, rows))
+        if found is None:
+            rates = self._environment.acceptance[self._phase][1]
+            seconds = [self._environment.costs.seconds(rows, depth) for depth in range(len(rates) + 1)]
+            tokens = (rows * np.cumsum(np.concatenate([[1.0], np.cumprod(rates)]))).tolist()
+            found = seconds, tokens, [time / count for time, count in zip(seconds, tokens)]
+            self._tables[self._phase, rows] = found
+        return found
+
+    def play(self, rows: int, depth: int, lag: int, catches_up: bool) -> Outcome:
+        """One round."""
+        costs = self._environment.costs
+        verify = costs.verify(rows, rows * (depth + 1)) * self._jitter()
+        overhead = costs.overhead(rows)
+        if depth == 0:
+            return Outcome(verify + overhead, rows, 0.0, verify, 0.0, rows)
+        catch_up = costs.switch(lag, rows) if catches_up else 0.0
+        draft = costs.draft(rows, depth) * self._jitter() + catch_up
+        accepted, trials = self._bank(rows, depth)
+        index = int(self._next() * BANK)
+        return Outcome(
+            verify + draft + overhead,
+            rows + accepted[index],
+            draft,
+            verify,
+            catch_up,
+            rows * (depth + 1),
+            {DRAFTER: trials[index]},
+        )
+
+    def _bank(self, rows: int, depth: int) -> tuple[list[int], list[Trials]]:
+        found = self._banks.get((self._phase, rows, depth))
+        if found is None:
+            survivors = np.empty((BANK, depth + 1), np.int64)
+            survivors[:, 0] = rows
+            for index, rate in enumerate(self._environment.acceptance[self._phase][1][:depth]):
+                survivors[:, index + 1] = self._rng.binomial(survivors[:, index], rate)
+            counts = survivors.tolist()
+            found = survivors[:, 1:].sum(1).tolist(), [Trials(row[:-1], row[1:]) for row in counts]
+            self._banks[self._phase, rows, depth] = found
+        return found
+
+    def _jitter(self) -> float:
+        """Log-normal, mean 1."""
+        noise = self._environment.noise
+        # A logistic draw stands in for a normal one: one logarithm, about the same bell.
+        uniform = min(max(self._next(), 1e-9), 1 - 1e-9)
+        return math.exp(noise * 0.5513 * math.log(uniform / (1.0 - uniform)) - 0.5 * noise * noise)
+
+    def _next(self) -> float:
+        if self._index == len(self._draws):
+            self._draws, self._index = self._rng.random(65536).tolist(), 0
+        self._index += 1
+        return self._draws[self._index - 1]
+
+
+def replay(
+    policy: LengthPolicy,
+    environment: Environment,
+    batches: Iterable[int],
+    rng: np.random.Generator,
+    *,
+    checkpoints: Sequence[int] = (),
+) -> Replay:
+    """Play one round per batch size. A policy that verifies only some of its drafts (`keep`) needs path probabilities,
+    which are not simulated."""
+    if policy.keep(1) is not None:
+        raise ValueError("a policy that ranks single drafts cannot be replayed without drafts")
+    world, result = World(environment, rng), Replay()
+    marks = iter(sorted(checkpoints))
+    mark = next(marks, 0)
+    previous, lag = 0, environment.lag_limit
+    for at, rows in enumerate(batches):
+        world.enter(at)
+        situation = Situation(rows, environment.max_depth, previous, lag, ((DRAFTER, rows),))
+        depth = policy.choose(situation)
+        starts = previous == 0 and depth > 0
+        outcome = world.play(rows, depth, lag, starts)
+        policy.update(situation, depth, outcome)
+        seconds, tokens, latencies = world.expected(rows)
+        best = min(latencies)
+        ideal = tokens[depth] * best
+        result.seconds += outcome.seconds
+        result.tokens += outcome.tokens
+        result.ideal += ideal
+        result.lost += seconds[depth] + outcome.catch_up_seconds - ideal
+        result.loss += latencies[depth] - best + (outcome.catch_up_seconds / depth if starts else 0.0)
+        result.switches += starts
+        result.depths.setdefault(rows, [0] * (environment.max_depth + 1))[depth] += 1
+        lag = 1 if depth else min(lag + 1, environment.lag_limit)
+        previous = depth
+        if at + 1 == mark:
+            result.checkpoints.append((mark, result.lost, result.loss))
+            mark = next(marks, 0)
+    return result
+
+
+def log_spaced(first: int, last: int, count: int) -> list[int]:
+    """Distinct round numbers, evenly spaced in their logarithm."""
+    return sorted({round(value) for value in np.geomspace(first, last, count)})
+
+
+def roofline(
+    base: float, per_token: float, knee: int, *, call: float, step: float, switch_per_token: float = 0.0
+) -> Costs:
+    """A device that is bound by memory up to `knee` tokens a pass and by compute beyond; drafting is cheaper by a
+    factor but of the same kind."""
+    return Costs(
+        verify=lambda _rows, tokens: base + per_token * max(0, tokens - knee),
+        draft=lambda rows, depth: call + depth * step * (1.0 + per_token / base * max(0, rows - knee)),
+        overhead=lambda rows: 0.0002 + 0.00001 * rows,
+        switch=lambda lag, rows: switch_per_token * lag * rows + step,
+    )

@@ -1,0 +1,61 @@
+"""C_switch(lag, batch): what a drafter takes to see tokens it has missed, before it can draft again.
+
+A table over knots of lag and batch size, interpolated between them, that starts from a cost table where there is one
+and is refined by every catch-up the drafters measure. Before either it is zero: nothing is known, nothing is charged.
+Nightjar v2, section 4.2, "Prefill Cost Modeling"; its table is measured once and never refined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from covey.planner.regression import Array, Regression, hat, smooth
+from covey.types import JsonDict
+
+LAGS = np.array((1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0))
+BATCHES = np.array((1.0, 4.0, 16.0, 64.0, 256.0))
+
+
+class SwitchCost:
+    """Callable as `SwitchCost()(lag, rows) -> seconds`."""
+
+    def __init__(self, measured: Iterable[tuple[int, int, float]] = ()) -> None:
+        """`measured`: (lag, rows, seconds)."""
+        lags, batches = np.meshgrid(LAGS, BATCHES, indexing="ij")
+        shape = (0.2 + lags * batches / 4096.0).ravel()
+        doubt = np.kron(smooth(len(LAGS), 3.0, 1.0), smooth(len(BATCHES), 3.0, 0.5))
+        self._model = Regression(shape, doubt * np.outer(shape, shape), noise=0.2)
+        self._known: dict[tuple[int, int], float] = {}
+        for lag, rows, seconds in measured:
+            self.observe(lag, rows, seconds)
+
+    def __call__(self, lag: int, rows: int) -> float:
+        """Does not mutate what is known."""
+        if not self._model.scaled or lag <= 0:
+            return 0.0
+        found = self._known.get((lag, rows))
+        if found is None:
+            if len(self._known) > 4096:
+                self._known.clear()
+            found = max(0.0, float(self._model.mean(self._features(lag, rows))))
+            self._known[lag, rows] = found
+        return found
+
+    def observe(self, lag: int, rows: int, seconds: float) -> None:
+        """A round that began with such a lag took so long to catch up."""
+        if lag > 0 and rows > 0 and seconds > 0:
+            self._model.update(self._features(lag, rows), seconds)
+            self._known.clear()
+
+    def _features(self, lag: int, rows: int) -> Array:
+        return np.outer(hat(float(lag), LAGS), hat(float(rows), BATCHES)).ravel()
+
+    def state(self) -> JsonDict:
+        return self._model.state()
+
+    def restore(self, state: JsonDict) -> None:
+        """ValueError when it is not such a state; then nothing changes."""
+        self._model.restore(state)
+        self._known.clear()

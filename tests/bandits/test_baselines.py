@@ -1,0 +1,108 @@
+"""The published behaviour of the other policies, flaws included."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from covey.bandits.banditspec import BanditSpec
+from covey.bandits.dsd import DSD
+from covey.bandits.fixed import Fixed, Table
+from covey.bandits.length import LengthPolicy, Outcome, Situation, Trials
+from covey.bandits.linear import LinTS, LinUCB
+from covey.bandits.tetris import Tetris
+
+DEPTH = 4
+
+
+def seconds(rows: int, depth: int) -> float:
+    return 0.01 + 0.001 * rows * (depth + 1) + 0.001 * depth
+
+
+def rounds(policy: LengthPolicy, count: int, rate: float = 0.8, rows: int = 4, ceiling: int = DEPTH) -> list[int]:
+    """Play `count` rounds of known cost and no luck; returns the depths."""
+    depths = []
+    for _ in range(count):
+        situation = Situation(rows, ceiling, 1, 1, (("d", rows),))
+        depth = policy.choose(situation)
+        offered = [rows * 100 * rate**index for index in range(depth)]
+        accepted = [rows * 100 * rate ** (index + 1) for index in range(depth)]
+        tokens = round(100 * rows + sum(accepted))
+        trials = Trials([round(count) for count in offered], [round(count) for count in accepted])
+        outcome = Outcome(100 * seconds(rows, depth), tokens, trials={"d": trials} if depth else {})
+        policy.update(situation, depth, outcome)
+        depths.append(depth)
+    return depths
+
+
+def best(rate: float, rows: int) -> int:
+    tokens = np.cumsum(rate ** np.arange(DEPTH + 1.0))
+    return int(np.argmin([seconds(rows, depth) / tokens[depth] for depth in range(DEPTH + 1)]))
+
+
+def test_fixed_and_table_stay_below_the_ceiling() -> None:
+    assert Fixed(3).choose(Situation(4, 5)) == 3
+    assert Fixed(3).choose(Situation(4, 2)) == 2
+    table = Table({1: 5, 8: 2, 16: 0})
+    assert [table.choose(Situation(rows, 5)) for rows in (1, 7, 8, 15, 16, 99)] == [5, 5, 2, 2, 0, 0]
+    assert table.choose(Situation(1, 0)) == 0
+    with pytest.raises(ValueError, match="batch 1"):
+        Table({2: 3})
+
+
+def test_banditspec_plays_every_arm_first_and_then_mostly_the_fastest() -> None:
+    bandit = BanditSpec(DEPTH)
+    played = rounds(bandit, 4000)
+    assert sorted(played[: DEPTH + 1]) == list(range(DEPTH + 1))
+    # The index never stops exploring arms that are a few percent apart; those far off it leaves.
+    assert np.bincount(played[2000:]).argmax() == best(0.8, 4)
+    assert rounds(BanditSpec(DEPTH), 5, ceiling=0) == [0] * 5
+
+
+def test_banditspec_cannot_tell_batch_sizes_apart() -> None:
+    bandit = BanditSpec(DEPTH)
+    rounds(bandit, 2000, rows=1)
+    assert bandit.choose(Situation(1, DEPTH)) == bandit.choose(Situation(32, DEPTH)) != best(0.8, 32)
+
+
+@pytest.mark.parametrize("kind", ["linucb", "lints"])
+def test_linear_bandits_learn_what_is_linear(kind: str) -> None:
+    policy = LinUCB(2) if kind == "linucb" else LinTS(2, np.random.default_rng(0))
+    for at in range(3000):
+        rows = (2, 30)[at % 2]
+        situation = Situation(rows, 2)
+        depth = policy.choose(situation)
+        speed = {0: 1.0 + rows / 32, 1: 1.6, 2: 0.5}[depth]
+        policy.update(situation, depth, Outcome(1.0 / speed, rows))
+    last = [policy.choose(Situation((2, 30)[at % 2], 2)) for at in range(200)]
+    assert last[0::2].count(1) > 90
+    assert last[1::2].count(0) > 90
+    assert policy.choose(Situation(2, 0)) == 0
+
+
+def test_dsd_finds_the_best_depth_when_its_model_holds() -> None:
+    for rate in (0.5, 0.8, 0.9):
+        for rows in (1, 4, 32):
+            assert rounds(DSD(DEPTH), 200, rate, rows)[-1] == best(rate, rows), (rate, rows)
+
+
+def test_dsd_deadlocks_after_a_bad_spell() -> None:
+    dsd = DSD(DEPTH)
+    assert rounds(dsd, 100, 0.9)[-1] > 0
+    assert rounds(dsd, 300, 0.02)[-1] == 0
+    assert set(rounds(dsd, 3000, 0.9)) == {0}, "drafts would be accepted again, and none are tried"
+
+
+def test_tetris_drafts_at_any_load_and_verifies_fewer() -> None:
+    tetris = Tetris(5)
+    assert {tetris.choose(Situation(rows, 5)) for rows in (1, 8, 64)} == {5}
+    assert tetris.keep(8) == 8 * 3
+    assert Tetris(1).keep(8) == 8
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: LinTS(DEPTH, np.random.default_rng(5)), lambda: LinUCB(DEPTH), lambda: BanditSpec(DEPTH)],
+)
+def test_runs_are_reproducible(make) -> None:  # type: ignore[no-untyped-def]
+    assert rounds(make(), 200) == rounds(make(), 200)

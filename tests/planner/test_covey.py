@@ -1,0 +1,158 @@
+"""The default policy against simulated devices: as good as the best static depth everywhere, and never stuck."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from covey.bandits.dsd import DSD
+from covey.bandits.length import LengthPolicy, Outcome, Situation, Trials
+from covey.bandits.nightjar import Nightjar
+from covey.planner.covey import SHARE, Covey
+from covey.planner.replay import Environment, World, replay
+from covey.planner.switching import SwitchCost
+from tests.planner.simulated import CARD, COMPUTE_BOUND, PROCESSOR, REGIMES, environment
+
+
+def covey(max_rows: int = 64) -> Covey:
+    return Covey(5, max_rows, SwitchCost())
+
+
+def nightjar(seed: int = 0) -> Nightjar:
+    return Nightjar(5, np.random.default_rng(seed), SwitchCost())
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4, 8, 16, 32, 64])
+@pytest.mark.parametrize("regime", REGIMES)
+def test_at_least_097_of_the_best_static_depth_from_the_first_round_on(regime: str, rows: int) -> None:
+    result = replay(covey(), environment(regime), [rows] * 1500, np.random.default_rng(rows))
+    assert result.efficiency >= 0.97, result.depths
+
+
+@pytest.mark.parametrize("regime", ["card", "processor"])
+def test_a_wandering_batch_size_is_no_harder(regime: str) -> None:
+    rng = np.random.default_rng(0)
+    walk = np.clip(np.cumsum(rng.integers(-1, 2, 4000)) + 16, 1, 64).tolist()
+    assert replay(covey(), environment(regime), walk, rng).efficiency >= 0.97
+
+
+def test_what_one_batch_size_teaches_others_know() -> None:
+    """Batch sizes met for the first time: the best depth within a few percent at once."""
+    policy, world_costs = covey(), environment("card")
+    rng = np.random.default_rng(0)
+    replay(policy, world_costs, [1, 4, 16, 48] * 400, rng)
+    world = World(world_costs, rng)
+    for rows in (2, 7, 11, 23, 40):
+        latencies = world.expected(rows)[2]
+        policy.choose(Situation(rows, 5, 1, 1, (("simulated", rows),)))
+        depth = int(np.argmin(policy.reason.predicted))
+        assert latencies[depth] < 1.04 * min(latencies), rows
+
+
+SPELLS = ((0, (0.9,) * 5), (600, (0.02,) * 5), (1800, (0.9,) * 5))
+
+
+def late(policy: LengthPolicy, rows: int) -> float:
+    """Share of rounds that drafted, long after acceptance has come back."""
+    environment = Environment(CARD, SPELLS, 0.05)
+    policy_rng = np.random.default_rng(2)
+    replay(policy, environment, [rows] * 6000, policy_rng)
+    after = replay(policy, Environment(CARD, SPELLS[2:3], 0.05), [rows] * 1000, policy_rng)
+    depths = after.depths[rows]
+    return 1.0 - depths[0] / sum(depths)
+
+
+def test_the_deadlock_of_dsd_is_reproduced_and_absent_elsewhere() -> None:
+    rows = 8
+    assert late(DSD(5), rows) == 0.0
+    assert late(nightjar(), rows) > 0.8
+    assert late(covey(), rows) > 0.95
+
+
+def test_drifting_acceptance_is_tracked() -> None:
+    phases = tuple((at * 500, (0.3 + 0.6 * abs(1 - at / 6),) * 5) for at in range(12))
+    drifting = Environment(CARD, phases, 0.05)
+    mine = replay(covey(), drifting, [16] * 6000, np.random.default_rng(0))
+    assert mine.efficiency >= 0.95
+    assert mine.lost < replay(nightjar(), drifting, [16] * 6000, np.random.default_rng(0)).lost
+
+
+def test_a_slower_device_is_noticed() -> None:
+    """The curves change under the policy's feet: drafting pays no more."""
+    policy = covey()
+    rates = ((0, (0.7, 0.6, 0.5, 0.5, 0.5)),)
+    rng = np.random.default_rng(0)
+    before = replay(policy, Environment(CARD, rates, 0.05), [16] * 1500, rng)
+    replay(policy, Environment(COMPUTE_BOUND, rates, 0.05), [16] * 1000, rng)
+    after = replay(policy, Environment(COMPUTE_BOUND, rates, 0.05), [16] * 1000, rng)
+    assert before.depths[16][0] < 100
+    assert after.depths[16][0] > 900
+
+
+def test_exploration_never_stops_and_stays_within_its_share() -> None:
+    """Drafting does not pay here: each probe catches up on all that was missed."""
+    policy = covey()
+    result = replay(policy, environment("compute"), [32] * 20000, np.random.default_rng(0))
+    depths = result.depths[32]
+    assert depths[0] > 19500
+    assert sum(replay(policy, environment("compute"), [32] * 10000, np.random.default_rng(1)).depths[32][1:]) > 0
+    assert result.lost / (result.lost + result.ideal) < SHARE
+
+
+def test_a_ceiling_is_kept_and_a_missing_drafter_is_no_lesson() -> None:
+    policy = covey()
+    replay(policy, environment("memory"), [4] * 300, np.random.default_rng(0))
+    for ceiling in range(6):
+        assert policy.choose(Situation(4, ceiling, 1, 1, (("simulated", 4),))) <= ceiling
+    assert policy.choose(Situation(4, 0)) == 0
+    assert policy.reason.word == "no drafter"
+
+
+def test_a_long_lag_delays_switching_on_and_a_short_one_does_not() -> None:
+    def rounds_until_drafting(seconds: float) -> int:
+        switch = SwitchCost()
+        policy = Covey(5, 64, switch)
+        replay(policy, environment("card", 0.02), [2, 64] * 500, np.random.default_rng(0))
+        replay(policy, environment("card", 0.02), [64] * 50, np.random.default_rng(0))
+        for _ in range(200):
+            switch.observe(200, 2, seconds)
+        policy._bank = 0.0  # no exploring
+        for count in range(1000):
+            situation = Situation(2, 5, 0, 200, (("simulated", 2),))
+            if policy.choose(situation):
+                return count
+        return 1000
+
+    assert rounds_until_drafting(0.001) <= 1
+    assert 3 <= rounds_until_drafting(0.5) < 100
+
+
+def test_several_drafters_have_acceptance_of_their_own() -> None:
+    policy = covey()
+    rng = np.random.default_rng(0)
+    replay(policy, environment("card"), [8] * 200, rng)
+    good = policy.choose(Situation(8, 5, 1, 1, (("simulated", 8),)))
+    both = Situation(8, 5, 1, 1, (("bad", 4), ("simulated", 4)))
+    world = World(environment("card"), rng)
+    for _ in range(1500):
+        depth = policy.choose(both)
+        played = world.play(8, depth, 1, False)
+        trials = {name: Trials([4] * depth, [0 if name == "bad" else 3] * depth) for name in ("bad", "simulated")}
+        policy.update(
+            both,
+            depth,
+            Outcome(played.seconds, 8, played.draft_seconds, played.verify_seconds, 0.0, 8 * (depth + 1), trials),
+        )
+    bad = Situation(8, 5, 1, 1, (("bad", 8),))
+    assert policy._accepted("bad").rates()[0] < 0.05 < policy._accepted("simulated").rates()[0]
+    assert policy._tokens(bad)[1][1] < 8.5
+    assert good > 0
+
+
+def test_the_processor_regime_has_no_cliff_between_batch_sizes() -> None:
+    policy, rng = covey(), np.random.default_rng(0)
+    device = Environment(PROCESSOR, ((0, (0.8, 0.75, 0.7, 0.65, 0.6)),), 0.05)
+    for rows in list(range(1, 17)) + list(range(16, 0, -1)):
+        result = replay(policy, device, [rows] * 200, rng)
+        if rows > 3:
+            assert result.efficiency > 0.9, rows

@@ -1,0 +1,195 @@
+"""What the planner estimates: curves, acceptance, the price of switching, corrections."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from covey.errors import SettingError
+from covey.planner.acceptance import Acceptance
+from covey.planner.cost_table import CostTable
+from covey.planner.costs import RoundCosts
+from covey.planner.regression import Regression, doublings, hat, smooth
+from covey.planner.residuals import Residuals
+from covey.planner.switching import SwitchCost
+
+
+def test_hats_interpolate_and_go_on_beyond_the_ends() -> None:
+    knots = doublings(8)
+    assert knots.tolist() == [1, 2, 4, 8]
+    for value in (1.0, 1.5, 3.0, 8.0, 12.0):
+        assert hat(value, knots) @ (3 + 2 * knots) == pytest.approx(3 + 2 * value)
+
+
+def curve(
+    rng: np.random.Generator, level: float = 1.0, count: int = 2000, model: Regression | None = None
+) -> Regression:
+    knots = doublings(64)
+    model = model or Regression(np.ones(len(knots)), smooth(len(knots), 3.0, 0.5))
+    for _ in range(count):
+        at = float(rng.integers(1, 65))
+        model.update(hat(at, knots), level * (1 + at / 16) * rng.lognormal(0, 0.1))
+    return model
+
+
+def test_a_curve_is_learnt_whatever_its_scale() -> None:
+    for scale in (1e-5, 1.0, 1e3):
+        model = curve(np.random.default_rng(0), scale)
+        for at in (1, 16, 50, 64):
+            assert float(model.mean(hat(at, doublings(64)))) == pytest.approx(scale * (1 + at / 16), rel=0.05)
+
+
+def test_a_curve_that_changes_is_followed_and_a_pause_is_not() -> None:
+    rng = np.random.default_rng(1)
+    model, at = curve(rng), hat(16, doublings(64))
+    before = float(model.mean(at))
+    model.update(at, 100 * before)
+    assert float(model.mean(at)) == pytest.approx(before, rel=0.03)
+    curve(rng, 2.0, 400, model)
+    assert float(model.mean(at)) == pytest.approx(4.0, rel=0.1)
+
+
+def test_doubt_shrinks_where_measured_and_grows_back() -> None:
+    knots = doublings(64)
+    model = Regression(np.ones(len(knots)), smooth(len(knots), 1.0, 0.5))
+    ends = np.stack([hat(1, knots), hat(64, knots)])
+    for _ in range(500):
+        model.update(ends[0], 1.0)
+    near, far = model.variance(ends)
+    assert near < far / 50
+    for _ in range(500):
+        model.update(ends[1], 1.0)
+    settled = model.variance(ends)[0]
+    for _ in range(20000):
+        model.update(ends[1], 1.0)
+    assert model.variance(ends)[0] > 3 * settled
+
+
+def test_acceptance_by_position() -> None:
+    rng, acceptance = np.random.default_rng(0), Acceptance(4)
+    rates = (0.9, 0.7, 0.5, 0.3)
+
+    def rounds(count: int, rates: tuple[float, ...], depth: int = 4) -> None:
+        for _ in range(count):
+            survivors = [8]
+            for rate in rates[:depth]:
+                survivors.append(int(rng.binomial(survivors[-1], rate)))
+            acceptance.update(survivors[:-1], survivors[1:])
+
+    rounds(1500, rates)
+    assert acceptance.rates() == pytest.approx(rates, abs=0.05)
+    tokens, doubt = acceptance.expected()
+    assert tokens == pytest.approx(np.cumsum([1.0, *np.cumprod(rates)]), rel=0.04)
+    assert doubt[0] == 0
+    assert all(0 < value < 0.05 for value in doubt[1:])
+    rounds(2500, (0.4, 0.4, 0.4, 0.4))
+    assert acceptance.rates() == pytest.approx([0.4] * 4, abs=0.08), "drift is followed"
+
+
+def test_acceptance_of_unseen_positions_leans_on_those_before() -> None:
+    acceptance = Acceptance(3)
+    acceptance.update([1000], [200])
+    assert acceptance.rates() == pytest.approx([0.2, 0.2, 0.2], abs=0.01)
+    doubt = acceptance.expected()[1][1]
+    for _ in range(20000):
+        acceptance.idle()
+    assert acceptance.expected()[1][1] > 3 * doubt, "what is not measured is doubted"
+
+
+def test_switching_starts_at_nothing_and_is_refined() -> None:
+    cost = SwitchCost()
+    assert cost(500, 32) == 0.0
+    for _ in range(200):
+        for lag, rows in ((10, 4), (100, 4), (100, 32), (600, 32)):
+            cost.observe(lag, rows, 0.005 + 2e-6 * lag * rows)
+    assert cost(100, 32) == pytest.approx(0.0114, rel=0.1)
+    assert 0.005 < cost(50, 4) < cost(300, 32) < cost(600, 32)
+    assert cost(0, 32) == 0.0
+
+
+def test_switching_takes_a_measured_table() -> None:
+    """Nightjar's Table 3, as its starting point."""
+    table = [
+        (128, 32, 17.87),
+        (128, 64, 28.53),
+        (256, 32, 20.65),
+        (256, 64, 22.33),
+        (512, 32, 24.30),
+        (512, 64, 102.03),
+    ]
+    cost = SwitchCost((lag, rows, seconds / 1000) for lag, rows, seconds in table)
+    assert 0.012 < cost(128, 32) < 0.03
+    assert cost(512, 64) > 1.5 * cost(256, 32)
+
+
+def test_residuals_are_interpolated_without_steps() -> None:
+    residuals = Residuals(2, 64)
+    for _ in range(400):
+        residuals.update(8, 1, 1.5)
+        residuals.update(16, 1, 1.0)
+    factors = [float(residuals.factors(rows)[1]) for rows in range(8, 17)]
+    assert factors[0] == pytest.approx(1.4, abs=0.06)
+    assert factors[-1] == pytest.approx(1.0, abs=0.02)
+    assert all(0 <= one - other < 0.09 for one, other in itertools.pairwise(factors))
+    assert residuals.factors(8)[2] == 1.0
+
+
+def test_round_costs_find_the_parts() -> None:
+    rng, costs = np.random.default_rng(0), RoundCosts(4, 32)
+    for _ in range(3000):
+        rows, depth = int(rng.integers(1, 33)), int(rng.integers(0, 5))
+        tokens = rows * (depth + 1)
+        noise = rng.lognormal(0, 0.05, 3)
+        costs.observe(
+            rows,
+            depth,
+            ("d",),
+            verified=tokens,
+            verify=(0.02 + 0.0005 * max(0, tokens - 16)) * noise[0],
+            draft=(0.002 + 0.001 * depth) * noise[1] if depth else 0.0,
+            overhead=0.001 * noise[2],
+        )
+    for rows in (1, 6, 20, 32):
+        seconds, variance = costs.predict(rows, ("d",))
+        for depth in range(5):
+            draft = 0.002 + 0.001 * depth if depth else 0.0
+            truth = 0.021 + 0.0005 * max(0, rows * (depth + 1) - 16) + draft
+            assert seconds[depth] == pytest.approx(truth, rel=0.06), (rows, depth)
+            assert 0 < variance[depth] < truth**2 * 0.1
+
+
+COSTS = {
+    "covey_costs": 1,
+    "name": "test",
+    "origin": "made up",
+    "verify": [{"rows": 1, "tokens": tokens, "seconds": 0.02 + 0.001 * tokens} for tokens in (1, 2, 4, 8, 16, 32)],
+    "overhead": [{"rows": 1, "seconds": 0.001}],
+    "draft": {"d": [{"rows": 1, "depth": depth, "seconds": 0.003 * depth} for depth in (1, 2, 3)]},
+    "switch": {"d": [{"lag": 512, "rows": 32, "seconds": 0.0243}]},
+}
+
+
+def test_a_cost_table_is_the_first_measurement(tmp_path: Path) -> None:
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps(COSTS))
+    table = CostTable.load(path)
+    costs = RoundCosts(3, 8, table)
+    seconds, _ = costs.predict(1, ("d",))
+    assert seconds == pytest.approx([0.022 + 0.004 * depth for depth in range(4)], rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"covey_costs": 2}, {"verify": [{"rows": 1, "tokens": 1}]}, {"draft": []}, {"switch": {"d": [{"lag": 0}]}}],
+)
+def test_a_bad_cost_table_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps(COSTS | change))
+    with pytest.raises(SettingError, match=r"costs\.json"):
+        CostTable.load(path)
+    with pytest.raises(SettingError, match=r"missing\.json"):
+        CostTable.load(tmp_path / "missing.json")

@@ -1,0 +1,300 @@
+"""The planner in the engine: what a policy is asked and told, which rounds teach, what rows do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from covey.bandits.length import Forgetful, Outcome, Reason, Situation
+from covey.engine import Engine
+from covey.errors import SettingError
+from covey.planner import policies
+from covey.planner.build import build
+from covey.planner.gamma import GammaPlanner
+from covey.planner.ranking import best
+from covey.planner.static import StaticPlanner
+from covey.planner.switching import SwitchCost
+from covey.profile import SpeculationSettings
+from covey.scheduler import Batch, Live, Scheduler
+from covey.types import DrafterInfo, DraftReply, DraftWork, Rule, Sampling, TargetReply, TargetWork, Trees
+from tests.fakes import VOCAB, Collector, HashTarget, ManualClock, continuation, next_token, request
+
+
+class Listed(Forgetful):
+    """Plays a given depth and writes down all it hears."""
+
+    def __init__(self, depth: int, kept: int | None = None) -> None:
+        self.depth, self.kept = depth, kept
+        self.asked: list[Situation] = []
+        self.told: list[tuple[Situation, int, Outcome]] = []
+        self.reason = Reason("listed", (0.1, 0.2))
+
+    def choose(self, situation: Situation) -> int:
+        self.asked.append(situation)
+        return min(self.depth, situation.ceiling)
+
+    def update(self, situation: Situation, depth: int, outcome: Outcome) -> None:
+        self.told.append((situation, depth, outcome))
+
+    def keep(self, rows: int) -> int | None:  # noqa: ARG002
+        return self.kept
+
+
+class PrefixDrafter:
+    """Implements `covey.ports.Drafter`: the first `right` drafts of each row are right, the others wrong."""
+
+    def __init__(self, clock: ManualClock, right: int) -> None:
+        self.clock, self.right = clock, right
+        self.tokens: dict[int, list[int]] = {}
+
+    def info(self) -> DrafterInfo:
+        return DrafterInfo("prefix", VOCAB, 512, 1, 0)
+
+    def draft(self, work: DraftWork) -> DraftReply:
+        for opening in work.opens:
+            self.tokens[opening.tag] = opening.tokens.tolist()
+        drafted: list[int] = []
+        parents: list[int] = []
+        lag = 0
+        for row, tag in enumerate(work.tags.tolist()):
+            held = self.tokens[tag]
+            new = work.tokens[work.offsets[row] : work.offsets[row + 1]].tolist()
+            lag = max(lag, len(new))
+            held[:] = held[: work.keep[row]] + new
+            chain = list(held)
+            for position in range(work.depth[row]):
+                right = next_token(chain)
+                chain.append(right if position < self.right else (right + 1) % VOCAB)
+            drafted += chain[len(held) :]
+            parents += range(-1, int(work.depth[row]) - 1)
+        catch_up = 0.001 * lag if lag > 5 else 0.0
+        self.clock.sleep(catch_up + 0.002)
+        return DraftReply(
+            np.zeros(len(work.tags), np.int32),
+            np.array([len(self.tokens[tag]) for tag in work.tags.tolist()], np.int32),
+            Trees(
+                np.concatenate([[0], np.cumsum(work.depth)]).astype(np.int32),
+                np.array(drafted, np.int32),
+                np.array(parents, np.int32),
+                np.array([-0.1 * (parent + 2) for parent in parents], np.float32),
+            ),
+            1,
+            catch_up,
+            0.002,
+        )
+
+
+class SlowTarget(HashTarget):
+    """Takes ten milliseconds a pass."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__()
+        self.clock = clock
+
+    def step(self, work: TargetWork) -> TargetReply:
+        self.clock.sleep(0.01)
+        return super().step(work)
+
+
+class Serving:
+    """An engine with a planner over fakes."""
+
+    def __init__(self, planner: GammaPlanner | StaticPlanner, right: int = 2, budget: int = 64) -> None:
+        clock = ManualClock()
+        scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=budget, growth_tokens=16, block_size=4)
+        drafter = PrefixDrafter(clock, right)
+        self.target, self.sink, self.planner = SlowTarget(clock), Collector(), planner
+        self.engine = Engine(
+            self.target, scheduler, planner, self.sink, clock, drafters={"first": drafter, "second": drafter}
+        )
+
+    def run(self, rounds: int = 1000) -> None:
+        for _ in range(rounds):
+            if not self.engine.round():
+                return
+
+
+def planner(policy: Listed, max_depth: int = 4, **settings: object) -> GammaPlanner:
+    return GammaPlanner(policy, max_depth=max_depth, drafters=("first", "second"), **settings)  # type: ignore[arg-type]
+
+
+def test_a_policy_hears_of_plain_rounds_alone_and_exactly() -> None:
+    policy = Listed(3)
+    serving = Serving(planner(policy))
+    for key in range(2):
+        serving.engine.submit(request(key, [5, 6, 7 + key], 25))
+    serving.run()
+    for key in range(2):
+        assert serving.sink.tokens[key] == continuation([5, 6, 7 + key], 25)
+    assert len(policy.told) < len(policy.asked) + 1
+    for situation, depth, outcome in policy.told:
+        assert situation.rows == 2
+        assert situation.shares == (("first", 2),)
+        if depth == 3 and outcome.verified == 8:
+            assert outcome.trials["first"].offered == [2, 2, 2, 0]
+            assert outcome.trials["first"].accepted == [2, 2, 0, 0]
+            assert outcome.tokens == 6
+            assert outcome.draft_seconds == pytest.approx(0.002)
+    assert policy.asked[0].previous == 0
+    assert {situation.previous for situation in policy.asked[1:-2]} == {3}
+
+
+def test_rounds_with_prefill_teach_nothing() -> None:
+    policy = Listed(2)
+    serving = Serving(planner(policy))
+    serving.engine.submit(request(0, [1, 2, 3], 30))
+    serving.run(3)
+    before = len(policy.told)
+    serving.engine.submit(request(1, [4] * 20, 30))
+    serving.run(1)
+    assert len(policy.told) == before
+    serving.run(1)
+    assert len(policy.told) == before + 1
+    assert [entry.learnt for entry in serving.planner.decisions.latest()][-2:] == [False, True]  # type: ignore[union-attr]
+
+
+def test_rows_with_a_depth_of_their_own_keep_it_and_teach_nothing() -> None:
+    policy = Listed(4)
+    serving = Serving(planner(policy))
+    serving.engine.submit(request(0, [1, 2, 3], 30, speculation="off"))
+    serving.engine.submit(request(1, [1, 2, 4], 30, speculation="fixed:1", drafter="second"))
+    serving.engine.submit(request(2, [1, 2, 5], 30))
+    serving.run(2)
+    assert serving.target.works[-1].trees.sizes.tolist() == [0, 1, 4]
+    assert policy.asked[-1].shares == (("first", 2), ("second", 1))
+    assert policy.told == []
+
+
+def test_depth_is_clipped_to_room_and_budget() -> None:
+    serving = Serving(planner(Listed(4)), budget=16)
+    for key in range(4):
+        serving.engine.submit(request(key, [1, 2, key], 3 if key == 0 else 30))
+    serving.run(2)
+    assert serving.target.works[-1].trees.sizes.tolist() == [1, 3, 3, 3]
+
+
+def test_lag_is_what_the_drafter_has_missed_and_its_catch_up_refines_c_switch() -> None:
+    policy, cost = Listed(0), SwitchCost()
+    serving = Serving(planner(policy, switch_cost=cost))
+    serving.engine.submit(request(0, [1, 2, 3], 100))
+    policy.depth = 1
+    serving.run(2)
+    policy.depth = 0
+    serving.run(30)
+    assert policy.asked[-1].lag >= 30
+    known = cost(30, 1)
+    policy.depth = 2
+    serving.run(1)
+    assert policy.asked[-1].previous == 0
+    assert policy.told[-1][2].catch_up_seconds >= 0.03
+    assert cost(30, 1) != known
+    assert cost(32, 1) == pytest.approx(policy.told[-1][2].catch_up_seconds, rel=0.2)
+
+
+def test_without_drafters_the_ceiling_is_0() -> None:
+    policy = Listed(3)
+    serving = Serving(GammaPlanner(policy, max_depth=4))
+    serving.engine.submit(request(0, [1, 2, 3], 10))
+    serving.run()
+    assert {situation.ceiling for situation in policy.asked} == {0}
+    assert all(not work.trees.sizes.any() for work in serving.target.works)
+
+
+def test_decisions_explain_themselves() -> None:
+    serving = Serving(planner(Listed(1), max_depth=1))
+    serving.engine.submit(request(0, [1, 2, 3], 10))
+    serving.run()
+    log = serving.planner.decisions  # type: ignore[union-attr]
+    entry = log.latest()[-1]
+    assert "(listed)" in entry.line()
+    assert "0:100/-" in entry.line()
+    assert ">1:200/" in next(entry.line() for entry in log.latest() if entry.depth == 1)
+    assert entry.plain()["predicted"] == [0.1, 0.2]
+    assert entry.plain()["observed"][0] is None
+    assert len(log.latest(2)) == 2
+    assert log.latest(0) == []
+
+
+def test_the_log_is_a_ring() -> None:
+    serving = Serving(planner(Listed(1), log_capacity=5))
+    serving.engine.submit(request(0, [1, 2, 3], 60))
+    serving.run()
+    assert [entry.round for entry in serving.planner.decisions.latest()] == sorted(  # type: ignore[union-attr]
+        entry.round
+        for entry in serving.planner.decisions.latest()  # type: ignore[union-attr]
+    )
+    assert len(serving.planner.decisions.latest()) == 5  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", ["fixed:3" if name == "fixed:k" else name for name in policies.NAMES])
+def test_every_policy_serves_the_targets_own_tokens(name: str) -> None:
+    made = build(SpeculationSettings(policy=name, drafters=("first",)), ("first",), max_depth=4)
+    serving = Serving(made)
+    for key in range(5):
+        serving.engine.submit(request(key, [9, key], 20 + 5 * key))
+    serving.run()
+    for key in range(5):
+        assert serving.sink.tokens[key] == continuation([9, key], 20 + 5 * key)
+    depths = {entry.depth for entry in made.decisions.latest()}
+    assert depths == {0} if name == "off" else max(depths) > 0
+
+
+def test_an_unknown_policy_is_named() -> None:
+    for name in ("nightjar2", "fixed:", "fixed:-1", ""):
+        with pytest.raises(SettingError, match="allowed: off, fixed:k, table"):
+            build(SpeculationSettings(policy=name), ())
+
+
+@pytest.mark.parametrize("entries", [("8:3",), ("1:3", "1:2"), ("1:x",), ("0:2", "1:1")])
+def test_a_bad_table_is_refused(entries: tuple[str, ...]) -> None:
+    with pytest.raises(SettingError, match=r"speculation\.table"):
+        policies.depths_by_batch(entries, 5)
+
+
+def test_a_table_is_clipped_to_the_deepest() -> None:
+    assert policies.depths_by_batch(("1:9", "8:3"), 5) == {1: 5, 8: 3}
+
+
+def batch(count: int, rule: Rule = Rule.COUPLED, **settings: object) -> Batch:
+    rows = [Live(request(key, [1], 9, sampling=Sampling(rule=rule), **settings)) for key in range(count)]
+    return Batch(rows, np.ones(count, np.int32), (), (), count)
+
+
+def chains(*scores: list[float]) -> Trees:
+    sizes = [len(row) for row in scores]
+    parents = np.concatenate([np.arange(-1, size - 1) for size in sizes])
+    flat = np.array([score for row in scores for score in row], np.float32)
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    return Trees(offsets, np.arange(len(flat), dtype=np.int32), parents.astype(np.int32), flat)
+
+
+def test_ranking_keeps_the_most_likely_paths_of_the_batch() -> None:
+    trees = chains([-0.1, -0.2, -0.3], [-0.15, -2.0, -3.0])
+    assert best(batch(2), trees, 6, [0.5] * 3) is trees
+    assert best(batch(2), trees, 4, [0.5] * 3).tokens.tolist() == [0, 1, 2, 3]
+    assert best(batch(2), trees, 2, [0.5] * 3).sizes.tolist() == [1, 1]
+
+
+def test_ranking_keeps_trees_connected() -> None:
+    tree = Trees(
+        np.array([0, 5], np.int32),
+        np.arange(5, dtype=np.int32),
+        np.array([-1, -1, 0, 1, 3], np.int32),
+        np.array([-2.0, -0.5, -3.0, -0.5, -0.5], np.float32),
+    )
+    kept = best(batch(1), tree, 3, [0.5] * 3)
+    assert kept.tokens.tolist() == [1, 3, 4]
+    assert kept.parents.tolist() == [-1, 0, 1]
+
+
+def test_under_the_rejection_rule_ranking_does_not_see_what_was_drawn() -> None:
+    one, other = chains([-0.1, -0.2], [-5.0, -9.0]), chains([-5.0, -9.0], [-0.1, -0.2])
+    kept = [best(batch(2, Rule.REJECTION), trees, 2, [0.9, 0.5]).tokens.tolist() for trees in (one, other)]
+    assert kept[0] == kept[1] == [0, 2]
+
+
+def test_ranking_leaves_rows_alone_that_asked_for_a_depth() -> None:
+    trees = chains([-9.0, -9.0], [-0.1, -0.2])
+    asked = batch(2)
+    asked.rows[0] = batch(1, speculation="fixed:2").rows[0]
+    assert best(asked, trees, 1, [0.5]).sizes.tolist() == [2, 1]
