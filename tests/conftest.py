@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
+# Before torch is imported anywhere: threads that spin after a parallel region steal the cores of the processes beside.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace

@@ -33,6 +33,7 @@ from covey.tritonio.supervisor import Supervisor
 from covey.types import TargetInfo
 
 START_SECONDS = 300.0
+ANY_VOCABULARY = 0  # of a drafter that looks tokens up
 SETTLE_SECONDS = 1.0  # after `initialize`, before the first BLS call
 SWITCH_SECONDS = 0.0005  # the engine's thread gets the interpreter back from the streamer's this soon
 log = logging.getLogger("covey.orchestrator")
@@ -148,7 +149,7 @@ class TritonPythonModel:
             except PortError as error:
                 log.warning("drafter %s does not answer yet: %s", name, error)
                 continue
-            if vocabulary != info.vocab_size:
+            if vocabulary not in (ANY_VOCABULARY, info.vocab_size):
                 log.error(
                     "drafter %s is not used: its vocabulary has %d tokens, that of %s has %d",
                     *(name, vocabulary, info.model, info.vocab_size),

@@ -56,4 +56,5 @@ class Pass:
 def chain_slots(table: Ints, start: int, stop: int, block_size: int) -> Ints:
     """Pool slots of positions `start` to `stop` of a row whose blocks are `table`."""
     at = np.arange(start, stop, dtype=np.int32)
-    return (table[at // block_size] * block_size + at % block_size).astype(np.int32)
+    slots: Ints = (table[at // block_size] * block_size + at % block_size).astype(np.int32)
+    return slots

@@ -167,9 +167,8 @@ def find_max_positions(config: Any) -> int:
     most = int(getattr(config, "max_position_embeddings", None) or 2048)
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type") == "longrope":
-        original = rope.get("original_max_position_embeddings") or getattr(
-            config, "original_max_position_embeddings", most
-        )
+        own = getattr(config, "original_max_position_embeddings", None)
+        original: Any = rope.get("original_max_position_embeddings") or own or most
         most = min(most, int(original))
     return most
 
