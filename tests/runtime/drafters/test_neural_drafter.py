@@ -11,8 +11,9 @@ import torch
 from covey.errors import SettingError
 from covey.profile import DrafterSettings, Profile
 from covey.runtime.drafters import load_drafter
+from covey.runtime.drafters.fused_stepper import FusedStepper
 from covey.runtime.drafters.neural import NeuralDrafter
-from covey.runtime.drafters.stepper import FusedStepper, PagedStepper
+from covey.runtime.drafters.paged_stepper import PagedStepper
 from covey.runtime.noise import Purpose, keys, race, seed_words
 from covey.runtime.sampling import SettingsTable, draw
 from covey.types import RowStatus, Rule, Sampling

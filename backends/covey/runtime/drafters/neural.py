@@ -21,9 +21,10 @@ import numpy as np
 import torch
 
 from covey.profile import DrafterSettings, TargetSettings
+from covey.runtime.drafters.fastest import make_stepper
 from covey.runtime.drafters.proposing import Lattice, Rows, joined, propose_trees
 from covey.runtime.drafters.sessions import Session, Sessions
-from covey.runtime.drafters.stepper import Call, Stepper, make_stepper
+from covey.runtime.drafters.stepper import Call, Stepper
 from covey.runtime.lanes import Lanes, Pass
 from covey.runtime.model import PagedModel
 from covey.runtime.noise import Index
