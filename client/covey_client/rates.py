@@ -1,0 +1,84 @@
+"""What happened between two looks at the metrics port: rates, ratios and quantiles. Fetches nothing itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from covey_client.status import Sample
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One look: when, in seconds on any clock that does not jump, and what the port said."""
+
+    at: float
+    samples: tuple[Sample, ...]
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """The sum over the series that carry the labels; None where there is none."""
+        found = [s.value for s in self.samples if s.name == name and _carries(s.labels, labels)]
+        return sum(found) if found else None
+
+    def by(self, name: str, label: str) -> dict[str, float]:
+        """The metric's sums for each value of a label."""
+        found: dict[str, float] = {}
+        for sample in self.samples:
+            if sample.name == name and label in sample.labels:
+                found[sample.labels[label]] = found.get(sample.labels[label], 0.0) + sample.value
+        return found
+
+
+@dataclass(frozen=True)
+class Span:
+    """From one reading to a later one. Counters that fell were started again, and count from zero."""
+
+    before: Reading
+    after: Reading
+
+    @property
+    def seconds(self) -> float:
+        return self.after.at - self.before.at
+
+    def grew(self, name: str, **labels: str) -> float | None:
+        """How much a counter grew; None where the server does not have it."""
+        now = self.after.value(name, **labels)
+        return None if now is None else _growth(self.before.value(name, **labels) or 0.0, now)
+
+    def rate(self, name: str, **labels: str) -> float | None:
+        """Growth a second."""
+        grown = self.grew(name, **labels)
+        return None if grown is None or self.seconds <= 0 else grown / self.seconds
+
+    def grew_by(self, name: str, label: str) -> dict[str, float]:
+        earlier = self.before.by(name, label)
+        return {key: _growth(earlier.get(key, 0.0), now) for key, now in self.after.by(name, label).items()}
+
+    def ratio(self, numerator: str, denominator: str) -> float | None:
+        """One counter's growth over another's; None while the latter stands still."""
+        below = self.grew(denominator)
+        return (self.grew(numerator) or 0.0) / below if below else None
+
+    def quantile(self, histogram: str, q: float) -> float | None:
+        """Of what was observed in between, by linear interpolation inside the bucket; None if nothing was. Beyond the
+        last bound it is that bound."""
+        counts = self.grew_by(f"{histogram}_bucket", "le")
+        bounds = sorted((math.inf if key == "+Inf" else float(key), count) for key, count in counts.items())
+        if not bounds or bounds[-1][1] <= 0:
+            return None
+        wanted = q * bounds[-1][1]
+        low, below = 0.0, 0.0
+        for high, count in bounds:
+            if count >= wanted and count > below:
+                return low if high == math.inf else low + (high - low) * (wanted - below) / (count - below)
+            low, below = (low if high == math.inf else high), count
+        return low
+
+
+def _growth(before: float, now: float) -> float:
+    return now - before if now >= before else now
+
+
+def _carries(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    return all(labels.get(key) == value for key, value in wanted.items())

@@ -1,0 +1,204 @@
+"""When requests come: `parse("poisson:4")` is a shape. Knows no prompts, except the lengths that a trace names.
+
+| shape | arrivals |
+|---|---|
+| `closed:N` | N users, each asking again as soon as it is answered |
+| `poisson:RATE` | RATE requests a second on average, independent of one another |
+| `bursts:LOW,HIGH,EVERY,LENGTH` | LOW a second, and HIGH for LENGTH seconds of every EVERY |
+| `peaks:LOW,HIGH` | LOW a second, rising to HIGH at a quarter and at three quarters of the run |
+| `azure[:FILE]` | Azure's CSV: TIMESTAMP, ContextTokens, GeneratedTokens |
+| `mooncake[:FILE]` | Mooncake's JSON lines: timestamp (ms), input_length, output_length, hash_ids (512 tokens each) |
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import itertools
+import json
+import math
+import os
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol, TextIO
+
+from covey.errors import SettingError
+
+DATA_VARIABLE = "COVEY_DATA"
+HASH_TOKENS = 512
+SHAPES = (
+    "closed:N",
+    "poisson:RATE",
+    "bursts:LOW,HIGH,EVERY,LENGTH",
+    "peaks:LOW,HIGH",
+    "azure[:FILE]",
+    "mooncake[:FILE]",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One request to be: when, and what a trace says of it. Lengths of 0 are for the prompt source to choose."""
+
+    at: float  # seconds after the start
+    input_tokens: int = 0
+    output_tokens: int = 0
+    blocks: tuple[int, ...] = ()  # ids of the prompt's blocks: requests with equal first ids share a prefix
+    block_tokens: int = HASH_TOKENS
+
+
+class Shape(Protocol):
+    """How load is offered. Open shapes have arrivals whatever the server does; a closed one has users instead."""
+
+    @property
+    def users(self) -> int:
+        """Of a closed shape; 0 for an open one."""
+        ...
+
+    def arrivals(self, seconds: float, rng: random.Random) -> Iterator[Arrival]:
+        """Of an open shape, in order, none later than `seconds`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Closed:
+    users: int
+
+    def arrivals(self, seconds: float, rng: random.Random) -> Iterator[Arrival]:  # noqa: ARG002 - none
+        return iter(())
+
+
+@dataclass(frozen=True)
+class Varying:
+    """A Poisson process whose rate is a function of the time and of the run's length."""
+
+    rate: Callable[[float, float], float]
+    highest: float
+    users: int = 0
+
+    def arrivals(self, seconds: float, rng: random.Random) -> Iterator[Arrival]:
+        at = 0.0
+        while (at := at + rng.expovariate(self.highest)) <= seconds:
+            if rng.random() * self.highest <= self.rate(at, seconds):
+                yield Arrival(at)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Arrivals that were recorded somewhere."""
+
+    recorded: Sequence[Arrival]
+    users: int = 0
+
+    def arrivals(self, seconds: float, rng: random.Random) -> Iterator[Arrival]:  # noqa: ARG002 - nothing is drawn
+        return itertools.takewhile(lambda arrival: arrival.at <= seconds, self.recorded)
+
+    def scaled(self, rate: float | None, lengths: float) -> Trace:
+        """The same trace with its times stretched to `rate` requests a second on average (None: as they are) and its
+        lengths multiplied."""
+        stretch = 1.0
+        if rate is not None and self.recorded[-1].at > 0:
+            stretch = len(self.recorded) / self.recorded[-1].at / rate
+        return Trace(
+            [
+                replace(
+                    arrival,
+                    at=arrival.at * stretch,
+                    input_tokens=max(1, round(arrival.input_tokens * lengths)),
+                    output_tokens=max(1, round(arrival.output_tokens * lengths)),
+                    block_tokens=max(1, round(arrival.block_tokens * lengths)),
+                )
+                for arrival in self.recorded
+            ]
+        )
+
+
+def parse(text: str, *, data: Path | None = None, rate: float | None = None, lengths: float = 1.0) -> Shape:
+    """The shape of that description; `rate` and `lengths` scale traces. Raises SettingError."""
+    kind, _, rest = text.partition(":")
+    if kind in ("azure", "mooncake"):
+        read = read_azure if kind == "azure" else read_mooncake
+        return Trace(read(trace_file(kind, rest, data))).scaled(rate, lengths)
+    numbers = _numbers(text, rest)
+    if kind == "closed" and len(numbers) == 1 and numbers[0] >= 1 and numbers[0].is_integer():
+        return Closed(int(numbers[0]))
+    if kind == "poisson" and len(numbers) == 1 and numbers[0] > 0:
+        return Varying(lambda _at, _seconds: numbers[0], numbers[0])
+    if kind == "bursts" and len(numbers) == 4 and 0 <= numbers[0] <= numbers[1] and 0 < numbers[3] <= numbers[2]:
+        low, high, every, length = numbers
+        return Varying(lambda at, _seconds: high if at % every >= every - length else low, high)
+    if kind == "peaks" and len(numbers) == 2 and 0 <= numbers[0] <= numbers[1]:
+        low, high = numbers
+        return Varying(lambda at, seconds: low + (high - low) * math.sin(2 * math.pi * at / seconds) ** 4, high)
+    raise SettingError(f"shape: got {text!r}, allowed: {', '.join(SHAPES)}")
+
+
+def trace_file(kind: str, named: str, data: Path | None) -> Path:
+    """The named file, or the only one of that kind in the folder of outside data or its folder `traces`."""
+    folder = data or (Path(os.environ[DATA_VARIABLE]) if os.environ.get(DATA_VARIABLE) else None)
+    places = [] if folder is None else [folder, folder / "traces"]
+    if named:
+        for path in (Path(named), *(place / named for place in places)):
+            if path.is_file():
+                return path
+        raise SettingError(f"shape: no trace file {named}, neither as it is nor under --data or {DATA_VARIABLE}")
+    found = [path for place in places for path in sorted(place.glob(f"{kind}*.*"))]
+    if not found:
+        raise SettingError(
+            f"shape: {kind} needs a trace: {kind}:FILE, or one in the folder of --data or {DATA_VARIABLE}"
+        )
+    return found[0]
+
+
+def read_azure(path: Path) -> list[Arrival]:
+    """Rows of TIMESTAMP, ContextTokens, GeneratedTokens; the first is at 0."""
+    with _open(path) as lines:
+        rows = list(csv.DictReader(lines))
+    try:
+        stamps = [_seconds(row["TIMESTAMP"]) for row in rows]
+        lengths = [(int(row["ContextTokens"]), int(row["GeneratedTokens"])) for row in rows]
+    except (KeyError, ValueError, TypeError) as error:
+        raise SettingError(f"{path} is no trace in Azure's format: {error!r}") from None
+    return _from_zero(path, [Arrival(at, *length) for at, length in zip(stamps, lengths)])
+
+
+def read_mooncake(path: Path) -> list[Arrival]:
+    """Objects with timestamp in milliseconds, input_length, output_length, hash_ids."""
+    try:
+        with _open(path) as lines:
+            rows = [json.loads(line) for line in lines if line.strip()]
+        found = [
+            Arrival(row["timestamp"] / 1000, row["input_length"], row["output_length"], tuple(row.get("hash_ids", ())))
+            for row in rows
+        ]
+    except (KeyError, ValueError, TypeError) as error:
+        raise SettingError(f"{path} is no trace in Mooncake's format: {error!r}") from None
+    return _from_zero(path, found)
+
+
+def _from_zero(path: Path, arrivals: list[Arrival]) -> list[Arrival]:
+    if not arrivals:
+        raise SettingError(f"{path} holds no request")
+    ordered = sorted(arrivals, key=lambda arrival: arrival.at)
+    return [replace(arrival, at=arrival.at - ordered[0].at) for arrival in ordered]
+
+
+def _open(path: Path) -> TextIO:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8")
+    return path.open(encoding="utf-8")
+
+
+def _seconds(stamp: str) -> float:
+    whole, _, fraction = stamp.partition(".")  # Azure writes seven digits, datetime reads six
+    return datetime.fromisoformat(whole).timestamp() + (float(f"0.{fraction}") if fraction else 0.0)
+
+
+def _numbers(text: str, listed: str) -> list[float]:
+    try:
+        return [float(part) for part in listed.split(",")]
+    except ValueError:
+        raise SettingError(f"shape: got {text!r}, allowed: {', '.join(SHAPES)}") from None

@@ -1,0 +1,142 @@
+"""What is asked: `parse("own")` is a source of prompts. Knows no arrival times.
+
+| source | prompts |
+|---|---|
+| `own[:DOMAIN,...]` | the project's own, of all domains or of those named |
+| `sharegpt:FILE` | first turns of ShareGPT-style JSON: a list of `{"conversations": [{"from", "value"}, ...]}` |
+| `specbench:FILE` | first turns of Spec-Bench-style JSON lines: `{"category", "turns": [...]}` |
+| `synthetic[:INPUT,OUTPUT]` | random token ids: a trace's lengths, or these; the answer is made exactly that long |
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from covey import prompts
+from covey.errors import SettingError
+from loadtest.arrivals import Arrival
+
+SOURCES = ("own[:DOMAIN,...]", "sharegpt:FILE", "specbench:FILE", "synthetic[:INPUT,OUTPUT]")
+IDS = range(300, 1000)  # ordinary tokens in any tokenizer of a thousand and more
+LETTERS_A_TOKEN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request's content."""
+
+    prompt: str | tuple[int, ...]
+    max_tokens: int
+    exact: bool = False  # the answer must have max_tokens, whatever the model would rather
+    topic: str = ""
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """How long answers may be where nobody says, and how long a request may be altogether."""
+
+    shortest: int = 16
+    longest: int = 64
+    context: int = 2048
+
+    def draw(self, rng: random.Random) -> int:
+        """Evenly on a logarithmic scale: a batch's longest answer is several times its median."""
+        return round(float(self.shortest * (self.longest / self.shortest) ** rng.random()))
+
+
+class Source(Protocol):
+    def ask(self, arrival: Arrival, rng: random.Random) -> Ask: ...
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Prompts with their topics; answers as long as the trace says, as a length of their own, or as `lengths` draws."""
+
+    rows: Sequence[tuple[str, str, int]]  # topic, text, tokens of its answer or 0
+    lengths: Lengths
+
+    def ask(self, arrival: Arrival, rng: random.Random) -> Ask:
+        topic, text, known = rng.choice(self.rows)
+        tokens = arrival.output_tokens or min(known, self.lengths.longest) or self.lengths.draw(rng)
+        return Ask(text, min(tokens, self.lengths.context // 2), topic=topic)
+
+
+@dataclass(frozen=True)
+class Synthetic:
+    """Token ids without meaning, for lengths alone. Equal block ids give equal tokens, so that prefixes are shared."""
+
+    input_tokens: int
+    output_tokens: int
+    lengths: Lengths
+
+    def ask(self, arrival: Arrival, rng: random.Random) -> Ask:
+        most = self.lengths.context - 1
+        output = min(arrival.output_tokens or self.output_tokens, most // 2)
+        count = min(arrival.input_tokens or self.input_tokens, most - output)
+        ids: list[int] = []
+        for block in arrival.blocks:
+            if len(ids) >= count:
+                break
+            ids += random.Random(f"block {block}").choices(IDS, k=arrival.block_tokens)
+        ids += rng.choices(IDS, k=max(0, count - len(ids)))
+        return Ask(tuple(ids[:count]), output, exact=True, topic="synthetic")
+
+
+def parse(text: str, lengths: Lengths) -> Source:
+    """The source of that description. Raises SettingError."""
+    kind, _, rest = text.partition(":")
+    if kind == "own":
+        domains = rest.split(",") if rest else list(prompts.DOMAINS)
+        unknown = [domain for domain in domains if domain not in prompts.DOMAINS]
+        if unknown:
+            raise SettingError(f"prompts: no domain {unknown[0]!r}; allowed: {', '.join(prompts.DOMAINS)}")
+        return Texts([(domain, prompt, 0) for domain in domains for prompt in prompts.load(domain)], lengths)
+    if kind == "sharegpt" and rest:
+        return Texts(read_sharegpt(Path(rest)), lengths)
+    if kind == "specbench" and rest:
+        return Texts(read_specbench(Path(rest)), lengths)
+    if kind == "synthetic":
+        parts = rest.split(",") if rest else ["128", str(lengths.longest)]
+        if len(parts) == 2 and all(part.isdigit() and int(part) > 0 for part in parts):
+            return Synthetic(int(parts[0]), int(parts[1]), lengths)
+    raise SettingError(f"prompts: got {text!r}, allowed: {', '.join(SOURCES)}")
+
+
+def read_sharegpt(path: Path) -> list[tuple[str, str, int]]:
+    """Topic, first question, and about how many tokens its answer had."""
+    found = []
+    for entry in _json(path, lines=False):
+        turns = [turn for turn in entry.get("conversations", ()) if turn.get("value")]
+        for index, turn in enumerate(turns):
+            if turn.get("from") in ("human", "user"):
+                answer = turns[index + 1]["value"] if index + 1 < len(turns) else ""
+                found.append(("chat", str(turn["value"]), len(answer) // LETTERS_A_TOKEN))
+                break
+    return _some(path, found)
+
+
+def read_specbench(path: Path) -> list[tuple[str, str, int]]:
+    rows = _json(path, lines=True)
+    return _some(path, [(str(row.get("category", "")), str(row["turns"][0]), 0) for row in rows if row.get("turns")])
+
+
+def _some(path: Path, rows: list[tuple[str, str, int]]) -> list[tuple[str, str, int]]:
+    if not rows:
+        raise SettingError(f"prompts: {path} holds no prompt in this format")
+    return rows
+
+
+def _json(path: Path, *, lines: bool) -> list[dict[str, Any]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        rows = [json.loads(line) for line in text.splitlines() if line.strip()] if lines else json.loads(text)
+    except (OSError, ValueError) as error:
+        raise SettingError(f"prompts: {path} cannot be read: {error}") from None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise SettingError(f"prompts: {path} is no list of objects")
+    return rows

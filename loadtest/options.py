@@ -1,0 +1,140 @@
+"""What a load test can be asked, on the command line of `python -m loadtest` and of Locust's own alike."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from covey.errors import SettingError
+from covey_client.address import Address
+from covey_client.client import USUAL_PORTS
+from loadtest import arrivals, asks, levels
+
+TRANSPORTS = {"grpc": ("grpc",), "http": ("http",), "both": ("grpc", "http")}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A checked load test, before anything has been sent."""
+
+    grpc_url: str
+    http_url: str
+    metrics_url: str
+    transports: tuple[str, ...]
+    model: str
+    seconds: float
+    grace: float
+    timeout: float
+    seed: int
+    shape: arrivals.Shape
+    source: asks.Source
+    levels: tuple[levels.Level, ...]
+    settings: dict[str, Any]  # of requests, by wire name
+    described: dict[str, Any]  # for the report: what was asked, without paths
+
+    def rng(self, purpose: str) -> random.Random:
+        return random.Random(f"{self.seed} {purpose}")
+
+
+def add(parser: Any) -> None:
+    """Declare the traffic's flags; `parser` is argparse's or Locust's."""
+    parser.add_argument("--url", default=os.environ.get("COVEY_URL", "127.0.0.1:8001"), help="gRPC port, HOST:PORT")
+    parser.add_argument("--http-url", default="", help="HTTP port, HOST:PORT (default: 8000 of the same host)")
+    parser.add_argument("--metrics-url", default="", help="metrics port, HOST:PORT (default: 8002 of the same host)")
+    parser.add_argument("--transport", choices=tuple(TRANSPORTS), default="grpc", help="gRPC streams, generate_stream")
+    parser.add_argument("--covey-model", default="covey", help="Triton model to ask")
+    parser.add_argument("--shape", default="closed:8", help=f"arrivals: {', '.join(arrivals.SHAPES)}")
+    parser.add_argument("--rate", type=float, default=0.0, help="stretch a trace to this many requests a second")
+    parser.add_argument("--length-scale", type=float, default=1.0, help="multiply a trace's lengths")
+    parser.add_argument("--prompts", default="", help=f"{', '.join(asks.SOURCES)} (default: own; synthetic for traces)")
+    parser.add_argument("--tokens", default="16:64", help="MIN:MAX length of answers where nothing else says")
+    parser.add_argument("--context", type=int, default=2048, help="clip synthetic requests to this many tokens")
+    parser.add_argument("--slo", action="append", default=[], help="NAME:WEIGHT:TTFT_MS:TPOT_MS, may be repeated")
+    parser.add_argument("--temperature", type=float, default=0.0, help="of every request")
+    parser.add_argument("--speculation", default="", help="auto, off or fixed:k, of every request")
+    parser.add_argument("--data", default="", help=f"folder of outside data (default: {arrivals.DATA_VARIABLE})")
+    parser.add_argument("--request-timeout", type=float, default=120.0, help="seconds for a whole answer")
+    parser.add_argument("--seed", type=int, default=1, help="of arrivals, prompts and levels")
+
+
+def command_line() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtest",
+        description="Offer load to a running Covey server and write one self-contained HTML report.",
+        epilog="Ctrl-C ends a run early; its report covers what ran.",
+    )
+    add(parser)
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long load is offered")
+    parser.add_argument("--grace", type=float, default=10.0, help="seconds for requests in flight to end afterwards")
+    parser.add_argument("--out", type=Path, default=Path("runs/loadtest"), help="folder for the run's folder")
+    parser.add_argument("--name", default="", help="of the run's folder (default: the time)")
+    parser.add_argument("--compare", type=Path, metavar="FOLDER", help="an earlier run's folder")
+    parser.add_argument("--report", type=Path, metavar="FOLDER", help="offer no load: write a run's report again")
+    return parser
+
+
+def plan(given: argparse.Namespace, *, seconds: float, grace: float) -> Plan:
+    """Everything read and checked. Raises SettingError."""
+    if seconds <= 0 or grace < 0 or given.length_scale <= 0 or given.rate < 0:
+        raise SettingError("seconds, length-scale: above 0; grace, rate: at least 0")
+    shortest, longest = _lengths(given.tokens)
+    lengths = asks.Lengths(shortest, longest, given.context)
+    trace = given.shape.partition(":")[0] in ("azure", "mooncake")
+    prompts = given.prompts or ("synthetic" if trace else "own")
+    data = Path(given.data) if given.data else None
+    settings: dict[str, Any] = {"temperature": given.temperature}
+    if given.speculation:
+        settings["speculation"] = given.speculation
+    chosen = levels.parse(given.slo)
+    try:
+        grpc = Address.parse(given.url, port=USUAL_PORTS["grpc"])
+        http = Address.parse(given.http_url or grpc.host, port=USUAL_PORTS["http"])
+        metrics = Address.parse(given.metrics_url or grpc.host, port=8002)
+    except ValueError as error:
+        raise SettingError(str(error)) from None
+    return Plan(
+        grpc_url=grpc.target,
+        http_url=http.target,
+        metrics_url=metrics.target,
+        transports=TRANSPORTS[given.transport],
+        model=given.covey_model,
+        seconds=seconds,
+        grace=grace,
+        timeout=given.request_timeout,
+        seed=given.seed,
+        shape=arrivals.parse(given.shape, data=data, rate=given.rate or None, lengths=given.length_scale),
+        source=asks.parse(prompts, lengths),
+        levels=chosen,
+        settings=settings,
+        described={
+            "started": time.strftime("%Y-%m-%d %H:%M:%S"),
+            "server": grpc.target,
+            "transport": given.transport,
+            "model": given.covey_model,
+            "shape": _without_folder(given.shape),
+            "trace_rate": given.rate or None,
+            "length_scale": given.length_scale,
+            "prompts": _without_folder(prompts),
+            "answer_tokens": given.tokens,
+            "seconds": seconds,
+            "seed": given.seed,
+            **settings,
+        },
+    )
+
+
+def _lengths(text: str) -> tuple[int, int]:
+    low, _, high = text.partition(":")
+    if not (low.isdigit() and high.isdigit() and 0 < int(low) <= int(high)):
+        raise SettingError(f"tokens: got {text!r}, allowed: MIN:MAX, both above 0")
+    return int(low), int(high)
+
+
+def _without_folder(text: str) -> str:
+    kind, colon, rest = text.partition(":")
+    return kind + colon + (Path(rest).name if "/" in rest else rest)

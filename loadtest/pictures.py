@@ -1,0 +1,245 @@
+"""The report's pictures, as SVG: what a run did over time, an earlier run dashed and grey beside it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import matplotlib
+
+matplotlib.use("svg")
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from covey_client.rates import Span
+from loadtest import summary
+from loadtest.records import Record, Run
+from loadtest.summary import Points, attained, counted, gauge, over_time, quantile, share
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # told apart by the colour-blind too
+PHASES = ("plan", "draft", "pass", "transport", "commit")
+GENERATED, DRAFTED, ACCEPTED, TREES = (
+    "covey_generation_tokens_total",
+    "covey_spec_decode_num_draft_tokens_total",
+    "covey_spec_decode_num_accepted_tokens_total",
+    "covey_spec_decode_num_drafts_total",
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    label: str
+    points: Callable[[Run], Points]
+    compared: bool = False  # the earlier run's is drawn too
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What one pair of axes shows; `about` is the sentence under it."""
+
+    title: str
+    unit: str
+    about: str
+    lines: Sequence[Line]
+    stacked: bool = False
+    top: float | None = None
+    whole: bool = False  # counts: no fractions on the axis
+
+
+def pictures(run: Run) -> list[Picture]:
+    """Those that every run has; what the server did not export stays empty and says so."""
+    span = summary.width(run)
+    per = f"requests that ended in each {span:g} s"
+    return [
+        Picture(
+            "Output tokens",
+            "tokens/s",
+            "Generated tokens a second by the server's counter; goodput counts answers that met their SLO, when they "
+            "ended.",
+            [
+                Line("generated", lambda r: counted(r, lambda s: s.rate(GENERATED)), compared=True),
+                Line("goodput", lambda r: over_time(r, lambda rows: _tokens(r, rows) / summary.width(r))),
+            ],
+        ),
+        Picture(
+            "Requests",
+            "requests/s",
+            "Sent, finished and failed requests a second.",
+            [
+                Line("sent", lambda r: over_time(r, lambda rows: len(rows) / summary.width(r), at_end=False)),
+                Line("finished", lambda r: over_time(r, lambda rows: _count(rows, failed=False) / summary.width(r))),
+                Line("failed", lambda r: over_time(r, lambda rows: _count(rows, failed=True) / summary.width(r))),
+            ],
+        ),
+        Picture(
+            "Time to first token",
+            "ms",
+            f"From sending a request to its first token: {per}.",
+            [Line(f"p{p}", _quantiles(_ttfts, p), compared=p == 95) for p in (50, 95)],
+        ),
+        Picture(
+            "Time per output token",
+            "ms/token",
+            f"From the first token to the end, over the other tokens: {per}.",
+            [Line(f"p{p}", _quantiles(_tpots, p), compared=p == 95) for p in (50, 95)],
+        ),
+        Picture(
+            "SLO attainment",
+            "% of requests",
+            f"Share of the {per} that met both targets of their level, measured by the client.",
+            [Line(level.name, _attainment(level.name)) for level in run.levels],
+            top=100,
+        ),
+        Picture(
+            "Batch and queue",
+            "requests",
+            "Requests in the batch and in the queue, at the last round before each look.",
+            [
+                Line("running", lambda r: gauge(r, lambda g: g.value("covey_requests_running")), compared=True),
+                Line("waiting", lambda r: gauge(r, lambda g: g.value("covey_requests_waiting"))),
+            ],
+            whole=True,
+        ),
+        Picture(
+            "Drafted tokens accepted",
+            "%",
+            "Accepted over drafted tokens, by the server's counters.",
+            [Line("acceptance", lambda r: counted(r, _acceptance), compared=True)],
+            top=100,
+        ),
+        Picture(
+            "Depth of drafts (gamma)",
+            "tokens a tree",
+            "Drafted and accepted tokens of a verified tree, on average.",
+            [
+                Line("drafted", lambda r: counted(r, lambda s: s.ratio(DRAFTED, TREES)), compared=True),
+                Line("accepted", lambda r: counted(r, lambda s: s.ratio(ACCEPTED, TREES))),
+            ],
+        ),
+        Picture(
+            "KV blocks in use",
+            "blocks",
+            "Blocks that running requests hold, at the last round before each look.",
+            [Line("used", lambda r: gauge(r, lambda g: g.value("covey_kv_blocks", state="used")), compared=True)],
+            whole=True,
+        ),
+        Picture(
+            "Time of a round by phase",
+            "ms a round",
+            "Mean time of the engine's rounds; pass is inside the target, transport the call around it.",
+            [Line(phase, _phase(phase)) for phase in PHASES],
+            stacked=True,
+        ),
+        Picture(
+            "Prefill",
+            "tokens/s",
+            "Prompt tokens computed, and those found in the prefix cache.",
+            [
+                Line("computed", lambda r: counted(r, lambda s: s.rate("covey_prefill_tokens_total"))),
+                Line("reused", lambda r: counted(r, lambda s: s.rate("covey_prefix_cache_hit_tokens_total"))),
+            ],
+        ),
+    ]
+
+
+def draw(picture: Picture, run: Run, earlier: Run | None) -> str:
+    """The picture as an `<svg>` element."""
+    figure = Figure(figsize=(6.2, 3.0), layout="constrained")
+    axes: Axes = figure.add_subplot()
+    end = max([run.seconds, *(record.end for record in run.records)])
+    series = [(line.label, line.points(run)) for line in picture.lines]
+    drawn = [(label, points) for label, points in series if points]
+    if not drawn:
+        axes.text(0.5, 0.5, "nothing of this in the run", ha="center", va="center", transform=axes.transAxes)
+    elif picture.stacked:
+        _stack(axes, drawn)
+    else:
+        for colour, (label, points) in zip(COLOURS, drawn):
+            mark = "o" if len(points) < 40 else ""
+            axes.plot(*zip(*points), label=label, color=colour, marker=mark, markersize=3, linewidth=1.5)
+    if earlier is not None and drawn:
+        for line in picture.lines:
+            points = [point for point in line.points(earlier) if point[0] <= end] if line.compared else []
+            if points:
+                axes.plot(*zip(*points), label=f"{line.label}, earlier", color="#777777", linestyle="--", linewidth=1.2)
+    _dress(axes, picture, end, legend=bool(drawn))
+    written = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": picture.title}):
+        figure.savefig(written, format="svg", metadata={"Date": None, "Title": picture.title})
+    text = written.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _dress(axes: Axes, picture: Picture, end: float, *, legend: bool) -> None:
+    axes.set(xlabel="time since the start, s", ylabel=picture.unit, xlim=(0, end))
+    axes.set_ylim(bottom=0)
+    if picture.top is not None:
+        axes.set_ylim(0, picture.top * 1.05)
+    elif axes.get_ylim()[1] < 1 and picture.whole:
+        axes.set_ylim(top=1)
+    if picture.whole:
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(visible=True, alpha=0.25)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    if legend:
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.2), ncols=5, fontsize=8, frameon=False)
+
+
+def _stack(axes: Axes, series: Sequence[tuple[str, Points]]) -> None:
+    times = sorted({at for _, points in series for at, _ in points})
+    values = []
+    for _, points in series:
+        known = dict(points)
+        values.append([known.get(at, 0.0) for at in times])
+    axes.stackplot(times, *values, labels=[label for label, _ in series], colors=COLOURS, alpha=0.8)
+
+
+def _ttfts(rows: Sequence[Record]) -> list[float]:
+    return [record.ttft for record in rows if record.finished and record.ttft is not None]
+
+
+def _tpots(rows: Sequence[Record]) -> list[float]:
+    return [record.tpot for record in rows if record.finished and record.tpot is not None]
+
+
+def _quantiles(times: Callable[[Sequence[Record]], list[float]], percent: int) -> Callable[[Run], Points]:
+    def value(rows: Sequence[Record]) -> float | None:
+        found = quantile(times(rows), percent / 100)
+        return None if found is None else 1000 * found
+
+    return lambda run: over_time(run, value)
+
+
+def _attainment(level: str) -> Callable[[Run], Points]:
+    def points(run: Run) -> Points:
+        def value(rows: Sequence[Record]) -> float | None:
+            found = share([attained(run, record) for record in rows if record.level == level])
+            return None if found is None else 100 * found
+
+        return over_time(run, value)
+
+    return points
+
+
+def _phase(phase: str) -> Callable[[Run], Points]:
+    def value(span: Span) -> float | None:
+        rounds = span.grew("covey_rounds_total")
+        return 1000 * (span.grew("covey_round_seconds_total", phase=phase) or 0.0) / rounds if rounds else None
+
+    return lambda run: counted(run, value)
+
+
+def _acceptance(span: Span) -> float | None:
+    found = span.ratio(ACCEPTED, DRAFTED)
+    return None if found is None else 100 * found
+
+
+def _tokens(run: Run, rows: Sequence[Record]) -> int:
+    return sum(record.output_tokens for record in rows if attained(run, record))
+
+
+def _count(rows: Sequence[Record], *, failed: bool) -> int:
+    return sum(record.failed == failed for record in rows)

@@ -1,0 +1,142 @@
+"""What a run leaves: a folder with settings, a line for each request and each look at the metrics port. Lines are
+written as they come, so that a run which is cut short, killed even, can still be reported."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO
+
+from covey.errors import SettingError
+from covey_client.rates import Reading
+from covey_client.status import Sample
+from loadtest.levels import Level
+
+SETTINGS, REQUESTS, METRICS = "run.json", "requests.jsonl", "metrics.jsonl"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One request, seen from the client. Times in seconds; None where there was none."""
+
+    at: float  # when it was sent, after the start
+    transport: str
+    level: str
+    topic: str
+    outcome: str  # the server's finish reason, the name of an error, or `unfinished`
+    error: str = ""
+    ttft: float | None = None
+    tpot: float | None = None
+    e2e: float | None = None
+    input_tokens: int = 0
+    reused_tokens: int = 0
+    output_tokens: int = 0
+    draft_tokens: int = 0
+    accepted_draft_tokens: int = 0
+    lag: float = 0.0  # how much later than it was due the load generator sent it
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.error)
+
+    @property
+    def finished(self) -> bool:
+        return not self.error and self.e2e is not None
+
+    @property
+    def end(self) -> float:
+        return self.at + (self.e2e or 0.0)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that has ended, one way or another."""
+
+    folder: Path
+    settings: dict[str, Any]
+    levels: tuple[Level, ...]
+    records: tuple[Record, ...]
+    readings: tuple[Reading, ...] = field(default=())
+
+    @property
+    def seconds(self) -> float:
+        """How long load was offered; of a run that was killed, until its last line."""
+        ran = self.settings.get("ran_seconds")
+        if ran is not None:
+            return float(ran)
+        return max([1.0, *(record.end for record in self.records), *(reading.at for reading in self.readings)])
+
+    @property
+    def complete(self) -> bool:
+        return bool(self.settings.get("complete"))
+
+
+class Recorder:
+    """Writes one run's folder. One greenlet or thread at a time per call; calls do not interleave under gevent."""
+
+    def __init__(self, folder: Path, settings: dict[str, Any], levels: tuple[Level, ...]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self._settings = settings | {"levels": [dataclasses.asdict(level) for level in levels]}
+        self._requests: TextIO = (folder / REQUESTS).open("w", encoding="utf-8")
+        self._metrics: TextIO = (folder / METRICS).open("w", encoding="utf-8")
+        self._write_settings()
+
+    def request(self, record: Record) -> None:
+        self._line(self._requests, dataclasses.asdict(record))
+
+    def reading(self, reading: Reading) -> None:
+        samples = [[sample.name, dict(sample.labels), sample.value] for sample in reading.samples]
+        self._line(self._metrics, {"at": reading.at, "samples": samples})
+
+    def end(self, ran_seconds: float, complete: bool) -> None:
+        """The run is over; `complete` when it ran as long as it was to."""
+        self._settings |= {"ran_seconds": ran_seconds, "complete": complete}
+        self._write_settings()
+
+    def close(self) -> None:
+        self._requests.close()
+        self._metrics.close()
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _line(self, file: TextIO, value: dict[str, Any]) -> None:
+        file.write(json.dumps(value) + "\n")
+        file.flush()
+
+    def _write_settings(self) -> None:
+        (self.folder / SETTINGS).write_text(json.dumps(self._settings, indent=1) + "\n", encoding="utf-8")
+
+
+def load(folder: Path) -> Run:
+    """A run from its folder; a last line that was cut off is left out. Raises SettingError."""
+    try:
+        settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+        levels = tuple(Level(**level) for level in settings.pop("levels"))
+        records = tuple(Record(**row) for row in _lines(folder / REQUESTS))
+        readings = tuple(
+            Reading(row["at"], tuple(Sample(*sample) for sample in row["samples"])) for row in _lines(folder / METRICS)
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SettingError(f"{folder} holds no run of this load test: {error}") from None
+    return Run(folder, settings, levels, records, readings)
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for index, line in enumerate(lines):
+        try:
+            yield json.loads(line)
+        except ValueError:
+            if index < len(lines) - 1:
+                raise

@@ -1,0 +1,125 @@
+"""One headless run: users, a look at the metrics port every second, progress, and a folder of what happened."""
+
+from __future__ import annotations
+
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import gevent
+from gevent.event import Event
+from locust.env import Environment
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from covey.errors import SettingError
+from covey_client import status
+from covey_client.errors import CoveyClientError
+from covey_client.rates import Reading
+from loadtest import users
+from loadtest.options import Plan
+from loadtest.records import Recorder
+from loadtest.traffic import Tally, Traffic
+
+LOOK_SECONDS = 1.0
+LINE_SECONDS = 10.0  # between lines of progress where there is no terminal
+
+
+def run(plan: Plan, folder: Path) -> bool:
+    """Offer the load; whether it ran as long as it was to. Raises SettingError where no server is ready."""
+    _check_ready(plan)
+    began = time.monotonic()
+
+    def clock() -> float:
+        return time.monotonic() - began
+
+    environment = Environment()
+    with Recorder(folder, plan.described, plan.levels) as recorder:
+        traffic = Traffic(plan, recorder.request, environment.events.request.fire, clock=clock, pause=gevent.sleep)
+        environment.traffic = traffic
+        environment.user_classes = users.classes(traffic)
+        runner = environment.create_local_runner()
+        interrupted = _on_signals()
+        looking = gevent.spawn(_look, plan, recorder, clock)
+        count = plan.shape.users or 1
+        runner.start(count, spawn_rate=max(count, 1))
+        try:
+            _wait(plan, traffic.tally, clock, interrupted)
+            traffic.stop()
+            ran, complete = clock(), not interrupted.is_set()
+            _drain(plan.grace, traffic.tally)
+        finally:
+            traffic.give_up()
+            gevent.sleep(0.2)  # those that were given up write their line
+            looking.kill()
+            runner.quit()
+            traffic.close()
+        recorder.end(min(ran, plan.seconds), complete)
+    return complete
+
+
+def _check_ready(plan: Plan) -> None:
+    try:
+        ready = status.read(plan.http_url, plan.metrics_url).ready
+    except CoveyClientError as error:
+        raise SettingError(f"no server at {plan.http_url}: {error}") from None
+    if not ready:
+        raise SettingError(f"the server at {plan.http_url} is not ready")
+
+
+def _look(plan: Plan, recorder: Recorder, clock: Callable[[], float]) -> None:
+    while True:
+        before = clock()
+        try:
+            samples = status.read(plan.http_url, plan.metrics_url).samples
+        except CoveyClientError:
+            samples = ()  # a gap in the pictures
+        if samples:
+            recorder.reading(Reading((before + clock()) / 2, samples))
+        gevent.sleep(max(0.1, LOOK_SECONDS - (clock() - before)))
+
+
+def _on_signals() -> Event:
+    """Set by the first Ctrl-C or SIGTERM; the second ends the process as usual."""
+    stop = Event()
+
+    def first(number: int) -> None:
+        stop.set()
+        signal.signal(number, signal.SIG_DFL)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        gevent.signal_handler(number, first, number)
+    return stop
+
+
+def _wait(plan: Plan, tally: Tally, clock: Callable[[], float], interrupted: Event) -> None:
+    console = Console(stderr=True)
+    columns = (BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f} s {task.fields[figures]}"))
+    with Progress(*columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal) as bar:
+        shown = bar.add_task("load", total=plan.seconds, figures="")
+        line = LINE_SECONDS
+        while clock() < plan.seconds and not interrupted.wait(min(0.5, max(0.01, plan.seconds - clock()))):
+            bar.update(shown, completed=clock(), figures=figures(tally, clock()))
+            if not console.is_terminal and clock() >= line:
+                line += LINE_SECONDS
+                print(f"{clock():6.0f}/{plan.seconds:.0f} s {figures(tally, clock())}", file=sys.stderr, flush=True)
+    if interrupted.is_set():
+        print("interrupted: the report covers what ran", file=sys.stderr, flush=True)
+
+
+def _drain(grace: float, tally: Tally) -> None:
+    until = time.monotonic() + grace
+    while tally.in_flight and time.monotonic() < until:
+        gevent.sleep(0.05)
+
+
+def figures(tally: Tally, seconds: float) -> str:
+    """One line of progress."""
+    ttft = f", TTFT p50 {1000 * statistics.median(tally.ttfts):.0f} ms" if tally.ttfts else ""
+    return (
+        f"{tally.done} done, {tally.failed} failed, {tally.in_flight} in flight, "
+        f"{tally.tokens / max(seconds, 1e-9):.1f} tokens/s{ttft}"
+    )

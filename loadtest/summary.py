@@ -1,0 +1,179 @@
+"""The numbers of a run: totals, a row for each service level, and what they were over time."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from covey_client.rates import Reading, Span
+from loadtest.levels import Level
+from loadtest.records import Record, Run
+from loadtest.traffic import UNFINISHED
+
+Points = list[tuple[float, float]]  # (seconds after the start, value)
+WIDTHS = (1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
+BINS = 30
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number of a run; None where it has none."""
+
+    name: str
+    unit: str
+    value: float | None
+    higher_is_better: bool | None = None  # None: neither
+
+
+def quantile(values: Sequence[float], q: float) -> float | None:
+    """By linear interpolation between the two nearest; None of nothing."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    place = q * (len(ordered) - 1)
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def level_of(run: Run, record: Record) -> Level:
+    return next(level for level in run.levels if level.name == record.level)
+
+
+def attained(run: Run, record: Record) -> bool:
+    """Whether a request that ended met its level; a failed one did not."""
+    level = level_of(run, record)
+    return record.finished and level.meets_ttft(record.ttft) and level.meets_tpot(record.tpot)
+
+
+def share(values: Sequence[bool]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def ended(run: Run) -> list[Record]:
+    return [record for record in run.records if record.outcome != UNFINISHED]
+
+
+def totals(run: Run) -> list[Figure]:
+    over = ended(run)
+    finished = [record for record in over if record.finished]
+    ttfts = [record.ttft for record in finished if record.ttft is not None]
+    tpots = [record.tpot for record in finished if record.tpot is not None]
+    good = [record for record in finished if attained(run, record)]
+    drafted = sum(record.draft_tokens for record in finished)
+    accepted = sum(record.accepted_draft_tokens for record in finished)
+    read = sum(record.input_tokens for record in finished)
+    busy = max([run.seconds, *(record.end for record in finished)])  # answers that ended after the load did
+    return [
+        Figure("requests finished", "", len(finished), True),
+        Figure("requests failed", "", sum(record.failed for record in over), False),
+        Figure("requests unfinished at the end", "", len(run.records) - len(over)),
+        Figure("throughput", "requests/s", len(finished) / busy, True),
+        Figure("throughput", "output tokens/s", sum(record.output_tokens for record in finished) / busy, True),
+        Figure("goodput", "output tokens/s", sum(record.output_tokens for record in good) / busy, True),
+        Figure("SLO attainment", "%", _percent(share([attained(run, record) for record in over])), True),
+        *(Figure(f"TTFT p{p}", "ms", _ms(quantile(ttfts, p / 100)), False) for p in (50, 95, 99)),
+        *(Figure(f"TPOT p{p}", "ms/token", _ms(quantile(tpots, p / 100)), False) for p in (50, 95)),
+        Figure("end to end p95", "ms", _ms(quantile([r.e2e for r in finished if r.e2e is not None], 0.95)), False),
+        Figure("acceptance", "%", _percent(accepted / drafted) if drafted else None, True),
+        Figure("prompt tokens reused", "%", _percent(sum(r.reused_tokens for r in finished) / read if read else None)),
+        Figure("KV pool in use, at most", "%", kv_most(run)),
+        Figure("latest request behind its time", "ms", _ms(max((r.lag for r in run.records), default=None)), False),
+    ]
+
+
+def by_level(run: Run, level: Level) -> dict[str, float | None]:
+    over = [record for record in ended(run) if record.level == level.name]
+    finished = [record for record in over if record.finished]
+    ttfts = [record.ttft for record in finished if record.ttft is not None]
+    tpots = [record.tpot for record in finished if record.tpot is not None]
+    return {
+        "requests": len(over),
+        "failed": sum(record.failed for record in over),
+        "TTFT p50, ms": _ms(quantile(ttfts, 0.5)),
+        "TTFT p95, ms": _ms(quantile(ttfts, 0.95)),
+        "TPOT p50, ms": _ms(quantile(tpots, 0.5)),
+        "TPOT p95, ms": _ms(quantile(tpots, 0.95)),
+        "TTFT met, %": _percent(share([record.finished and level.meets_ttft(record.ttft) for record in over])),
+        "TPOT met, %": _percent(share([record.finished and level.meets_tpot(record.tpot) for record in over])),
+        "both met, %": _percent(share([attained(run, record) for record in over])),
+    }
+
+
+def by_topic(run: Run, topic: str) -> dict[str, float | None]:
+    """Of the kinds of prompt: speculation fares differently on each."""
+    finished = [record for record in run.records if record.finished and record.topic == topic]
+    drafted = sum(record.draft_tokens for record in finished)
+    return {
+        "requests": len(finished),
+        "output tokens": sum(record.output_tokens for record in finished),
+        "TTFT p50, ms": _ms(quantile([record.ttft for record in finished if record.ttft is not None], 0.5)),
+        "TPOT p50, ms": _ms(quantile([record.tpot for record in finished if record.tpot is not None], 0.5)),
+        "drafted tokens": drafted,
+        "accepted, %": _percent(sum(r.accepted_draft_tokens for r in finished) / drafted if drafted else None),
+    }
+
+
+def kv_most(run: Run) -> float | None:
+    """The largest share of the KV pool that was in use at any look, in percent."""
+    shares = []
+    for reading in run.readings:
+        blocks = reading.value("covey_kv_blocks")
+        if blocks:
+            shares.append(100 * (reading.value("covey_kv_blocks", state="used") or 0.0) / blocks)
+    return max(shares, default=None)
+
+
+def errors(run: Run) -> list[tuple[str, int]]:
+    """What failed requests said, most frequent first."""
+    return Counter(f"{record.outcome}: {record.error}" for record in run.records if record.failed).most_common(10)
+
+
+def width(run: Run) -> float:
+    """Seconds of a point in time series of requests."""
+    return next((width for width in WIDTHS if run.seconds / width <= BINS), WIDTHS[-1])
+
+
+def over_time(run: Run, value: Callable[[Sequence[Record]], float | None], *, at_end: bool = True) -> Points:
+    """`value` of the requests that ended in each bin (or were sent in it), at the bin's middle."""
+    step = width(run)
+    bins: dict[int, list[Record]] = {}
+    for record in ended(run):
+        bins.setdefault(int((record.end if at_end else record.at) // step), []).append(record)
+    last = int(max([run.seconds - 1e-6, *(record.end for record in ended(run))]) // step)
+    points: Points = []
+    for index in range(last + 1):
+        found = value(bins.get(index, []))
+        if found is not None:
+            points.append(((index + 0.5) * step, found))
+    return points
+
+
+def counted(run: Run, value: Callable[[Span], float | None], seconds: float = 2.0) -> Points:
+    """`value` between readings at least `seconds` apart, at the middle."""
+    points: Points = []
+    before: Reading | None = None
+    for reading in run.readings:
+        if before is None:
+            before = reading
+        elif reading.at - before.at >= seconds:
+            found = value(Span(before, reading))
+            if found is not None:
+                points.append(((before.at + reading.at) / 2, found))
+            before = reading
+    return points
+
+
+def gauge(run: Run, value: Callable[[Reading], float | None]) -> Points:
+    found = ((reading.at, value(reading)) for reading in run.readings)
+    return [(at, number) for at, number in found if number is not None]
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else 1000 * seconds
+
+
+def _percent(part: float | None) -> float | None:
+    return None if part is None else 100 * part

@@ -1,0 +1,59 @@
+"""Locust's users. Each needs a `Traffic` as its environment's attribute `traffic`. Imported, grpc knows gevent."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import gevent
+from grpc.experimental.gevent import init_gevent  # type: ignore[import-untyped]
+from locust import User, constant, task
+
+init_gevent()  # before the first channel, or every stream blocks every greenlet
+
+
+class CoveyUser(User):  # type: ignore[misc]  # Locust has no types
+    """A closed user: asks, reads the answer, asks again."""
+
+    abstract = True
+    wait_time = constant(0)
+    transport: ClassVar[str]
+
+    @task  # type: ignore[untyped-decorator]
+    def ask(self) -> None:
+        if self.environment.traffic.stopped:
+            gevent.sleep(0.1)
+        else:
+            self.environment.traffic.closed(self.transport)
+
+
+class GrpcUser(CoveyUser):
+    """Streams over gRPC."""
+
+    transport = "grpc"
+
+
+class HttpUser(CoveyUser):
+    """Streams over `generate_stream`."""
+
+    transport = "http"
+
+
+class ArrivalsUser(User):  # type: ignore[misc]
+    """All of an open shape's arrivals: requests come when they are due, whether or not earlier ones have ended."""
+
+    fixed_count = 1
+    wait_time = constant(0)
+
+    @task  # type: ignore[untyped-decorator]
+    def follow(self) -> None:
+        self.environment.traffic.follow(gevent.spawn)
+        while True:  # the arrivals are over, the run is not
+            gevent.sleep(1)
+
+
+def classes(traffic: Any) -> list[type[User]]:
+    """The users of this run's shape."""
+    if not traffic.plan.shape.users:
+        return [ArrivalsUser]
+    by_transport = {user.transport: user for user in (GrpcUser, HttpUser)}
+    return [by_transport[transport] for transport in traffic.plan.transports]
