@@ -36,6 +36,7 @@ class RoundCosts:
         self._overhead = Regression(np.ones(len(self._rows)), smooth(len(self._rows), 3.0, 0.5), noise=0.2)
         self._drafts: dict[Mix, Regression] = {}
         self._upkeep = 0.0
+        self._rounds = 0
         for rows, tokens, seconds in table.verify if table else ():
             self._verify.update(self._verify_features(rows, tokens), seconds)
         for rows, seconds in table.overhead if table else ():
@@ -67,10 +68,14 @@ class RoundCosts:
         self, rows: int, depth: int, mix: Mix, *, verified: int, verify: float, draft: float, overhead: float
     ) -> None:
         """`draft` without catch-up; not read at depth 0."""
-        self._verify.update(self._verify_features(rows, verified), verify)
-        self._overhead.update(self._cached(rows)[2], overhead)
+        verifying, drafting, plain = self._cached(rows)
+        usual = verified == rows * (depth + 1)
+        self._verify.update(verifying[depth] if usual else self._verify_features(rows, verified), verify)
+        self._rounds += 1
+        if self._rounds % 4 == 1:  # it changes slowly, and each update takes time itself
+            self._overhead.update(plain, overhead)
         if depth > 0:
-            self._draft(mix).update(self._cached(rows)[1][depth], draft)
+            self._draft(mix).update(drafting[depth], draft)
 
     def keep_up(self, rows: int, catch_up: float) -> None:
         """A round that went on drafting spent so long on catch-up."""
@@ -78,13 +83,15 @@ class RoundCosts:
 
     def _draft(self, mix: Mix) -> Regression:
         curve = self._drafts.get(mix)
+        if curve is not None and curve.scaled:
+            return curve
         if curve is None:
             growth = 1.0 + self._rows / 64.0
             shape = np.concatenate([0.5 * growth, growth])
             kinds = np.diag(np.array((0.7, 0.5)) ** 2)  # the call's and the step's
             doubt: Array = np.multiply(np.kron(kinds, smooth(len(growth), 4.0, 1.0)), np.outer(shape, shape))
             curve = self._drafts[mix] = Regression(shape, doubt)
-        if not curve.scaled and self._verify.scaled:
+        if self._verify.scaled:
             curve.assume(GUESS * float(self._verify.mean(self._verify_features(1, 1))))
         return curve
 

@@ -127,9 +127,12 @@ class GammaPlanner:
         return {name: self._counted(np.where(names == name, depths, 0), accepted) for name, _ in self._situation.shares}
 
     def _counted(self, depths: Ints, accepted: Ints) -> Trials:
-        looked = np.minimum(depths, accepted + 1)  # positions 1..looked were compared with the target
-        right = np.minimum(depths, accepted)
-        return Trials(_at_least(looked, self._max_depth), _at_least(right, self._max_depth))
+        right = _at_least(np.minimum(depths, accepted), self._max_depth)
+        deepest = int(depths.max())
+        if int(depths.min()) == deepest:  # as a rule: then who was accepted is who is looked at next
+            unseen = [0] * (self._max_depth - deepest)
+            return Trials([len(depths), *right[: deepest - 1], *unseen] if deepest else unseen, right)
+        return Trials(_at_least(np.minimum(depths, accepted + 1), self._max_depth), right)
 
 
 def _at_least(values: Ints, most: int) -> list[int]:

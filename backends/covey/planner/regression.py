@@ -47,7 +47,7 @@ class Regression:
 
     def variance(self, features: Array) -> Array:
         """Of the predictions, one per row of features; noise of a single measurement not included."""
-        variances: Array = np.einsum("ki,ki->k", np.dot(features, self._covariance), features)
+        variances: Array = (np.dot(features, self._covariance) * features).sum(axis=1)
         return variances
 
     def update(self, features: Array, measured: float) -> None:
@@ -59,22 +59,25 @@ class Regression:
             self._scale(measured / expected)
             self.scaled = True
         covariance = self._covariance
-        haste = HASTE if abs(self._bias) > BIASED else 1.0
-        covariance *= 1.0 - haste * self._forgetting
-        covariance += self._growth if haste == 1.0 else haste * self._growth
+        if abs(self._bias) > BIASED:
+            covariance += HASTE * (self._growth - self._forgetting * covariance)
+        else:
+            covariance *= 1.0 - self._forgetting
+            covariance += self._growth
         spread = np.dot(covariance, features)
         expected = float(np.dot(features, self._weights))
         error = measured - expected
-        noise = max(expected, 1e-9) ** 2 * self._noise
+        square = max(expected, 1e-9) ** 2
+        noise = square * self._noise
         total = float(np.dot(features, spread)) + noise
         limit = 3.0 * math.sqrt(total)
         # Noise is learnt from errors within reach, so that precise machines are believed sooner than jittery ones.
-        ratio = min(error * error, limit * limit) / (total / noise) / max(expected, 1e-9) ** 2
+        ratio = min(error * error, limit * limit) / (total / noise) / square
         self._noise += 0.01 * (max(ratio, 1e-5) - self._noise)
         error = min(limit, max(-limit, error))
         self._bias += 0.1 * (error / math.sqrt(total) - self._bias)
         self._weights += spread * (error / total)
-        covariance -= np.outer(spread, spread) / total
+        covariance -= spread[:, None] * (spread / total)
 
     def state(self) -> JsonDict:
         return {

@@ -25,14 +25,12 @@ class Residuals:
         knots = max(2, math.ceil(math.log2(max(1, max_rows))) + 1)
         self._mean = np.zeros((knots, max_depth + 1))
         self._count = np.zeros((knots, max_depth + 1))
+        self._believed = np.zeros((knots, max_depth + 1))  # means shrunk by their counts
 
     def factors(self, rows: int) -> Array:
         """By which to multiply the predicted seconds of each depth. Does not mutate."""
         knot, weight = self._place(rows)
-        believed = self._mean[knot : knot + 2] * (
-            self._count[knot : knot + 2] / (self._count[knot : knot + 2] + SHRINK)
-        )
-        factors: Array = np.exp((1.0 - weight) * believed[0] + weight * believed[1])
+        factors: Array = np.exp((1.0 - weight) * self._believed[knot] + weight * self._believed[knot + 1])
         return factors
 
     def update(self, rows: int, depth: int, ratio: float) -> None:
@@ -41,9 +39,11 @@ class Residuals:
         knot, weight = self._place(rows)
         for index, share in ((knot, 1.0 - weight), (knot + 1, weight)):
             if share > 0.0:
-                count = min(MEMORY, self._count[index, depth] + share)
-                self._count[index, depth] = count
-                self._mean[index, depth] += min(1.0, share / count) * (error - self._mean[index, depth])
+                mean = float(self._mean[index, depth])
+                count = min(MEMORY, float(self._count[index, depth]) + share)
+                mean += min(1.0, share / count) * (error - mean)
+                self._mean[index, depth], self._count[index, depth] = mean, count
+                self._believed[index, depth] = mean * count / (count + SHRINK)
 
     def _place(self, rows: int) -> tuple[int, float]:
         position = min(math.log2(max(1, rows)), len(self._mean) - 1.0)
@@ -59,3 +59,4 @@ class Residuals:
         if mean.shape != self._mean.shape or count.shape != mean.shape or not np.isfinite(mean + count).all():
             raise ValueError("residuals of another profile")
         self._mean, self._count = np.clip(mean, -LIMIT, LIMIT), np.clip(count, 0.0, MEMORY)
+        self._believed = self._mean * self._count / (self._count + SHRINK)

@@ -30,11 +30,12 @@ def lay_out(batch: Batch, token_budget: int, depth: int, width: int, drafters: S
     depths, widths, names = [0] * rows, [1] * rows, [""] * rows
     if drafters:
         most = spare(batch, token_budget)
-        for row in range(batch.decoding):
-            live = batch.rows[row]
+        first = drafters[0]
+        for row, live in enumerate(batch.rows[: batch.decoding]):
             own = own_depth(live)
             wanted = max(0, min(depth if own is None else own, live.room - 1, most))
             depths[row] = wanted
-            widths[row] = max(1, min(width, most // max(1, wanted)))
-            names[row] = live.request.drafter or drafters[0]
+            if width > 1 and wanted:
+                widths[row] = max(1, min(width, most // wanted))
+            names[row] = live.request.drafter or first
     return Choice(np.array(depths, np.int32), np.array(widths, np.int32), tuple(names))
