@@ -70,9 +70,14 @@ class FusedStepper:
             hidden[:, :base] = np.arange(base) >= call.context[:, None]
             mask = torch.zeros(hidden.shape, dtype=self._dtype).masked_fill_(torch.from_numpy(hidden), -torch.inf)
             self._mask = mask.view(rows, 1, 1, 1, -1)  # as scores are: by row, key head, query, its heads, column
-        turn = torch.from_numpy(call.positions.reshape(-1))
-        self._cos = self._all_cos.index_select(0, turn).view(rows, columns, 1, dim)
-        self._sin = self._all_sin.index_select(0, turn).view(rows, columns, 1, dim)
+        turned = self._shape.heads + self._shape.kv_heads  # values turn by nothing
+        at = torch.from_numpy(call.positions.reshape(-1))
+        self._cos = torch.ones(rows, columns, turned + self._shape.kv_heads, dim, dtype=self._dtype)
+        self._sin = torch.zeros_like(self._cos)
+        self._cos[:, :, :turned] = self._all_cos.index_select(0, at).view(rows, columns, 1, dim)
+        self._sin[:, :, :turned] = self._all_sin.index_select(0, at).view(rows, columns, 1, dim)
+        self._keys = [kv[0].flatten(0, 1).transpose(1, 2) for kv in self._kv]
+        self._values = [kv[1].flatten(0, 1) for kv in self._kv]
         self._slots = call.slots
         self._done = 0
 
@@ -103,40 +108,42 @@ class FusedStepper:
     ) -> torch.Tensor:
         maps, shape, width = self._maps, self._shape, self._width
         heads, kv_heads, share, dim = shape.heads, shape.kv_heads, shape.share, shape.head_dim
-        both, half = heads + kv_heads, dim // 2
+        lanes, half = rows * kv_heads, dim // 2
         done = self._done
         self._done = done + count
         start, stop = self._base + done, self._base + done + count
-        cos, sin = self._cos[:rows, done : done + count], self._sin[:rows, done : done + count]
+        cos, sin = self._cos.narrow(1, done, count), self._sin.narrow(1, done, count)
+        if rows < len(self._slots):
+            cos, sin = cos[:rows], sin[:rows]
         first = self._first.index_select(0, tokens)
-        x = first[:, :width]
+        x = first.narrow(1, 0, width)
         for index, layer in enumerate(maps.layers):
             qkv = first[:, width:] if index == 0 and first.shape[1] > width else layer.qkv(self._normed(x))
-            qkv = qkv.view(rows, count, both + kv_heads, dim)
-            qk = qkv[:, :, :both]
-            qk = torch.addcmul(qk * cos, qk.roll(half, -1), sin)
-            kv = self._kv[index] if rows == len(self._slots) else self._kv[index][:, :rows]
-            kv[0, :, :, start:stop] = qk[:, :, heads:].transpose(1, 2)
-            kv[1, :, :, start:stop] = qkv[:, :, both:].transpose(1, 2)
-            query = qk[:, :, :heads]
+            qkv = qkv.view(rows, count, heads + 2 * kv_heads, dim)
+            qkv = torch.addcmul(qkv * cos, qkv.roll(half, -1), sin)
+            new = qkv.narrow(2, heads, 2 * kv_heads).view(rows, count, 2, kv_heads, dim).permute(2, 0, 3, 1, 4)
+            kv = self._kv[index].narrow(3, start, count)
+            (kv if rows == len(self._slots) else kv[:, :rows]).copy_(new)
+            query = qkv.narrow(2, 0, heads)
             if last_only and count > 1 and index == len(maps.layers) - 1:
                 query, x, mask = query[:, -1:], x.view(rows, count, -1)[:, -1], self._context(rows, 0)
                 count = 1
-            if count == 1:
-                query = query.reshape(rows * kv_heads, share, dim)
-            else:
+            if count > 1:
                 query = query.reshape(rows, count, kv_heads, share, dim).transpose(1, 2)
-                query = query.reshape(rows * kv_heads, count * share, dim)
-            keys, values = kv.view(2, rows * kv_heads, -1, dim)[:, :, :stop].unbind(0)
-            scores = torch.bmm(query, keys.transpose(1, 2))
+            query = query.reshape(lanes, count * share, dim)
+            keys, values = self._keys[index].narrow(2, 0, stop), self._values[index].narrow(1, 0, stop)
+            if rows < len(self._slots):
+                keys, values = keys[:lanes], values[:lanes]
+            scores = torch.bmm(query, keys)
             if mask is not None:
                 scores.view(rows, kv_heads, count, share, stop).add_(mask)
             h = torch.bmm(torch.softmax(scores, -1), values)
             if count > 1:
                 h = h.view(rows, kv_heads, count, share, dim).transpose(1, 2)
             x = x + layer.out(h.reshape(rows * count, heads * dim))
-            gate, up = layer.gate_up(self._normed(x)).chunk(2, -1)
-            x = x + layer.down(F.silu(gate) * up)
+            gate_up = layer.gate_up(self._normed(x))
+            size = gate_up.shape[1] // 2
+            x = x + layer.down(F.silu(gate_up.narrow(1, 0, size)).mul_(gate_up.narrow(1, size, size)))
         return maps.head(self._normed(x)).float()
 
     def _normed(self, x: torch.Tensor) -> torch.Tensor:

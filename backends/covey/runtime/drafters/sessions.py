@@ -69,13 +69,14 @@ class Session:
         """Take new tokens. As far as the last call proposed them their keys are known: the slots to copy from and to
         are returned."""
         sequence = self.sequence
-        path = self._proposed(tokens)
-        moved = np.flatnonzero(path != np.arange(len(path)))
+        path = self._proposed(tokens.tolist())
         base = sequence.cached
         sequence.cached += len(path)
         self.written = 0
         sequence.append(tokens)
-        return sequence.slots[base + path[moved]], sequence.slots[base + moved]
+        if path == list(range(len(path))):
+            return NO_INTS, NO_INTS
+        return sequence.slots[base + np.asarray(path)], sequence.slots[base : base + len(path)]
 
     def skip(self, sinks: int, recent: int) -> None:
         """Leave out what is neither among the first `sinks` tokens nor among the last `recent`, all without keys."""
@@ -83,18 +84,19 @@ class Session:
         sequence.cached = self.sinks = min(sequence.cached, sinks)
         self.skipped = sequence.known - recent - self.sinks
 
-    def _proposed(self, tokens: Ints) -> Ints:
+    def _proposed(self, tokens: list[int]) -> list[int]:
         """The nodes of the last call that `tokens` runs along, as far as they have keys."""
         path: list[int] = []
-        if self.written and self.sequence.cached == self.width:
-            at = -1
-            for token in tokens.tolist():
-                found = np.flatnonzero((self.parents[: self.written] == at) & (self.tokens[: self.written] == token))
-                if not len(found):
-                    break
-                at = int(found[0])
-                path.append(at)
-        return np.asarray(path, np.int64)
+        if not self.written or self.sequence.cached != self.width:
+            return path
+        nodes = dict(zip(zip(self.parents.tolist(), self.tokens.tolist()), range(self.written)))
+        at: int | None = -1
+        for token in tokens:
+            at = nodes.get((at, token))
+            if at is None:
+                break
+            path.append(at)
+        return path
 
 
 class Sessions:
