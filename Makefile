@@ -12,12 +12,15 @@ GRPC_PORT    ?= 8001
 METRICS_PORT ?= 8002
 PROFILE      ?= demo-cpu
 MODEL        ?=
+COMPARE      ?=
+ARGS         ?=
 
-.PHONY: help setup serve test test-all lint clean
+.PHONY: help setup serve loadtest test test-all lint clean
 
 help:
 	@echo "make setup     create .venv and install; does nothing when nothing changed"
 	@echo "make serve     start the server [HOST= HTTP_PORT= GRPC_PORT= METRICS_PORT= PROFILE= MODEL=folder]"
+	@echo "make loadtest  a minute of load on a running server, then an HTML report [HOST= GRPC_PORT= ... ARGS='--shape poisson:4 ...' COMPARE=folder]"
 	@echo "make test      every kind of test, the real server included; minutes"
 	@echo "make test-all  the large grids whole"
 	@echo "make lint      ruff (lint and format) and mypy --strict"
@@ -39,6 +42,10 @@ $(STAMP): pyproject.toml constraints.txt
 serve: setup
 	@exec $(BIN)/python -m covey.server --host $(HOST) --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) \
 	  --metrics-port $(METRICS_PORT) --profile $(PROFILE) $(if $(MODEL),--model '$(MODEL)')
+
+loadtest: setup
+	@exec $(BIN)/python -m loadtest --url $(HOST):$(GRPC_PORT) --http-url $(HOST):$(HTTP_PORT) --metrics-url $(HOST):$(METRICS_PORT) \
+	  $(if $(COMPARE),--compare '$(COMPARE)') $(ARGS)
 
 test: setup
 	$(PYTEST) -m "not slow"

@@ -1,0 +1,185 @@
+"""Locust against the real tritonserver, in processes of its own: it patches what it is imported into."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import covey
+from covey.server import Server
+from loadtest import records
+from loadtest.arrivals import Arrival
+from loadtest.options import Plan, command_line, plan
+from loadtest.records import Record
+from loadtest.traffic import Traffic
+
+Running = tuple[Server, Any]
+REPOSITORY = Path(covey.__file__).parents[2]
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    path = tmp_path / "prompts.jsonl"
+    rows = [{"category": "counting", "turns": ["count 5"]}, {"category": "slowly", "turns": ["slow 4"]}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def words(server: Server, prompts: Path, *more: str) -> list[str]:
+    metrics = server.metrics_url.removeprefix("http://").removesuffix("/metrics")
+    where = ["--url", server.grpc_url, "--http-url", server.http_url, "--metrics-url", metrics]
+    return [*where, "--prompts", f"specbench:{prompts}", *more]
+
+
+def run(module: Sequence[str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", *module, *arguments],
+        check=False,
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_a_run_over_both_protocols_and_its_report(canned_server: Running, prompts: Path, tmp_path: Path) -> None:
+    given = words(canned_server[0], prompts, "--transport", "both", "--shape", "poisson:20", "--seconds", "3")
+    ran = run(["loadtest"], *given, "--out", str(tmp_path), "--name", "mine")
+    assert ran.returncode == 0, ran.stderr
+    assert f"report: {tmp_path}/mine/report.html" in ran.stdout
+    found = records.load(tmp_path / "mine")
+    assert found.complete
+    assert 30 <= len(found.records) <= 90
+    assert {record.transport for record in found.records} == {"grpc", "http"}
+    assert {record.level for record in found.records} == {"interactive", "standard", "batch"}
+    for record in found.records:
+        assert record.finished, record.error
+        assert record.output_tokens == {"counting": 5, "slowly": 4}[record.topic]
+        assert record.ttft is not None
+        assert record.e2e is not None
+        assert record.tpot is not None
+        assert 0 < record.ttft < record.e2e
+        if record.topic == "slowly":
+            assert record.tpot >= 0.04
+    again = run(["loadtest"], "--report", str(tmp_path / "mine"), "--compare", str(tmp_path / "mine"))
+    assert again.returncode == 0, again.stderr
+    assert "compared with" in (tmp_path / "mine" / "report.html").read_text(encoding="utf-8")
+
+
+def test_an_interrupted_run_reports_what_ran(canned_server: Running, prompts: Path, tmp_path: Path) -> None:
+    given = words(canned_server[0], prompts, "--shape", "closed:3", "--seconds", "60", "--out", str(tmp_path))
+    with subprocess.Popen(
+        [sys.executable, "-m", "loadtest", *given, "--name", "cut"],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        lines = tmp_path / "cut" / records.REQUESTS
+        until = time.monotonic() + 30
+        while not (lines.is_file() and lines.stat().st_size) and time.monotonic() < until:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 1, err
+    assert "the report covers what ran" in err
+    assert "report: " in out
+    assert "This run was cut short" in (tmp_path / "cut" / "report.html").read_text(encoding="utf-8")
+
+
+def test_locusts_own_command_line(canned_server: Running, prompts: Path) -> None:
+    given = words(canned_server[0], prompts, "--shape", "closed:3", "--transport", "both")
+    locust = ["-f", "loadtest/locustfile.py", "--headless", "--only-summary", "-u", "4", "-r", "4", "--run-time", "2s"]
+    ran = run(["locust"], *locust, *given)
+    assert ran.returncode == 0, ran.stderr
+    summary = ran.stdout + ran.stderr
+    for transport in ("grpc", "http"):
+        for event in ("ttft", "tpot", "e2e"):
+            assert re.search(rf"{transport} +\w+ {event} +[1-9]", summary), summary
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--url", "127.0.0.1:9", "--http-url", "127.0.0.1:9"], "no server at 127.0.0.1:9"),
+        (["--shape", "steady"], "shape: got 'steady'"),
+        (["--tokens", "8"], "tokens: got '8', allowed: MIN:MAX"),
+        (["--compare", "/nowhere"], "/nowhere holds no run"),
+    ],
+)
+def test_what_cannot_run_is_one_line(arguments: list[str], complaint: str, tmp_path: Path) -> None:
+    ran = run(["loadtest"], *arguments, "--out", str(tmp_path))
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("loadtest: ")
+    assert complaint in ran.stderr
+    assert ran.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+class Sent:
+    """A Traffic in this process, by threads, and what it said."""
+
+    def __init__(self, checked: Plan) -> None:
+        self.records: list[Record] = []
+        self.events: list[dict[str, Any]] = []
+        self.traffic = Traffic(
+            checked,
+            self.records.append,
+            lambda **event: self.events.append(event),
+            clock=time.monotonic,
+            pause=time.sleep,
+        )
+
+
+def sent(server: Server, tmp_path: Path, prompt: str, transport: str) -> Sent:
+    path = tmp_path / "one.jsonl"
+    path.write_text(json.dumps({"category": "one", "turns": [prompt]}))
+    given = command_line().parse_args([*words(server, path), "--transport", transport])
+    found = Sent(plan(given, seconds=1.0, grace=0.0))
+    found.traffic.send(transport, Arrival(time.monotonic() - 1.0))
+    found.traffic.close()
+    return found
+
+
+@pytest.mark.parametrize("transport", ["grpc", "http"])
+def test_events_of_an_answer(canned_server: Running, tmp_path: Path, transport: str) -> None:
+    found = sent(canned_server[0], tmp_path, "slow 4", transport)
+    [record] = found.records
+    assert record.finished
+    assert record.lag >= 1.0
+    assert [event["name"].split()[1] for event in found.events] == ["ttft", "tpot", "e2e"]
+    by_name = {event["name"].split()[1]: event for event in found.events}
+    assert all(event["exception"] is None for event in found.events)
+    assert by_name["e2e"]["response_time"] >= 150
+    assert by_name["tpot"]["response_time"] >= 40
+    assert by_name["e2e"]["response_length"] == 4
+
+
+@pytest.mark.parametrize(
+    ("prompt", "outcome"),
+    [
+        ("error [UNAVAILABLE] the queue is full", "Overloaded"),
+        ("error [INTERNAL] oh", "ServerError"),
+        ("late 5", "ServerError"),
+    ],
+)
+@pytest.mark.parametrize("transport", ["grpc", "http"])
+def test_events_of_a_failure(canned_server: Running, tmp_path: Path, transport: str, prompt: str, outcome: str) -> None:
+    found = sent(canned_server[0], tmp_path, prompt, transport)
+    [record] = found.records
+    assert record.failed
+    assert record.outcome == outcome
+    [event] = found.events
+    assert event["name"].endswith(" e2e")
+    assert outcome in str(event["exception"])

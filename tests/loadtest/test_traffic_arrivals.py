@@ -1,0 +1,139 @@
+"""When requests come."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from covey.errors import SettingError
+from loadtest import arrivals
+from loadtest.arrivals import Arrival
+
+AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:15:46.6805900,374,44
+2023-11-16 18:15:50.9951690,396,109
+2023-11-16 18:16:06.6805900,12,8
+"""
+MOONCAKE = [
+    {"timestamp": 1000, "input_length": 6758, "output_length": 500, "hash_ids": [0, 1, 2]},
+    {"timestamp": 4000, "input_length": 7322, "output_length": 490, "hash_ids": [0, 14]},
+]
+
+
+def times(shape: str, seconds: float, seed: int = 1) -> list[float]:
+    return [arrival.at for arrival in arrivals.parse(shape).arrivals(seconds, random.Random(seed))]
+
+
+def within(found: list[float], low: float, high: float) -> int:
+    return sum(low <= at < high for at in found)
+
+
+def test_closed_has_users_and_no_arrivals() -> None:
+    assert arrivals.parse("closed:8").users == 8
+    assert times("closed:8", 100) == []
+
+
+def test_poisson_comes_at_its_rate_with_its_spread() -> None:
+    found = times("poisson:20", 500)
+    assert len(found) == pytest.approx(10_000, rel=0.05)
+    assert found == sorted(found)
+    assert found == times("poisson:20", 500)
+    assert found != times("poisson:20", 500, seed=2)
+    counts = [within(found, at, at + 1) for at in range(500)]
+    mean = sum(counts) / len(counts)
+    variance = sum((count - mean) ** 2 for count in counts) / len(counts)
+    assert variance == pytest.approx(mean, rel=0.3)
+
+
+def test_bursts_end_each_period() -> None:
+    found = times("bursts:2,30,10,2", 500)
+    in_bursts = sum(at % 10 >= 8 for at in found)
+    assert in_bursts == pytest.approx(50 * 2 * 30, rel=0.1)
+    assert len(found) - in_bursts == pytest.approx(50 * 8 * 2, rel=0.15)
+
+
+def test_peaks_are_at_a_quarter_and_at_three_quarters() -> None:
+    found = times("peaks:1,40", 400)
+    for peak in (100, 300):
+        assert within(found, peak - 10, peak + 10) == pytest.approx(20 * 40, rel=0.15)
+    for valley in (0, 190, 390):
+        assert within(found, valley, valley + 10) < 40
+
+
+def test_azure_is_read_from_its_first_arrival(tmp_path: Path) -> None:
+    (tmp_path / "azure.csv").write_text(AZURE)
+    shape = arrivals.parse("azure", data=tmp_path)
+    found = list(shape.arrivals(100, random.Random(1)))
+    assert [(round(a.at, 4), a.input_tokens, a.output_tokens) for a in found] == [
+        (0.0, 374, 44),
+        (4.3146, 396, 109),
+        (20.0, 12, 8),
+    ]
+    assert len(list(shape.arrivals(10, random.Random(1)))) == 2
+
+
+def test_traces_are_stretched_and_scaled(tmp_path: Path) -> None:
+    (tmp_path / "azure.csv").write_text(AZURE)
+    shape = arrivals.parse(f"azure:{tmp_path}/azure.csv", rate=1.5, lengths=0.1)
+    found = list(shape.arrivals(100, random.Random(1)))
+    assert [(round(a.at, 4), a.input_tokens, a.output_tokens) for a in found] == [
+        (0.0, 37, 4),
+        (pytest.approx(0.4315, abs=1e-4), 40, 11),
+        (2.0, 1, 1),
+    ]
+
+
+def test_mooncake_is_read_compressed_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "".join(json.dumps(row) + "\n" for row in MOONCAKE)
+    (tmp_path / "traces").mkdir()
+    with gzip.open(tmp_path / "traces" / "mooncake.jsonl.gz", "wt") as file:
+        file.write(text)
+    (tmp_path / "plain.jsonl").write_text(text)
+    monkeypatch.setenv(arrivals.DATA_VARIABLE, str(tmp_path))
+    expected = [Arrival(0.0, 6758, 500, (0, 1, 2)), Arrival(3.0, 7322, 490, (0, 14))]
+    for shape in ("mooncake", "mooncake:plain.jsonl"):
+        assert list(arrivals.parse(shape).arrivals(100, random.Random(1))) == expected
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        "closed:0",
+        "closed:1.5",
+        "poisson:0",
+        "poisson:x",
+        "bursts:1,2,3",
+        "bursts:5,2,10,1",
+        "peaks:4,1",
+        "steady:3",
+        "",
+    ],
+)
+def test_a_shape_that_is_none_lists_the_shapes(shape: str) -> None:
+    with pytest.raises(SettingError, match=r"allowed: closed:N, poisson:RATE"):
+        arrivals.parse(shape)
+
+
+@pytest.mark.parametrize("shape", ["azure", "mooncake:nowhere.jsonl"])
+def test_a_missing_trace_says_where_it_was_looked_for(
+    shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(arrivals.DATA_VARIABLE, raising=False)
+    with pytest.raises(SettingError, match="COVEY_DATA"):
+        arrivals.parse(shape, data=tmp_path)
+
+
+def test_a_file_in_another_format_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "other.csv"
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(SettingError, match=r"other\.csv is no trace in Azure's format"):
+        arrivals.parse(f"azure:{path}")
+    with pytest.raises(SettingError, match=r"other\.csv is no trace in Mooncake's format"):
+        arrivals.parse(f"mooncake:{path}")
+    path.write_text("")
+    with pytest.raises(SettingError, match="holds no request"):
+        arrivals.parse(f"mooncake:{path}")

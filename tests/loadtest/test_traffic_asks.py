@@ -1,0 +1,135 @@
+"""What is asked, and for which service level."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from covey import prompts
+from covey.errors import SettingError
+from loadtest import asks, levels
+from loadtest.arrivals import Arrival
+from loadtest.asks import Lengths
+
+LENGTHS = Lengths(8, 32, context=200)
+SOON = Arrival(0.0)
+
+
+def asked(source: str, arrival: Arrival = SOON, count: int = 200) -> list[asks.Ask]:
+    rng = random.Random(1)
+    parsed = asks.parse(source, LENGTHS)
+    return [parsed.ask(arrival, rng) for _ in range(count)]
+
+
+def test_own_prompts_of_all_domains_or_of_those_named() -> None:
+    found = asked("own")
+    assert {ask.topic for ask in found} == set(prompts.DOMAINS)
+    assert all(8 <= ask.max_tokens <= 32 and not ask.exact for ask in found)
+    assert len({ask.max_tokens for ask in found}) > 15
+    assert {ask.topic for ask in asked("own:math,code")} == {"math", "code"}
+    assert all(ask.prompt in prompts.load("math") for ask in asked("own:math"))
+
+
+def test_a_traces_length_wins() -> None:
+    assert {ask.max_tokens for ask in asked("own", Arrival(0.0, 50, 17))} == {17}
+
+
+def test_sharegpt(tmp_path: Path) -> None:
+    path = tmp_path / "share.json"
+    turns = [{"from": "system", "value": "Be kind."}, {"from": "human", "value": "Why?"}]
+    path.write_text(
+        json.dumps(
+            [
+                {"id": "1", "conversations": [*turns, {"from": "gpt", "value": "Because of it. " * 4}]},
+                {"id": "2", "conversations": [{"from": "gpt", "value": "Nobody asked."}]},
+            ]
+        )
+    )
+    found = asked(f"sharegpt:{path}")
+    assert {(ask.prompt, ask.max_tokens, ask.topic) for ask in found} == {("Why?", 15, "chat")}
+
+
+def test_spec_bench(tmp_path: Path) -> None:
+    path = tmp_path / "spec.jsonl"
+    rows = [{"question_id": 81, "category": "writing", "turns": ["Compose.", "Again."]}, {"turns": []}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert {(ask.prompt, ask.topic) for ask in asked(f"specbench:{path}")} == {("Compose.", "writing")}
+
+
+def test_synthetic_lengths_are_exact_and_fit_the_context() -> None:
+    [ask] = asked("synthetic:40,10", count=1)
+    assert (len(ask.prompt), ask.max_tokens, ask.exact) == (40, 10, True)
+    [ask] = asked("synthetic", Arrival(0.0, 60, 20), count=1)
+    assert (len(ask.prompt), ask.max_tokens) == (60, 20)
+    [ask] = asked("synthetic", Arrival(0.0, 10_000, 5_000), count=1)
+    assert len(ask.prompt) + ask.max_tokens == LENGTHS.context - 1
+    assert min(ask.prompt) >= asks.IDS.start  # type: ignore[type-var]
+    assert max(ask.prompt) < asks.IDS.stop  # type: ignore[type-var]
+
+
+def test_equal_blocks_are_equal_prefixes() -> None:
+    first, second, third = (
+        asked("synthetic", Arrival(0.0, 40, 4, blocks, block_tokens=10), count=1)[0].prompt
+        for blocks in ((0, 1, 2, 3), (0, 1, 9, 8), (7, 1))
+    )
+    assert first[:20] == second[:20]
+    assert first[20:30] != second[20:30]
+    assert third[:10] != first[:10]
+    assert third[10:20] == first[10:20]
+
+
+@pytest.mark.parametrize(
+    ("source", "complaint"),
+    [
+        ("own:poetry", "no domain 'poetry'; allowed: code"),
+        ("sharegpt:/nowhere.json", "cannot be read"),
+        ("specbench", "allowed: own"),
+        ("synthetic:1", "allowed: own"),
+        ("synthetic:0,5", "allowed: own"),
+        ("novel", "allowed: own"),
+    ],
+)
+def test_what_is_no_source_is_named(source: str, complaint: str) -> None:
+    with pytest.raises(SettingError, match=complaint):
+        asks.parse(source, LENGTHS)
+
+
+def test_a_file_without_prompts_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "empty.json"
+    path.write_text("[]")
+    with pytest.raises(SettingError, match="holds no prompt"):
+        asks.parse(f"sharegpt:{path}", LENGTHS)
+    path.write_text("[1]")
+    with pytest.raises(SettingError, match="no list of objects"):
+        asks.parse(f"sharegpt:{path}", LENGTHS)
+
+
+def test_levels_are_chosen_by_weight() -> None:
+    found = levels.parse(["fast:3:100:20", "slow:1:5000:200"])
+    assert found[0] == levels.Level("fast", 3.0, 0.1, 0.02)
+    rng = random.Random(1)
+    counts = Counter(levels.choose(found, rng).name for _ in range(4000))
+    assert counts["fast"] == pytest.approx(3000, rel=0.05)
+    assert levels.parse([]) == levels.DEFAULT
+
+
+def test_a_level_is_met_at_its_targets() -> None:
+    level = levels.Level("fast", 1.0, 0.1, 0.02)
+    assert level.meets_ttft(0.1)
+    assert not level.meets_ttft(0.11)
+    assert not level.meets_ttft(None)
+    assert level.meets_tpot(0.02)
+    assert not level.meets_tpot(0.021)
+    assert level.meets_tpot(None)
+
+
+@pytest.mark.parametrize("text", ["fast", "fast:1:2", "fast:1:0:3", ":1:2:3", "fast:a:b:c"])
+def test_what_is_no_level_is_named(text: str) -> None:
+    with pytest.raises(SettingError, match="slo: got"):
+        levels.parse([text])
+    with pytest.raises(SettingError, match="once"):
+        levels.parse(["fast:1:2:3", "fast:1:2:3"])

@@ -1,0 +1,163 @@
+"""The numbers of a run, and its page."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from covey.errors import SettingError
+from covey_client.rates import Reading
+from covey_client.status import Sample
+from loadtest import pictures, records, report, summary
+from loadtest.levels import Level
+from loadtest.records import Record, Recorder, Run
+
+LEVELS = (Level("fast", 1.0, 0.1, 0.02), Level("slow", 1.0, 1.0, 0.1))
+
+
+def finished(at: float, level: str = "fast", **changes: object) -> Record:
+    usual = Record(
+        at, "grpc", level, "math", "length", ttft=0.05, tpot=0.01, e2e=0.14, input_tokens=20, output_tokens=10
+    )
+    return dataclasses.replace(usual, **changes)  # type: ignore[arg-type]
+
+
+def reading(at: float, **values: float) -> Reading:
+    samples = [Sample(f"covey_{name}_total", {"model": "covey"}, value) for name, value in values.items()]
+    samples += [Sample("covey_kv_blocks", {"state": state}, value) for state, value in (("used", 25.0), ("free", 75.0))]
+    return Reading(at, tuple(samples))
+
+
+RECORDS = (
+    finished(0.0),
+    finished(1.0, ttft=0.2, e2e=0.29),
+    finished(2.0, "slow", ttft=0.5, tpot=0.2, e2e=2.3),
+    finished(3.0, "slow", draft_tokens=8, accepted_draft_tokens=6),
+    Record(4.0, "grpc", "fast", "math", "ServerError", error="the <target> failed"),
+    Record(5.0, "grpc", "fast", "math", "unfinished", ttft=0.05),
+)
+READINGS = tuple(
+    reading(float(at), generation_tokens=100.0 * at, spec_decode_num_draft_tokens=40.0 * at, rounds=10.0 * at)
+    for at in range(9)
+)
+
+
+def a_run(tmp_path: Path, rows: tuple[Record, ...] = RECORDS, name: str = "one") -> Run:
+    with Recorder(tmp_path / name, {"shape": "closed:2", "started": name, "seconds": 10.0}, LEVELS) as recorder:
+        for row in rows:
+            recorder.request(row)
+        for look in READINGS:
+            recorder.reading(look)
+        recorder.end(8.0, True)
+    return records.load(tmp_path / name)
+
+
+def figure(run: Run, name: str, unit: str | None = None) -> float | None:
+    return next(f.value for f in summary.totals(run) if f.name == name and unit in (None, f.unit))
+
+
+def test_a_run_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    run = a_run(tmp_path)
+    assert run.records == RECORDS
+    assert run.readings == READINGS
+    assert run.levels == LEVELS
+    assert run.seconds == 8.0
+    assert run.complete
+
+
+def test_totals(tmp_path: Path) -> None:
+    run = a_run(tmp_path)
+    assert figure(run, "requests finished") == 4
+    assert figure(run, "requests failed") == 1
+    assert figure(run, "requests unfinished at the end") == 1
+    assert figure(run, "throughput", "requests/s") == 4 / 8
+    assert figure(run, "throughput", "output tokens/s") == 40 / 8
+    assert figure(run, "goodput") == 20 / 8
+    assert figure(run, "SLO attainment") == pytest.approx(100 * 2 / 5)
+    assert figure(run, "TTFT p50") == pytest.approx(125.0)
+    assert figure(run, "acceptance") == 75
+    assert figure(run, "KV pool in use, at most") == 25
+
+
+def test_levels(tmp_path: Path) -> None:
+    run = a_run(tmp_path)
+    fast, slow = (summary.by_level(run, level) for level in LEVELS)
+    assert (fast["requests"], fast["failed"]) == (3, 1)
+    assert fast["TTFT met, %"] == pytest.approx(100 / 3)
+    assert slow["TTFT met, %"] == 100
+    assert slow["TPOT met, %"] == 50
+    assert slow["both met, %"] == 50
+
+
+def test_a_run_without_requests_has_a_report(tmp_path: Path) -> None:
+    run = a_run(tmp_path, ())
+    assert figure(run, "TTFT p50") is None
+    assert "nothing" not in report.html(run).split("<svg")[0]
+
+
+def test_quantiles_interpolate() -> None:
+    assert summary.quantile([], 0.5) is None
+    assert summary.quantile([3.0], 0.99) == 3.0
+    assert summary.quantile([1.0, 2.0, 3.0, 4.0], 0.5) == 2.5
+
+
+def test_series_over_time(tmp_path: Path) -> None:
+    run = a_run(tmp_path)
+    assert summary.width(run) == 1.0
+    assert summary.counted(run, lambda span: span.rate("covey_generation_tokens_total")) == [
+        (at, 100.0) for at in (1.0, 3.0, 5.0, 7.0)
+    ]
+    sent = summary.over_time(run, len, at_end=False)
+    assert sent[:5] == [(0.5, 1), (1.5, 1), (2.5, 1), (3.5, 1), (4.5, 1)]
+
+
+def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
+    run = a_run(tmp_path)
+    page = report.write(run).read_text(encoding="utf-8")
+    assert not re.search(r"""<(?:script|link|img|iframe)\b|@import|url\((?!#)|src=""", page)
+    assert not re.search(r"""href="(?!#)""", page)
+    assert page.count("<svg") == len(pictures.pictures(run))
+    assert "the &lt;target&gt; failed" in page
+    assert "cut short" not in page
+    for picture in pictures.pictures(run):
+        assert picture.unit
+        assert picture.about
+        assert picture.title in page
+
+
+def test_the_same_run_gives_the_same_page(tmp_path: Path) -> None:
+    run = a_run(tmp_path)
+    assert report.html(run) == report.html(run)
+
+
+def test_a_comparison_says_what_is_better(tmp_path: Path) -> None:
+    earlier = a_run(tmp_path, tuple(finished(float(at), ttft=0.09) for at in range(4)), "before")
+    page = report.html(a_run(tmp_path), earlier)
+    assert "compared with the run of before" in page
+    assert '<span class="worse">' in page
+    assert "earlier" in page
+    throughput = summary.Figure("throughput", "", 2.0, True)
+    assert report.change(throughput, 1.0) == ("+100.0 %", "better")
+    assert report.change(throughput, 4.0) == ("-50.0 %", "worse")
+    assert report.change(throughput, 1.99) == ("+0.5 %", "")
+    assert report.change(throughput, None) == ("–", "")
+
+
+def test_a_killed_run_is_reported_up_to_its_last_whole_line(tmp_path: Path) -> None:
+    with Recorder(tmp_path / "cut", {"seconds": 60.0}, LEVELS) as recorder:
+        for row in RECORDS[:3]:
+            recorder.request(row)
+    with (tmp_path / "cut" / records.REQUESTS).open("a", encoding="utf-8") as file:
+        file.write('{"at": 7.0, "trans')
+    run = records.load(tmp_path / "cut")
+    assert run.records == RECORDS[:3]
+    assert run.seconds == pytest.approx(4.3)
+    assert "This run was cut short: 4 of 60 s." in report.html(run)
+
+
+def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="holds no run of this load test"):
+        records.load(tmp_path)
