@@ -81,7 +81,14 @@ class LimitSettings:
 @dataclass(frozen=True, slots=True)
 class SpeculationSettings:
     policy: str = setting(
-        "off", "how much to draft: off, or fixed:k tokens", pattern=r"off|fixed:([1-9]|[12]\d|3[0-2])"
+        "covey",
+        "how much to draft: covey, off, fixed:k with k from 1 to 32, table, nightjar, nightjar-v1, dsd, tetris, "
+        "banditspec, ada-bingreedy, linucb or lints",
+        pattern=r"covey|off|fixed:([1-9]|[12]\d|3[0-2])|table|nightjar(-v1)?|dsd|tetris|banditspec|ada-bingreedy|linucb|lints",
+    )
+    max_depth: int = setting(6, "most tokens that a policy drafts along a path; fixed:k has its own", low=1, high=32)
+    table: tuple[str, ...] = setting(
+        ("1:5", "4:4", "8:3", "16:2", "32:0"), "of policy table: from which batch size on, how many tokens, as in 8:3"
     )
     width: int = setting(1, "beam width of the candidate trees; 1: chains", low=1, high=8)
     drafters: tuple[str, ...] = setting((), "Triton models that draft; the first serves requests that name none")

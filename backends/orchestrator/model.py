@@ -126,7 +126,7 @@ class TritonPythonModel:
         self._engine = Engine(
             self._target,
             scheduler,
-            build(self._profile.speculation, tuple(drafters)),
+            build(self._profile.speculation, tuple(drafters), max_rows=settings.max_running),
             self._streamer,
             self._clock,
             drafters=drafters,

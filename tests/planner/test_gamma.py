@@ -228,7 +228,7 @@ def test_the_log_is_a_ring() -> None:
 
 @pytest.mark.parametrize("name", ["fixed:3" if name == "fixed:k" else name for name in policies.NAMES])
 def test_every_policy_serves_the_targets_own_tokens(name: str) -> None:
-    made = build(SpeculationSettings(policy=name, drafters=("first",)), ("first",), max_depth=4)
+    made = build(SpeculationSettings(policy=name, max_depth=4, drafters=("first",)), ("first",))
     serving = Serving(made)
     for key in range(5):
         serving.engine.submit(request(key, [9, key], 20 + 5 * key))

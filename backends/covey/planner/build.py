@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -12,7 +12,6 @@ from covey.planner.gamma import GammaPlanner
 from covey.planner.switching import SwitchCost
 from covey.profile import SpeculationSettings
 
-MAX_DEPTH = 5
 MAX_ROWS = 64
 
 
@@ -20,15 +19,13 @@ def build(
     settings: SpeculationSettings,
     drafters: Sequence[str],
     *,
-    max_depth: int = MAX_DEPTH,
     max_rows: int = MAX_ROWS,
-    table: Iterable[str] = policies.DEFAULT_TABLE,
     costs: CostTable | None = None,
     seed: int = 0,
 ) -> GammaPlanner:
     """`drafters` are those that can be used; without any, every policy decodes plainly. `max_rows` is the largest batch
     that the curves have knots for; larger ones are extrapolated."""
-    max_depth = policies.fixed_depth(settings.policy) or max_depth
+    max_depth = policies.fixed_depth(settings.policy) or settings.max_depth
     switch_cost = SwitchCost(cell for name in drafters[:1] for cell in (costs.switch.get(name, ()) if costs else ()))
     policy = policies.make(
         settings.policy,
@@ -36,7 +33,7 @@ def build(
         max_rows=max_rows,
         rng=np.random.default_rng(seed),
         switch_cost=switch_cost,
-        table=table,
+        table=settings.table,
         costs=costs,
     )
     return GammaPlanner(policy, max_depth=max_depth, width=settings.width, drafters=drafters, switch_cost=switch_cost)

@@ -11,8 +11,10 @@ A planner takes them as its first measurements; nothing here says how they were 
 
 from __future__ import annotations
 
+import bisect
 import json
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,36 @@ class CostTable:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SettingError(f"cost table {path}: {type(error).__name__}: {error}") from None
+
+
+class Surface:
+    """Seconds over (first, second), from cells: a line through the cells of each first coordinate, and a line between
+    neighbouring ones; a cell given twice counts with its mean. Beyond the cells the lines go on, but never below zero."""
+
+    def __init__(self, cells: Iterable[Cell]) -> None:
+        curves: dict[int, dict[int, list[float]]] = {}
+        for first, second, seconds in cells:
+            curves.setdefault(first, {}).setdefault(second, []).append(seconds)
+        if not curves:
+            raise SettingError("a cost table without cells says nothing about time")
+        self._firsts = sorted(curves)
+        self._curves = [
+            [(second, sum(times) / len(times)) for second, times in sorted(curves[first].items())]
+            for first in self._firsts
+        ]
+
+    def __call__(self, first: float, second: float) -> float:
+        """Does not mutate."""
+        points = [(at, _line(curve, second)) for at, curve in zip(self._firsts, self._curves)]
+        return max(0.0, _line(points, first))
+
+
+def _line(points: Sequence[tuple[float, float]], at: float) -> float:
+    if len(points) == 1:
+        return points[0][1]
+    index = min(max(1, bisect.bisect_left(points, (at, 0.0))), len(points) - 1)
+    (left, low), (right, high) = points[index - 1], points[index]
+    return low + (high - low) * (at - left) / (right - left)
 
 
 def _cells(cells: list[dict[str, Any]], first: str, second: str) -> tuple[Cell, ...]:

@@ -34,7 +34,6 @@ NAMES = (
     "nightjar",
     "covey",
 )
-DEFAULT_TABLE = ("1:5", "4:4", "8:3", "16:2", "32:0")
 
 
 def make(
@@ -44,7 +43,7 @@ def make(
     max_rows: int,
     rng: np.random.Generator,
     switch_cost: SwitchCost,
-    table: Iterable[str] = DEFAULT_TABLE,
+    table: Iterable[str] = (),
     costs: CostTable | None = None,
 ) -> LengthPolicy:
     """The policy called `name`; SettingError names the ones there are."""

@@ -1,0 +1,166 @@
+"""Emulated devices behind the real engine, scheduler and planner, in virtual time."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from covey.engine import Engine, RoundRecord
+from covey.errors import SettingError
+from covey.planner.build import build
+from covey.planner.cost_table import CostTable, Surface
+from covey.profile import SpeculationSettings
+from covey.runtime.emulated import EmulatedDrafter, EmulatedTarget, HashModel
+from covey.runtime.virtual import VirtualClock, serve
+from covey.scheduler import Scheduler
+from covey.types import Finish, Request, Rule, Sampling
+from tests.fakes import Collector, request
+
+MODEL = HashModel(1000, low=8)
+KNEE = 32
+
+
+def table() -> CostTable:
+    verify = [
+        (rows, tokens, 0.03 + 0.0005 * max(0, tokens - KNEE)) for rows in (1, 64) for tokens in (rows, KNEE * 2, 4096)
+    ]
+    verify += [(1, KNEE, 0.03)]
+    draft = tuple((rows, depth, 0.001 + 0.002 * depth) for rows in (1, 64) for depth in (1, 8))
+    switch = tuple((lag, rows, 0.002 + 1e-6 * lag * rows) for lag in (1, 512) for rows in (1, 64))
+    names = ("first", "second")
+    return CostTable(
+        "made up", "for tests", tuple(verify), (), dict.fromkeys(names, draft), dict.fromkeys(names, switch)
+    )
+
+
+class Deployment:
+    """One emulated server."""
+
+    def __init__(
+        self, policy: str, *, rates: tuple[float, ...] = (0.8,), blocks: int = 4096, costs: CostTable | None = None
+    ) -> None:
+        costs = costs or table()
+        self.clock, self.sink = VirtualClock(), Collector()
+        self.target = EmulatedTarget(costs, MODEL, self.clock, blocks=blocks, block_size=16)
+        self.records: list[RoundRecord] = []
+        names = ("first", "second")
+        odds = {"first": {"": rates, "code": (0.0,)}, "second": {"": (0.0,), "code": rates}}
+        drafters = {name: EmulatedDrafter(costs, MODEL, self.clock, name=name, rates=odds[name]) for name in names}
+        self.planner = build(SpeculationSettings(policy=policy), names)
+        self.engine = Engine(
+            self.target,
+            Scheduler(max_running=64, max_waiting=4096, token_budget=512, growth_tokens=64, block_size=16),
+            self.planner,
+            self.sink,
+            self.clock,
+            drafters=drafters,
+            observe=self.records.append,
+        )
+
+    def serve(self, arrivals: list[tuple[float, Request]]) -> float:
+        """Tokens per second of virtual time."""
+        start = self.clock.now()
+        serve(self.engine, self.clock, arrivals)
+        assert all(self.sink.finish(asked.key) is Finish.LENGTH for _, asked in arrivals)
+        assert self.target.used == 0
+        return sum(map(len, self.sink.tokens.values())) / (self.clock.now() - start)
+
+
+def text(prompt: list[int], count: int) -> list[int]:
+    state, new = MODEL.state(prompt), []
+    for _ in range(count):
+        new.append(MODEL.next(state))
+        state = MODEL.state(new[-1:], state)
+    return new
+
+
+def closed(count: int, tokens: int) -> list[tuple[float, Request]]:
+    return [(0.0, request(key, [9, key % 50, key // 50], tokens)) for key in range(count)]
+
+
+@pytest.mark.parametrize("policy", ["off", "fixed:3", "tetris", "nightjar", "covey"])
+@pytest.mark.parametrize("rule", Rule)
+def test_the_text_is_the_targets_own(policy: str, rule: Rule) -> None:
+    made = Deployment(policy, blocks=40)  # too few for all at once: some are preempted and replayed
+    sampling = Sampling(temperature=1.0, rule=rule)
+    asked = [(0.05 * key, request(key, [9, key], 40 + key, sampling=sampling)) for key in range(12)]
+    made.serve(asked)
+    for key in range(12):
+        assert made.sink.tokens[key] == text([9, key], 40 + key)
+
+
+def test_time_is_the_tables() -> None:
+    made = Deployment("fixed:4", rates=(1.0,))
+    made.serve([(2.0, request(0, [1, 2, 3], 50))])
+    plain = made.records[0]
+    assert (plain.prefill_tokens, plain.drafted) == (3, 0)
+    assert plain.verify_seconds == pytest.approx(0.03)
+    drafting = made.records[2]
+    assert drafting.catch_up_seconds == 0.0
+    assert drafting.draft_seconds == pytest.approx(0.009)
+    assert made.records[1].catch_up_seconds > 0.0, "the prompt is read by the drafter too"
+    assert len(made.records) == 2 + 9 + 1
+    assert made.clock.now() == pytest.approx(2.0 + 12 * 0.03 + 10 * 0.009 + 0.008 + 0.002, abs=0.01)
+
+
+def test_drafters_agree_as_often_as_told() -> None:
+    made = Deployment("fixed:3", rates=(0.9, 0.6, 0.3))
+    made.serve(closed(20, 300))
+    trials = np.zeros(2)
+    for record in made.records:
+        trials += (record.drafted, record.accepted)
+    assert trials[1] / trials[0] == pytest.approx((0.9 + 0.54 + 0.162) / 3, abs=0.03)
+
+
+def test_a_tenant_is_a_domain_and_drafters_work_at_the_same_time() -> None:
+    made = Deployment("fixed:3", rates=(1.0,))
+    asked = [
+        (0.0, request(key, [9, key], 60, tenant="code" if key % 2 else "", drafter="second" if key % 2 else ""))
+        for key in range(4)
+    ]
+    made.serve(asked)
+    steady = made.records[4]
+    assert steady.accepted == steady.drafted == 12
+    assert steady.draft_seconds == pytest.approx(0.007)
+
+
+def test_speculation_pays_at_low_load_and_costs_at_high() -> None:
+    """And `covey` has the better of both."""
+    for count, better in ((2, "fixed:4"), (48, "off")):
+        speeds = {policy: Deployment(policy).serve(closed(count, 150)) for policy in ("off", "fixed:4", "covey")}
+        best = max(speeds["off"], speeds["fixed:4"])
+        assert speeds[better] == best
+        assert speeds["covey"] > 0.97 * best, speeds
+
+
+def test_a_run_can_be_repeated() -> None:
+    one, other = Deployment("covey"), Deployment("covey")
+    arrivals = [(0.03 * key, request(key, [9, key], 30)) for key in range(30)]
+    assert one.serve(arrivals) == other.serve(arrivals)
+    assert [record.choice.depth.tolist() for record in one.records] == [
+        record.choice.depth.tolist() for record in other.records
+    ]
+
+
+def test_threads_asked_together_sleep_together() -> None:
+    clock = VirtualClock()
+    clock.sleep(1.0)
+    for seconds in (0.3, 0.5, 0.2):
+        thread = threading.Thread(target=clock.sleep, args=(seconds,))
+        thread.start()
+        thread.join()
+    assert clock.now() == pytest.approx(1.5)
+    clock.sleep(0.1)
+    assert clock.now() == pytest.approx(1.6)
+
+
+def test_surfaces_run_through_their_cells() -> None:
+    surface = Surface([(1, 1, 1.0), (1, 3, 2.0), (5, 5, 10.0)])
+    assert surface(1, 2) == pytest.approx(1.5)
+    assert surface(1, 5) == pytest.approx(3.0)
+    assert surface(3, 1) == pytest.approx(5.5)
+    assert surface(1, -9) == 0.0
+    with pytest.raises(SettingError, match="without cells"):
+        Surface([])
