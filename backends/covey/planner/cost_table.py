@@ -60,7 +60,7 @@ class CostTable:
 
 class Surface:
     """Seconds over (first, second), from cells: a line through the cells of each first coordinate, and a line between
-    neighbouring ones; a cell given twice counts with its mean. Beyond the cells the lines go on, but never below zero."""
+    neighbouring ones; a cell given twice counts with its mean. Beyond the cells the lines go on, never below zero."""
 
     def __init__(self, cells: Iterable[Cell]) -> None:
         curves: dict[int, dict[int, list[float]]] = {}
