@@ -11,11 +11,13 @@ import torch
 from covey.errors import SettingError
 from covey.profile import DrafterSettings, Profile
 from covey.runtime.drafters import load_drafter
+from covey.runtime.drafters.choosing import least_kept
 from covey.runtime.drafters.fused_stepper import FusedStepper
 from covey.runtime.drafters.neural import NeuralDrafter
 from covey.runtime.drafters.paged_stepper import PagedStepper
 from covey.runtime.noise import Purpose, keys, race, seed_words
 from covey.runtime.sampling import SettingsTable, draw
+from covey.runtime.truncation import find_cuts
 from covey.types import RowStatus, Rule, Sampling
 from tests.runtime.drafters.drafting import Sender, Text, paths_of, rows_of
 from tests.runtime.tiny_models import build
@@ -186,6 +188,20 @@ def test_trees_are_beam_search(folder: Path, reference: Reference, width: int, s
         assert {tuple(path) for path in found} == set(expected)
         scores = trees.scores[trees.offsets[row] : trees.offsets[row + 1]]
         assert np.allclose(scores, [expected[tuple(path)] for path in found], atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "sampling", [*SAMPLINGS[3:], Sampling(temperature=2.0, top_p=0.999), Sampling(temperature=1, top_k=200)]
+)
+@pytest.mark.parametrize("spread", [0.1, 1.0, 6.0])
+def test_cuts_are_the_targets_own_up_to_rounding(sampling: Sampling, spread: float) -> None:
+    logits = (np.random.default_rng(4).normal(size=(5, 1000)) * spread).astype(np.float32)
+    table = SettingsTable()
+    slots = np.full(5, table.add(sampling, 1), np.int64)
+    cuts = find_cuts(torch.from_numpy(logits), logits.max(axis=1).astype(np.float64), table, slots)
+    kept = cuts.mask(torch.from_numpy(logits)).numpy()
+    found = logits >= least_kept(logits, table, slots)[:, None]
+    assert (kept ^ found).sum(axis=1).max() <= 1  # float32 sums may take one token more or less
 
 
 def test_truncation_leaves_tokens_out_of_trees(folder: Path) -> None:

@@ -8,14 +8,15 @@ which says more about acceptance than how likely it was before the noise was kno
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from covey.runtime.drafters.ahead import noise_ahead
-from covey.runtime.noise import Index, Reals
-from covey.runtime.proposals import propose
+from covey.runtime.noise import Index
 from covey.runtime.settings import SettingsTable
 from covey.types import Floats
+
+TINY = 1e-30  # in a logarithm
+HEAD = 128  # of a row's logits, enough for most settings; the other rows are sorted whole
 
 
 class Choosing:
@@ -24,7 +25,6 @@ class Choosing:
     def __init__(self, table: SettingsTable, slots: Index, positions: Index, depth: int, vocab: int) -> None:
         self._table = table
         self._slots = slots
-        self._positions = positions
         self._noise = noise_ahead(table, slots, positions, depth, vocab)
         hot = table.temperature[slots]
         self._scale: torch.Tensor | None = None
@@ -34,37 +34,20 @@ class Choosing:
 
     def best(self, logits: torch.Tensor, step: int) -> tuple[Index, Floats]:
         """The first rows' best tokens, and their scores."""
-        rows = len(logits)
         raced = self._raced(logits, step, 1)
         tokens = raced.numpy().argmax(axis=1)
-        truncated = self._truncated[: np.searchsorted(self._truncated, rows)]
-        if len(truncated):
-            kept = self._kept(logits, truncated, tokens[truncated, None], 1)[:, 0]
-            lost = truncated[~kept]
-            if len(lost):
-                exact = propose(
-                    logits[torch.from_numpy(lost)], self._table, self._slots[lost], self._positions[lost] + step, 1
-                )
-                tokens[lost] = np.maximum(exact.tokens[:, 0], 0)
         shares = torch.softmax(raced, -1).numpy()
-        return tokens, np.log(shares[np.arange(rows), tokens] + 1e-30)
+        return tokens, np.log(shares[np.arange(len(tokens)), tokens] + TINY)
 
     def top(self, logits: torch.Tensor, step: int, width: int, lanes: int) -> tuple[Index, Floats]:
-        """The best `width` tokens of every lane as [rows * lanes, width], best first, and their scores; one that the
-        row's settings leave out has score -inf."""
+        """The best `width` tokens of every lane as [rows * lanes, width], best first, and their scores; -inf for one
+        that the row's settings leave out."""
         raced = self._raced(logits, step, lanes)
         best = raced.topk(min(width, raced.shape[1]), dim=1)
-        tokens = best.indices.numpy()
-        scores = (best.values - raced.logsumexp(1, keepdim=True)).numpy()
-        rows = len(logits) // lanes
-        truncated = self._truncated[: np.searchsorted(self._truncated, rows)]
-        if len(truncated):
-            which = (truncated[:, None] * lanes + np.arange(lanes)).reshape(-1)
-            kept = self._kept(logits, which, tokens[which], lanes)
-            scores[which] = np.where(kept, scores[which], -np.inf)
-        return tokens, scores
+        return best.indices.numpy(), (best.values - raced.logsumexp(1, keepdim=True)).numpy()
 
     def _raced(self, logits: torch.Tensor, step: int, lanes: int) -> torch.Tensor:
+        """logits / temperature + noise, -inf for tokens left out; the logits themselves for greedy rows."""
         if self._noise is None:
             return logits
         rows = len(logits) // lanes
@@ -73,23 +56,40 @@ class Choosing:
         if lanes > 1:
             noise = noise.repeat_interleave(lanes, 0)
             scale = None if scale is None else scale.repeat_interleave(lanes, 0)
-        return noise + logits if scale is None else torch.addcmul(noise, logits, scale)
+        raced = noise + logits if scale is None else torch.addcmul(noise, logits, scale)
+        if len(self._truncated):
+            cut = np.full(rows * lanes, -np.inf, np.float32)
+            mine = self._truncated[self._truncated < rows]
+            which = (mine[:, None] * lanes + np.arange(lanes)).reshape(-1)
+            cut[which] = least_kept(logits.numpy()[which], self._table, self._slots[which // lanes])
+            raced.masked_fill_(logits < torch.from_numpy(cut)[:, None], -torch.inf)
+        return raced
 
-    def _kept(self, logits: torch.Tensor, which: Index, tokens: Index, lanes: int) -> npt.NDArray[np.bool_]:
-        """Whether top-k, top-p and min-p leave each of the lanes' candidate tokens in."""
-        table, slot = self._table, self._slots[which // lanes]
-        values: Reals = logits[torch.from_numpy(which)].numpy()
-        weights = np.exp((values - values.max(axis=1, keepdims=True)) / table.temperature[slot, None])
-        mine = np.take_along_axis(values, tokens, 1)
-        top_k, top_p, log_min_p = table.top_k[slot], table.top_p[slot], table.log_min_p[slot]
-        total = weights.sum(axis=1)
-        for row in np.flatnonzero((top_k > 0) & (top_k < values.shape[1])):
-            total[row] = np.partition(weights[row], -top_k[row])[-top_k[row] :].sum()
-        kept: npt.NDArray[np.bool_] = (
-            np.log(np.maximum(np.take_along_axis(weights, tokens, 1), 1e-300)) >= log_min_p[:, None]
-        )
-        for place in range(tokens.shape[1]):
-            above = values > mine[:, place, None]
-            kept[:, place] &= (top_k == 0) | (above.sum(axis=1) < top_k)
-            kept[:, place] &= (weights * above).sum(axis=1) < top_p * total
-        return kept
+
+def least_kept(logits: Floats, table: SettingsTable, slots: Index) -> Floats:
+    """The smallest logit that each row's top-k, top-p and min-p leave in; all of several equal ones stay."""
+    vocab = logits.shape[1]
+    least = np.empty(len(logits), np.float32)
+    todo = np.arange(len(logits))
+    for width in (min(HEAD, vocab), vocab):
+        part, slot = logits[todo], slots[todo]
+        values = np.sort(np.partition(part, vocab - width, axis=1)[:, vocab - width :], axis=1)[:, ::-1]
+        temperature = table.temperature[slot, None].astype(np.float32)
+        rank = np.arange(width)
+        top_k = np.where(table.top_k[slot] > 0, table.top_k[slot], vocab)[:, None]
+        heights = (values - values[:, :1]) / temperature
+        weights = np.where(rank < top_k, np.exp(heights), 0.0)
+        sums = weights.cumsum(axis=1)
+        total = sums[:, -1:]
+        if width < vocab:
+            total = np.where(top_k > width, np.exp((part - values[:, :1]) / temperature).sum(axis=1)[:, None], total)
+        kept = (sums - weights < table.top_p[slot, None] * total) & (rank < top_k)
+        kept &= heights >= table.log_min_p[slot, None]
+        kept[:, 0] = True
+        count = kept.sum(axis=1)
+        settled = (count < width) | (width == vocab)
+        least[todo[settled]] = values[settled, count[settled] - 1]
+        todo = todo[~settled]
+        if not len(todo):
+            break
+    return least

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from covey.runtime.drafters.choosing import Choosing
+from covey.runtime.drafters.choosing import TINY, Choosing
 from covey.runtime.drafters.stepper import Stepper
 from covey.runtime.noise import Index
 from covey.runtime.proposals import SPARSE, propose_rejection, sparse_q
 from covey.runtime.settings import SettingsTable
 from covey.types import Floats, Ints, Trees
 
-TINY = 1e-30  # in a logarithm
 DESCENT = 1e-6  # a child scores at least so much less than its parent, so that an order by score is an order by depth
 
 
@@ -61,6 +60,8 @@ class Rows:
     @property
     def active(self) -> list[int]:
         """How many rows go as deep as each step."""
+        if self.depths[0] == self.depths[-1]:
+            return [len(self.depths)] * int(self.depths[0])
         found: list[int] = (self.depths[:, None] > np.arange(self.depths[0])).sum(axis=0).tolist()
         return found
 
