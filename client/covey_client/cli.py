@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from covey_client.commands import chat, generate, status
+from covey_client.commands import chat, generate, profiles, status, top
 from covey_client.errors import (
     Cancelled,
     ConnectionLost,
@@ -20,7 +20,13 @@ from covey_client.errors import (
     Overloaded,
 )
 
-COMMANDS = (generate, chat, status)  # each adds its subparser, whose default `run` takes the parsed arguments
+COMMANDS = (
+    generate,
+    chat,
+    status,
+    top,
+    profiles,
+)  # each adds its subparser, whose default `run` takes the parsed arguments
 STATUS: dict[type[CoveyClientError], int] = {
     InvalidRequest: 2,
     Overloaded: 3,

@@ -1,0 +1,141 @@
+"""`covey profiles`: check every profile, or explain one: each setting, its value, its default, where it comes from."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from covey_client.commands import flags
+from covey_client.errors import InvalidRequest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from covey.profile import Profile
+
+BROKEN = 1  # exit status of a check that found something
+
+
+@dataclass(frozen=True)
+class Explained:
+    """One setting of one profile."""
+
+    name: str  # as the TOML file nests it: section.key
+    value: Any
+    default: Any
+    origin: str  # `default` or `file`
+    meaning: str
+    allowed: str
+
+
+def add(subparsers: flags.Subparsers) -> None:
+    parser = subparsers.add_parser("profiles", help="check or explain deployment profiles", description="Profiles.")
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    check = actions.add_parser("check", help="validate profiles", description="Validate profiles.")
+    check.add_argument("names", nargs="*", metavar="NAME", help="names or paths (default: every profile)")
+    check.set_defaults(run=run_check)
+    explain = actions.add_parser(
+        "explain", help="every setting, its meaning and origin", description="Print every setting of one profile."
+    )
+    explain.add_argument("name", metavar="NAME", help="name or path")
+    explain.add_argument("--json", action="store_true")
+    explain.set_defaults(run=run_explain)
+
+
+def run_check(given: argparse.Namespace) -> int:
+    from covey import profile
+    from covey.errors import SettingError
+
+    names = given.names or sorted(path.stem for path in profile.profiles_folder().glob("*.toml"))
+    if not names:
+        raise InvalidRequest(f"no profiles in {profile.profiles_folder()}; COVEY_PROFILES names another folder")
+    console = Console(soft_wrap=True, highlight=False)
+    broken = 0
+    for name in names:
+        try:
+            found = profile.load(name)
+        except SettingError as error:
+            broken += 1
+            console.print(f"[red]wrong[/red]  {name}", end="  ")
+            console.print(str(error), markup=False)
+        else:
+            console.print(f"[green]ok[/green]     {found.name}", end="  ")
+            console.print(found.description, markup=False)
+    return BROKEN if broken else 0
+
+
+def run_explain(given: argparse.Namespace) -> int:
+    from covey import profile
+    from covey.errors import SettingError
+
+    try:
+        path, found = profile.find(given.name), profile.load(given.name)
+    except SettingError as error:
+        raise InvalidRequest(str(error)) from None
+    rows = list(explained(found, path))
+    if given.json:
+        print(json.dumps({"profile": found.name, "settings": [dataclasses.asdict(row) for row in rows]}))
+    else:
+        _print(found, path, rows)
+    return 0
+
+
+def explained(found: Profile, path: Path) -> Iterator[Explained]:
+    """Every setting of a profile that was loaded from `path`, in the order in which they are declared."""
+    yield from _section(found, tomllib.loads(path.read_text(encoding="utf-8")), "")
+
+
+def _section(section: Any, table: dict[str, Any], prefix: str) -> Iterator[Explained]:
+    for field in dataclasses.fields(section):
+        value, name = getattr(section, field.name), prefix + field.name
+        if dataclasses.is_dataclass(value):
+            yield from _section(value, table.get(field.name, {}), f"{name}.")
+        elif field.default is not dataclasses.MISSING:  # the name has none, and is no setting
+            origin = "file" if field.name in table else "default"
+            meaning = str(field.metadata["meaning"])
+            yield Explained(name, value, field.default, origin, meaning, _allowed(field.metadata, field.default))
+
+
+def _allowed(limits: Any, default: Any) -> str:
+    if limits["choices"]:
+        return str(", ".join(limits["choices"]))
+    if limits["low"] is not None and limits["high"] is not None:
+        return f"{limits['low']:,} to {limits['high']:,}"
+    return {bool: "true or false", tuple: "a list"}.get(type(default), "")
+
+
+def _print(found: Profile, path: Path, rows: list[Explained]) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"[bold]{found.name}[/bold]", f"({path})")
+    console.print(found.description, markup=False)
+    section = ""
+    for row in rows:
+        table, _, key = row.name.rpartition(".")
+        if table != section:
+            section = table
+            console.print(f"\n[{section}]", style="bold", markup=False)
+        if row.name != "description":
+            style = "green" if row.origin == "file" else ""
+            console.print(f"{key} = {shown(row.value)}", style=style, markup=False, end="  ")
+            usual = f", default {shown(row.default)}" if row.origin == "file" and row.default != row.value else ""
+            console.print(f"({row.origin}{usual})", style="dim", markup=False)
+            console.print(f"    {row.meaning}{f' [{row.allowed}]' if row.allowed else ''}", style="dim", markup=False)
+
+
+def shown(value: Any) -> str:
+    """A value as TOML has it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return json.dumps(value, ensure_ascii=False)

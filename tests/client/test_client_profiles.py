@@ -1,0 +1,105 @@
+"""`covey profiles`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from covey import profile
+from covey_client.cli import main
+
+SHIPPED = sorted(path.stem for path in profile.profiles_folder().glob("*.toml"))
+
+
+def test_check_accepts_every_shipped_profile(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profiles", "check"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines] == [["ok", name] for name in SHIPPED]
+
+
+def test_check_names_what_is_wrong_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.toml").write_text("[target]\nblock_size = 0\n")
+    (tmp_path / "good.toml").write_text('description = "fine [really]"\n')
+    monkeypatch.setenv("COVEY_PROFILES", str(tmp_path))
+    assert main(["profiles", "check"]) == 1
+    bad, good = capsys.readouterr().out.splitlines()
+    assert bad.split()[:2] == ["wrong", "bad"]
+    assert bad.endswith("target.block_size: got 0, allowed: 1 to 256")
+    assert good.endswith("fine [really]")
+    assert main(["profiles", "check", "good"]) == 0
+
+
+def test_check_of_an_empty_folder_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COVEY_PROFILES", str(tmp_path))
+    assert main(["profiles", "check"]) == 2
+    assert "COVEY_PROFILES" in capsys.readouterr().err
+
+
+def settings(found: object, prefix: str = "") -> dict[str, object]:
+    names: dict[str, object] = {}
+    for field in dataclasses.fields(found):  # type: ignore[arg-type]
+        value = getattr(found, field.name)
+        if dataclasses.is_dataclass(value):
+            names |= settings(value, f"{prefix}{field.name}.")
+        elif prefix + field.name != "name":
+            names[prefix + field.name] = value
+    return names
+
+
+def test_explain_has_every_setting_with_value_default_meaning_and_origin(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('description = "mine"\n[target]\nkv_memory_mb = 64\nprefix_reuse = true\n')
+    assert main(["profiles", "explain", str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["profile"] == "mine"
+    rows = {row["name"]: row for row in found["settings"]}
+    expected = settings(profile.load(str(path)))
+    assert {name: row["value"] for name, row in rows.items()} == json.loads(json.dumps(expected))
+    assert all(row["meaning"] for row in rows.values())
+    assert {name for name, row in rows.items() if row["origin"] == "file"} == {
+        "description",
+        "target.kv_memory_mb",
+        "target.prefix_reuse",
+    }
+    assert rows["target.kv_memory_mb"]["default"] == 256
+    assert rows["target.block_size"]["origin"] == "default"
+    assert rows["target.block_size"]["allowed"] == "1 to 256"
+    assert rows["target.dtype"]["allowed"].startswith("auto, bfloat16")
+
+
+def test_explain_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('description = "mine"\n[target]\nkv_memory_mb = 64\n[scheduler]\nmax_running = 64\n')
+    assert main(["profiles", "explain", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "kv_memory_mb = 64  (file, default 256)\n    memory of the KV pool [1 to 4,194,304]\n" in out
+    assert "prefix_reuse = true  (default)\n" in out
+    assert "max_running = 64  (file)\n" in out
+    assert "\n[target]\n" in out
+
+
+def test_explain_of_an_unknown_profile_lists_the_known(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profiles", "explain", "nothing-like-it"]) == 2
+    err = capsys.readouterr().err
+    assert "known profiles: " in err
+    assert "demo-cpu" in err
+
+
+def test_the_command_line_needs_no_torch() -> None:
+    code = (
+        "import sys; from covey_client.cli import main; main(['profiles', 'check']); main(['profiles', 'explain', "
+        "'demo-cpu']); assert not {'torch', 'transformers'} & set(sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr
