@@ -85,8 +85,9 @@ def _chains(stepper: Stepper, table: SettingsTable, choosing: Choosing, logits: 
             logits = stepper.step(torch.from_numpy(chosen[:count]), count)
         chosen, score = choosing.best(logits, step)
         if lattice.q_ids is not None and lattice.q_probs is not None:
-            lattice.q_ids[:count, step], lattice.q_probs[:count, step] = sparse_q(logits)
             mine = rows.rejection[: np.searchsorted(rows.rejection, count)]
+            if len(mine) < count:
+                lattice.q_ids[:count, step], lattice.q_probs[:count, step] = sparse_q(logits)
             if len(mine):
                 part, places = logits[torch.from_numpy(mine)], rows.positions[mine] + step
                 drawn = propose_rejection(part, table, rows.slots[mine], places, rows.rounds[mine])
