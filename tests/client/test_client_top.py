@@ -87,7 +87,7 @@ def test_beyond_the_last_bound_a_quantile_is_that_bound() -> None:
 
 
 def rendered(view: RenderableType) -> str:
-    console = Console(file=io.StringIO(), width=110)
+    console = Console(file=io.StringIO(), width=80)
     console.print(view)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
@@ -124,7 +124,7 @@ def test_the_view_shows_what_happened_between_looks() -> None:
         "drafted 250 tok/s",
         "accepted 150 tok/s",
         "acceptance 60.0 %",
-        "depth (gamma) 5 tok",
+        "gamma 5 tok",
         "KV in use 25.0 %",
         "first token (TTFT) 100 ms 190 ms 198 ms",
         "draft 10",

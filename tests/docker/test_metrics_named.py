@@ -32,6 +32,8 @@ TRITON = {  # of those that release 24.10 exports for any model, and with a GPU
 }
 LABELS = {"model", "le", "outcome", "phase", "state", "drafter", "instance", "reason", "job"}
 
+needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+
 
 @pytest.fixture
 def metrics(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -115,7 +117,17 @@ def test_alerts_say_what_is_wrong_and_what_to_do() -> None:
             assert rule["labels"]["severity"] in ("critical", "warning")
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+@needs_promtool
+def test_promtool_reads_every_query_of_the_dashboard(tmp_path: Path) -> None:
+    filled = [query.replace("$__rate_interval", "1m").replace("$model", ".*") for query in queries()]
+    written = [{"record": f"query:{index}", "expr": query} for index, query in enumerate(filled)]
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": written}]}))
+    words = ["promtool", "check", "rules", "--lint=none", str(tmp_path / "rules.yml")]
+    ran = subprocess.run(words, check=False, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+@needs_promtool
 def test_promtool_accepts_rules_and_configuration() -> None:
     for words in (
         ["check", "rules", "rules.yml"],

@@ -101,8 +101,8 @@ def _rates(span: Span) -> Table:
     now = span.after
     table = Table(box=None, pad_edge=False, show_header=False)
     for _ in range(3):
-        table.add_column(style="dim", min_width=18)
-        table.add_column(justify="right", min_width=12)
+        table.add_column(style="dim")
+        table.add_column(justify="right", min_width=10)
     figures = [
         ("requests", _number(span.rate("covey_requests_total"), "/s")),
         ("output", _number(span.rate("covey_generation_tokens_total"), " tok/s")),
@@ -113,9 +113,9 @@ def _rates(span: Span) -> Table:
         ("drafted", _number(span.rate(f"{SPEC}_draft_tokens_total"), " tok/s")),
         ("accepted", _number(span.rate(f"{SPEC}_accepted_tokens_total"), " tok/s")),
         ("acceptance", _percent(span.ratio(f"{SPEC}_accepted_tokens_total", f"{SPEC}_draft_tokens_total"))),
-        ("depth (gamma)", _number(span.ratio(f"{SPEC}_draft_tokens_total", f"{SPEC}_drafts_total"), " tok")),
-        ("accepted a tree", _number(span.ratio(f"{SPEC}_accepted_tokens_total", f"{SPEC}_drafts_total"), " tok")),
-        ("tokens a round", _number(span.ratio("covey_generation_tokens_total", "covey_rounds_total"), "")),
+        ("gamma", _number(span.ratio(f"{SPEC}_draft_tokens_total", f"{SPEC}_drafts_total"), " tok")),
+        ("accepted/tree", _number(span.ratio(f"{SPEC}_accepted_tokens_total", f"{SPEC}_drafts_total"), " tok")),
+        ("tokens/round", _number(span.ratio("covey_generation_tokens_total", "covey_rounds_total"), "")),
         ("KV in use", _percent(_kv_share(now))),
         ("prefix reuse", _percent(span.ratio("covey_prefix_cache_hit_tokens_total", "covey_prompt_tokens_total"))),
         ("preempted", _number(span.rate("covey_preemptions_total"), "/s")),
