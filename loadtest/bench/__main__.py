@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
         session.notes["error"] = repr(error)
         session.write()
         raise
-    bench.show(session.write(), Console())
+    bench.show(session.write(), Console(), wanted.out.with_suffix(".png"))
     return status
 
 

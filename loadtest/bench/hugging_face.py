@@ -13,19 +13,27 @@ from typing import Any
 
 import torch
 
+from covey.profile import TargetSettings
+from covey.runtime.loading import choose_device, choose_dtype
 from covey.tokenization import load_tokenizer
 from loadtest.bench.work import Answer, Ask, Run
 
 
 class Weights:
-    """A model loaded once for every way of generating with it."""
+    """A model loaded once for every way of generating with it, in the type and on the device of Covey's target."""
 
-    def __init__(self, folder: str | Path, dtype: str) -> None:
+    def __init__(self, folder: str | Path, settings: TargetSettings) -> None:
         from transformers import AutoModelForCausalLM  # slow to import
+        from transformers.utils import logging
 
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        self.device = choose_device(settings.device)
+        dtype = choose_dtype(settings.dtype, self.device)
         self.model: Any = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=getattr(torch, dtype), attn_implementation="sdpa", local_files_only=True
-        ).eval()
+            folder, dtype=dtype, attn_implementation="sdpa", local_files_only=True
+        )
+        self.model = self.model.to(self.device).eval()
         found = self.model.generation_config.eos_token_id
         self.end_ids: list[int] = [] if found is None else [found] if isinstance(found, int) else list(found)
         self.model.generation_config.eos_token_id = None  # unless `options` say so, texts run to their length
@@ -33,6 +41,26 @@ class Weights:
         tokenizer = load_tokenizer(folder)
         assert tokenizer is not None, f"{folder} has no tokenizer"
         self.tokenizer = tokenizer
+        self._threads: dict[int, int] = {}
+
+    def threads(self, rows: int) -> int:
+        """How many threads suit passes of so many rows, by trial: small models are faster on one, and on a machine
+        that does other things too, threads that wait for each other cost most."""
+        if rows not in self._threads:
+            self._threads[rows] = min((1, os.cpu_count() or 1), key=lambda count: self._trial(rows, count))
+        return self._threads[rows]
+
+    @torch.inference_mode()
+    def _trial(self, rows: int, threads: int) -> float:
+        """Seconds of the faster of two short generations."""
+        torch.set_num_threads(threads)
+        ids = torch.ones((rows, 16), dtype=torch.long, device=self.device)
+        seconds = []
+        for _ in range(2):
+            started = time.perf_counter()
+            self.model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=4, do_sample=False)
+            seconds.append(time.perf_counter() - started)
+        return min(seconds)
 
 
 class HuggingFace:
@@ -54,7 +82,7 @@ class HuggingFace:
         self._options = dict(options or {})
 
     def run(self, asks: Sequence[Ask], concurrency: int, tenant: str = "") -> Run:  # noqa: ARG002 - it has no cache
-        torch.set_num_threads(os.cpu_count() or 1)
+        torch.set_num_threads(self._weights.threads(min(concurrency, len(asks))))
         answers: list[Answer] = []
         started = time.perf_counter()
         for start in range(0, len(asks), concurrency):
@@ -68,9 +96,9 @@ class HuggingFace:
     def _generate(self, asks: Sequence[Ask]) -> list[Answer]:
         started = time.perf_counter()
         prompts = [self._weights.tokenizer.encode(ask.text).ids for ask in asks]
-        width = max(map(len, prompts))
-        ids = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in prompts])
-        mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+        width, device = max(map(len, prompts)), self._weights.device
+        ids = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in prompts], device=device)
+        mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device)
         longest = max(ask.max_tokens for ask in asks)
         found = self._weights.model.generate(
             ids, attention_mask=mask, max_new_tokens=longest, **self._sampling(asks[0]), **self._helper()

@@ -31,35 +31,40 @@ def as_json(spread: Spread | None) -> JsonDict | None:
     return {"median": spread.median, "low": spread.low, "high": spread.high, "repetitions": spread.count}
 
 
+def from_json(value: JsonDict | None) -> Spread | None:
+    if value is None:
+        return None
+    return Spread(value["median"], value["low"], value["high"], value["repetitions"])
+
+
 def curves(
     path: Path,
     *,
     title: str,
-    x_label: str,
-    y_label: str,
+    axes: tuple[str, str],
     lines: Mapping[str, Mapping[float, Spread]],
     log_x: bool = False,
 ) -> None:
-    """One line per name through the medians, bars from quartile to quartile."""
+    """One line per name through the medians, bars from quartile to quartile. `axes` are what x and y are."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
-    for name, points in lines.items():
+    figure, plot = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
+    for name, points in ((name, points) for name, points in lines.items() if points):
         xs = sorted(points)
         medians = [points[x].median for x in xs]
         below = [points[x].median - points[x].low for x in xs]
         above = [points[x].high - points[x].median for x in xs]
-        axes.errorbar(xs, medians, yerr=[below, above], label=name, marker="o", capsize=3)
+        plot.errorbar(xs, medians, yerr=[below, above], label=name, marker="o", capsize=3)
     if log_x:
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(sorted({x for points in lines.values() for x in points}))
-        axes.xaxis.set_major_formatter("{x:g}")
-    axes.set(title=title, xlabel=x_label, ylabel=y_label)
-    axes.set_ylim(bottom=0)
-    axes.grid(alpha=0.3)
-    axes.legend()
+        plot.set_xscale("log", base=2)
+        plot.set_xticks(sorted({x for points in lines.values() for x in points}))
+        plot.xaxis.set_major_formatter("{x:g}")
+    plot.set(title=title, xlabel=axes[0], ylabel=axes[1])
+    plot.set_ylim(bottom=0)
+    plot.grid(alpha=0.3)
+    plot.legend()
     figure.savefig(path, dpi=120)
     pyplot.close(figure)

@@ -136,9 +136,7 @@ def run(session: Session) -> None:
     repetitions = session.repetitions(REPETITIONS, FULL_REPETITIONS, quick=2)
     options = wanted.options()
     folder = wanted.target_folder(settings)
-    weights = cache(
-        lambda path: Weights(path, "bfloat16" if settings.target.dtype == "auto" else settings.target.dtype)
-    )
+    weights = cache(lambda path: Weights(path, settings.target))
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         cast = Cast(
@@ -218,8 +216,8 @@ def _without(settings: profile.Profile, options: Options, folder: Path) -> Optio
     return replace(options, profile=str(derive(settings, folder / "without.toml", models=models, speculation=changes)))
 
 
-def show(result: JsonDict, console: Console) -> None:
-    """The table, and the picture beside the JSON file."""
+def show(result: JsonDict, console: Console, picture: Path) -> None:
+    """The table, and throughput over draft depth as a picture."""
     keys = ("best_static_over_off", "best_static_over_hf_generate", "best_static_over_hf_assisted")
     parts: dict[str, JsonDict] = {OVERALL: result[OVERALL], "overall, temperature 1": result["overall_t1"]}
     for domain in (d for d in prompts.DOMAINS if d in result):
@@ -237,6 +235,15 @@ def show(result: JsonDict, console: Console) -> None:
     console.print(report.table("The best static choice", columns, rows))
     console.print(f"coupled over rejection, acceptance: {report.number(result['coupled_over_rejection_acceptance'])}")
     console.print(f"off over a server without drafters: {report.number(result['off_over_without_drafters'], 3)}")
+    depths = {0: OFF, **{depth: fixed(depth) for depth in DEPTHS}}
+    lines = {name: _curve(part["tokens_per_second"], depths) for name, part in parts.items()}
+    axes = ("drafted tokens per round", "tokens per second")
+    report.curves(picture, title="Fixed speculation at concurrency 1", lines=lines, axes=axes)
+
+
+def _curve(rates: JsonDict, depths: Mapping[int, str]) -> dict[float, Spread]:
+    found = {float(depth): report.from_json(rates.get(name)) for depth, name in depths.items()}
+    return {depth: spread for depth, spread in found.items() if spread is not None}
 
 
 def _picked(best: Best | None) -> list[str] | None:

@@ -97,11 +97,9 @@ def run(session: Session) -> None:
     requests = QUICK_REQUESTS if quick else REQUESTS
     repetitions = session.repetitions(REPETITIONS, FULL_REPETITIONS)
     with session.console.status("loading the model in this process"):
-        reference = Weights(folder, "bfloat16")
+        reference = Weights(folder, settings.target)
         end_id = reference.model.config.vocab_size - 1  # one that greedy text never holds: lengths are the workload's
         here = InProcess(settings, folder, end_id)
-        if here.target.dtype != "bfloat16":
-            reference = Weights(folder, here.target.dtype)
     session.notes |= {
         "target": {"folder": Path(folder).name, "dtype": here.target.dtype, "numerics": here.target.numerics},
         "requests": {str(c): requests[c] for c in CONCURRENCIES},
@@ -163,8 +161,8 @@ def _repetition(
             measured.rounds[competitor.name, concurrency].append(phases)
 
 
-def show(result: JsonDict, console: Console) -> None:
-    """The table, and the picture beside the JSON file."""
+def show(result: JsonDict, console: Console, picture: Path) -> None:
+    """The table, and throughput over concurrency as a picture."""
     columns = ["", *(f"at {c}" for c in CONCURRENCIES)]
 
     def row(label: str, values: JsonDict, digits: int = 2) -> list[str]:
@@ -184,6 +182,12 @@ def show(result: JsonDict, console: Console) -> None:
         row("tokens in a chunk, p99", result["chunk_tokens_p99"], 0),
     ]
     console.print(report.table("The tax of Triton", columns, rows))
+    lines = {
+        name: {float(c): spread for c, value in rates[name].items() if (spread := report.from_json(value)) is not None}
+        for name in _names()
+    }
+    axes = ("concurrency", "tokens per second")
+    report.curves(picture, title="One engine, in process and behind Triton", lines=lines, axes=axes, log_x=True)
 
 
 def _names() -> tuple[str, ...]:

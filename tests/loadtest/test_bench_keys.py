@@ -1,0 +1,116 @@
+"""The JSON that the benches promise, from made-up runs; what they write, and the profiles they derive."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from covey import profile
+from loadtest.bench import speedup, tax
+from loadtest.bench.contestants import ASSISTED, DEPTHS, GENERATE, LOOKUP, OFF, REJECTION, TREE, WITHOUT, fixed
+from loadtest.bench.derive import derive
+from loadtest.bench.session import Session, Wanted
+from loadtest.bench.work import Answer, Run
+
+CONCURRENCIES = ("1", "8", "32")
+
+
+def made_up_tax() -> tax.Measured:
+    """Unary is as fast as in process, streaming half, transformers a quarter."""
+    measured = tax.Measured()
+    speeds = {tax.IN_PROCESS: 1.0, tax.UNARY: 1.0, tax.STREAM: 2.0, tax.HUGGING_FACE: 4.0}
+    for name, seconds in speeds.items():
+        for concurrency in tax.CONCURRENCIES:
+            for repetition in (1, 2, 3):
+                answer = Answer(tuple(range(10)), seconds * repetition, chunks=(1,) * 9 + (3,))
+                measured.runs[name, concurrency].append(Run((answer,), seconds * repetition, {"target": 0.5 * seconds}))
+                phases = {"plan": 0.25, "draft": 0.0, "commit": 0.5, "pass": 4.0, "transport": 1.0, "rounds": 9.0}
+                measured.rounds[name, concurrency].append({**phases, "wall": 6.0})
+    return measured
+
+
+def test_tax_has_the_keys_it_promises() -> None:
+    found = made_up_tax().summary()
+    assert found["triton_over_inprocess"] == {
+        "unary": dict.fromkeys(CONCURRENCIES, 1.0),
+        "stream": dict.fromkeys(CONCURRENCIES, 0.5),
+    }
+    assert found["triton_over_hf"] == dict.fromkeys(CONCURRENCIES, 4.0)
+    assert found["loop_overhead_ms"] == dict.fromkeys(CONCURRENCIES, 0.75)
+    assert found["chunk_tokens_p99"] == dict.fromkeys(CONCURRENCIES, 3)
+
+
+def made_up_speedup(repetitions: int = 4) -> speedup.Measured:
+    """fixed:3 is twice as fast as off and assisted generation, three times as fast as generate; one code prompt of
+    each repetition loops when greedy."""
+    measured = speedup.Measured()
+    seconds = {OFF: 2.0, GENERATE: 3.0, LOOKUP: 4.0, TREE: 1.5, WITHOUT: 2.0, REJECTION: 1.5}
+    seconds |= dict.fromkeys(ASSISTED, 2.0) | {fixed(depth): 1.0 + abs(depth - 3) for depth in DEPTHS}
+    for temperature in (speedup.GREEDY, speedup.HOT):
+        for domain in ("code", "chat"):
+            for repetition in range(repetitions):
+                for loops in (False, True):
+                    tokens = (7,) * 64 if loops and domain == "code" else tuple(range(64))
+                    answers = {
+                        name: Answer(tokens, value, drafted=40, accepted=20 if name == REJECTION else 18)
+                        for name, value in seconds.items()
+                    }
+                    measured.prompts[temperature, domain, repetition].append(answers)
+    return measured
+
+
+@pytest.mark.parametrize("part", ["overall", "overall_t1", "code", "chat"])
+def test_speedup_has_the_keys_it_promises(part: str) -> None:
+    found = made_up_speedup().summary()
+    assert found[part]["best_static_over_off"] == 2.0
+    assert found[part]["best_static_over_hf_generate"] == 3.0
+    assert found[part]["best_static_over_hf_assisted"] == 2.0
+    assert found[part]["picked"] == ["fixed:3", "fixed:3"]
+    assert found["coupled_over_rejection_acceptance"] == pytest.approx(0.9)
+    assert found["off_over_without_drafters"] == 1.0
+
+
+def test_loops_are_left_out_of_greedy_text_and_counted() -> None:
+    found = made_up_speedup().summary()
+    assert (found["code"]["looping"], found["code"]["prompts"]) == (4, 8)
+    assert found["code"]["t1"]["looping"] == 0
+    assert found["chat"]["looping"] == 0
+    assert found["overall"]["looping"] == 4
+
+
+@pytest.mark.parametrize("measured", [tax.Measured(), speedup.Measured()])
+def test_what_was_not_measured_is_null(measured: tax.Measured | speedup.Measured) -> None:
+    found = measured.summary()
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    if isinstance(measured, speedup.Measured):
+        assert found["overall"]["best_static_over_off"] is None
+        assert found["off_over_without_drafters"] is None
+
+
+@pytest.mark.parametrize("bench", ["tax", "speedup"])
+def test_results_are_written_and_shown_with_what_they_depend_on(bench: str, tmp_path: Path) -> None:
+    quiet = Console(quiet=True)
+    session = Session(bench, Wanted(tmp_path / "deep" / "out.json", seed=5), quiet)
+    session.summarise = (made_up_tax() if bench == "tax" else made_up_speedup()).summary
+    session.interrupted = True
+    result = session.write()
+    assert json.loads((tmp_path / "deep" / "out.json").read_text()) == result
+    assert result["interrupted"] is True
+    assert (result["seed"], result["profile"]) == (5, profile.DEFAULT_PROFILE)
+    assert {"hardware", "versions"} <= set(result)
+    picture = tmp_path / "out.png"
+    (tax if bench == "tax" else speedup).show(result, quiet, picture)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_derived_profile_differs_where_it_was_told_to(tmp_path: Path) -> None:
+    usual = profile.load(profile.DEFAULT_PROFILE)
+    path = derive(usual, tmp_path / "wide.toml", models=("target", "covey"), speculation={"width": 3, "drafters": []})
+    found = profile.load(str(path))
+    assert found.name == "wide"
+    assert found.models == ("target", "covey")
+    assert (found.speculation.width, found.speculation.drafters) == (3, ())
+    assert (found.target, found.scheduler, found.limits) == (usual.target, usual.scheduler, usual.limits)

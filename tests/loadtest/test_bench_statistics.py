@@ -1,0 +1,93 @@
+"""Medians, paired ratios, the cross-fitted best choice, loops; reading the server's metrics."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadtest.bench import scrape, workload
+from loadtest.bench.statistics import Spread, best_over, loops, median_ratio, percentile, ratios
+
+
+def test_spread_is_median_and_quartiles() -> None:
+    assert Spread.of([]) is None
+    assert Spread.of([3.0]) == Spread(3.0, 3.0, 3.0, 1)
+    assert Spread.of([5.0, 1.0, 3.0, 2.0, 4.0]) == Spread(3.0, 2.0, 4.0, 5)
+
+
+def test_ratios_are_paired_so_that_drift_cancels() -> None:
+    slow_then_fast = [10.0, 100.0]
+    assert ratios([20.0, 200.0], slow_then_fast) == [2.0, 2.0]
+    assert median_ratio([20.0, 200.0, 1.0], [*slow_then_fast, 0.0]) == 2.0
+    assert median_ratio([], []) is None
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.5, 2), (0.99, 4), (1.0, 4), (0.25, 1)])
+def test_percentile_is_a_value_of_the_sample(share: float, expected: float) -> None:
+    assert percentile([4, 2, 1, 3], share) == expected
+    assert percentile([], share) is None
+
+
+def test_the_best_choice_is_judged_where_it_was_not_picked() -> None:
+    """`lucky` wins on odd repetitions and loses on even ones: it must not keep what luck gave it."""
+    rates = {"lucky": [1.0, 9.0, 1.0, 9.0], "steady": [2.0, 2.0, 2.0, 2.0]}
+    best = best_over(rates, {"off": [1.0] * 4})
+    assert best is not None
+    assert best.picked == ("lucky", "steady")
+    assert best.ratio == pytest.approx(1.5)  # lucky on even repetitions: 1, 1; steady on odd ones: 2, 2
+    assert (best.low, best.high) == (1.0, 2.0)
+
+
+def test_the_best_choice_meets_the_best_opponent() -> None:
+    best = best_over({"fixed": [6.0] * 4}, {"weak": [1.0] * 4, "strong": [3.0] * 4})
+    assert best is not None
+    assert best.ratio == 2.0
+
+
+def test_one_repetition_picks_nothing() -> None:
+    assert best_over({"fixed": [6.0]}, {"off": [1.0]}) is None
+    assert best_over({"fixed": [6.0, 6.0]}, {"off": [1.0]}) is None
+
+
+def test_loops_are_seen_and_other_text_is_not() -> None:
+    text = list(range(100))
+    assert not loops(text)
+    assert not loops([*text, *text[:31]])
+    assert loops([*text, *text[:32]])
+    assert loops([7] * 33)
+    assert not loops([7] * 32)
+    assert loops([1, 2, 3] * 12)
+
+
+def test_mixed_requests_are_the_seeds_and_cover_all_lengths() -> None:
+    asks = workload.mixed(64, shortest=16, longest=128, seed=3)
+    assert asks == workload.mixed(64, shortest=16, longest=128, seed=3)
+    assert asks != workload.mixed(64, shortest=16, longest=128, seed=4)
+    lengths = [ask.max_tokens for ask in asks]
+    assert min(lengths) >= 16
+    assert max(lengths) <= 128
+    assert max(lengths) > 2 * sorted(lengths)[32]  # what a padded batch waits for
+    assert len({ask.domain for ask in asks}) == 5
+
+
+def test_repetitions_share_no_prompts() -> None:
+    dealt = workload.by_repetition("code", 5, 4, seed=1)
+    assert len({text for texts in dealt for text in texts}) == 20
+
+
+METRICS = """
+# HELP covey_rounds_total Rounds of the engine
+covey_rounds_total{{model="covey"}} {rounds}
+covey_round_seconds_total{{model="covey",phase="pass"}} {seconds}
+covey_round_seconds_total{{model="covey",phase="transport"}} 0.5
+covey_round_seconds_total{{model="covey",phase="plan"}} {plan}
+covey_round_seconds_total{{model="covey",phase="commit"}} 0.25
+nv_inference_count{{model="covey",version="1"}} 3
+"""
+
+
+def test_round_times_come_from_the_servers_counters() -> None:
+    before = scrape.parse(METRICS.format(rounds=100, seconds=1.0, plan=0.25))
+    after = scrape.parse(METRICS.format(rounds=300, seconds=3.0, plan=0.75))
+    phases = scrape.round_ms(before, after)
+    assert phases == {"commit": 0.0, "pass": 10.0, "plan": 2.5, "transport": 0.0, "rounds": 200.0}
+    assert scrape.loop_overhead_ms(phases) == 2.5
