@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -9,11 +10,11 @@ import pytest
 
 from covey.clock import RealClock
 from covey.engine import Engine
-from covey.errors import CoveyError, PortError, StubDead
+from covey.errors import CoveyError, PortError, PortTimeout, StubDead
 from covey.planner.static import StaticPlanner
 from covey.ports import Clock, Drafter
 from covey.scheduler import Scheduler
-from covey.types import DrafterInfo, DraftReply, DraftWork, RowStatus, Trees
+from covey.types import DrafterInfo, DraftReply, DraftWork, RowStatus, TargetReply, TargetWork, Trees
 from tests.fakes import VOCAB, Collector, HashTarget, ManualClock, continuation, next_token, request
 
 
@@ -232,3 +233,41 @@ def test_requests_can_turn_speculation_off_or_fix_it() -> None:
 
 def test_an_exhausted_pool_with_drafts_still_gives_the_same_text() -> None:
     run({"one": HashDrafter(0.7)}, blocks=30, requests=8, count=40)
+
+
+def test_a_late_call_that_ends_in_death_is_reported_as_death() -> None:
+    drafter = HashDrafter(1.0)
+
+    def die_slowly() -> None:
+        time.sleep(0.1)
+        raise StubDead("not healthy")
+
+    drafter.before = die_slowly
+    errors: list[CoveyError] = []
+    target = HashTarget()
+    step = target.step
+
+    class Slow:
+        info = staticmethod(target.info)
+
+        @staticmethod
+        def step(work: TargetWork) -> TargetReply:
+            time.sleep(0.005)
+            return step(work)
+
+    scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=64, growth_tokens=8, block_size=4)
+    engine = Engine(
+        Slow(),
+        scheduler,
+        StaticPlanner(4, 1, ("one",)),
+        Collector(),
+        RealClock(),
+        drafters={"one": drafter},
+        draft_deadline=0.02,
+        drafter_failed=lambda _name, error: errors.append(error),
+    )
+    engine.submit(request(1, [1, 2], 150))
+    while engine.round():
+        pass
+    assert type(errors[0]) is PortTimeout
+    assert type(errors[1]) is StubDead

@@ -93,11 +93,20 @@ class Drafting:
         return {name: rows for name, rows in asked.items() if self._available(name)}
 
     def _available(self, name: str) -> bool:
-        late = self._late.get(name)
-        if late is not None and late.done():
-            del self._late[name]
-            late = None
-        return name in self._drafters and late is None and self._clock.now() >= self._resting[name]
+        if name in self._late and not self._settle(name):
+            return False
+        return name in self._drafters and self._clock.now() >= self._resting[name]
+
+    def _settle(self, name: str) -> bool:
+        """Whether a late call has ended by now. What it ended with may say more than that it was late."""
+        late = self._late[name]
+        if not late.done():
+            return False
+        del self._late[name]
+        error = late.exception()
+        if isinstance(error, PortError):
+            self._rest(name, error)
+        return True
 
     def _work(self, name: str, lives: list[Live], rows: list[int], choice: Choice) -> DraftWork:
         opens, parts = [], []
@@ -136,11 +145,14 @@ class Drafting:
                 live.seen[name] = seen
 
     def _failed(self, name: str, work: DraftWork, error: CoveyError) -> None:
-        """Nothing is known of what the drafter holds now: tell it everything again when it is next asked."""
-        self._resting[name] = self._clock.now() + self._rests[name]
-        self._rests[name] = min(LONGEST_REST, 2 * self._rests[name])
+        """Nothing is known of what the drafter holds now: tell it what it holds again when it is next asked."""
         self._frees[name].extend(work.frees)
         self._epochs[name] = 0
+        self._rest(name, error)
+
+    def _rest(self, name: str, error: CoveyError) -> None:
+        self._resting[name] = self._clock.now() + self._rests[name]
+        self._rests[name] = min(LONGEST_REST, 2 * self._rests[name])
         log.warning("drafter %s: %s; its rows decode plainly", name, error)
         if self._report is not None:
             self._report(name, error)

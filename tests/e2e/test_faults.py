@@ -70,6 +70,28 @@ def test_streams_survive_the_death_of_the_target(mortal: Server) -> None:
     assert "reloading target" in mortal.log_text()
 
 
+def test_a_killed_drafter_costs_speed_alone_and_comes_back(mortal: Server) -> None:
+    settings = {"max_tokens": 150, "temperature": 1.0, "min_tokens": 150, "seed": 5}
+    with Client(mortal.grpc_url) as client:
+        plain = client.generate(PROMPT, speculation="off", **settings)
+        tokens: list[int] = []
+        killed = False
+        for chunk in client.stream(PROMPT, speculation="fixed:3", drafter="draft_chat", timeout=120, **settings):
+            tokens += chunk.tokens
+            if not killed and len(tokens) > 20:
+                killed = True
+                os.kill(stub(mortal, "draft_chat"), signal.SIGKILL)
+        assert tuple(tokens) == plain.tokens
+        deadline = time.monotonic() + 60
+        while True:  # the supervisor reloads it; asking is what tells that it is dead
+            again = client.generate(PROMPT, speculation="fixed:3", drafter="draft_chat", timeout=60, **settings)
+            assert again.tokens == plain.tokens
+            if again.usage.draft_tokens > 100:
+                break
+            assert time.monotonic() < deadline, "the drafter did not come back"
+    assert "draft_chat is back" in mortal.log_text()
+
+
 def test_a_dead_orchestrator_is_an_error_not_a_hang(mortal: Server) -> None:
     with Client(mortal.grpc_url) as client:
         errors: list[CoveyClientError] = []
