@@ -156,3 +156,18 @@ def test_the_processor_regime_has_no_cliff_between_batch_sizes() -> None:
         result = replay(policy, device, [rows] * 200, rng)
         if rows > 3:
             assert result.efficiency > 0.9, rows
+
+
+def test_beside_prefill_a_draft_is_weighed_against_the_time_it_adds() -> None:
+    """On a card with room to spare drafts are nearly free; in a pass that prompts have filled they are not."""
+    policy = covey()
+    replay(policy, environment("card", 0.02), [4, 8, 16, 32, 64] * 400, np.random.default_rng(0))
+    replay(policy, environment("card", 0.02), [8] * 100, np.random.default_rng(0))
+    depths = []
+    for prefill in (0, 8, 300):
+        situation = Situation(8, 5, 1, 1, (("simulated", 8),), prefill)
+        policy._bank = 0.0  # no exploring
+        depths.append(policy.choose(situation))
+    assert depths[0] >= 4
+    assert depths[0] >= depths[1] > depths[2]
+    assert policy.choose(Situation(8, 5, 1, 1, (("simulated", 8),))) == depths[0], "plain rounds go on as before"

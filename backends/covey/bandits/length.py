@@ -21,6 +21,7 @@ class Situation:
     previous: int = 0  # gamma of the round before, whatever its batch size
     lag: int = 0  # L_max: most tokens of one row that its drafter has not seen
     shares: tuple[tuple[str, int], ...] = ()  # rows by drafter
+    prefill: int = 0  # prompt tokens in the same pass; such a round is played but teaches nothing
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,12 @@ class RoundCosts:
         floor = self._verify.mean(verify[0]) * 0.05
         return np.maximum(seconds, max(float(floor), 1e-9)), variance
 
+    def more(self, rows: int, prefill: int) -> Array:
+        """Seconds that so many prompt tokens add to the pass, for each depth from 0."""
+        plain = self._cached(rows)[0]
+        fuller = np.stack([self._verify_features(rows, rows * (int(depth) + 1) + prefill) for depth in self._depths])
+        return np.maximum(self._verify.mean(fuller - plain), 0.0)
+
     def observe(
         self, rows: int, depth: int, mix: Mix, *, verified: int, verify: float, draft: float, overhead: float
     ) -> None:

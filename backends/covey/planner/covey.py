@@ -4,7 +4,7 @@
     tokens   = sum over drafters of rows * E(k)               (covey.planner.acceptance)
     seconds  = T(n, k) * residual(n, k)                       (covey.planner.costs, covey.planner.residuals)
 
-Three rules make a choice of these values:
+Four rules make a choice of these values:
 
 keep     The depth in use stays until the time lost by it, summed over rounds, has reached what changing costs: the
          drafters' catch-up when drafting is switched on, and a quarter of a round in any case. A large difference is
@@ -13,6 +13,8 @@ explore  Exploration lives on a bank: a fixed share of all time goes in, the tim
          goes out. The depth explored is the one whose value could be best of all, if its doubt allows it to be better
          than the one in use. Doubt grows where nothing is measured: a drafter switched off is probed again, for ever.
          What is left over goes, at five times the price, to the depth longest unplayed: doubt may be wrong too.
+prefill  A pass with prompt tokens in it is long whatever the depth, so its own tokens per second say little. There the
+         depth is best that gains most over spending its time at the usual speed: max of tokens - speed * seconds.
 forget   Every estimate forgets (see each), so drift is followed.
 """
 
@@ -35,6 +37,7 @@ PREMIUM = 5.0  # the price of that, in expected losses
 DEVIATIONS = 2.0  # a value could be as good as so many deviations above its estimate
 DRIFT = 1e-6  # variance that a depth's correction gains in each round in which the depth is not played
 STALE, LEAST = 1.3, 0.003  # a depth known about as well as the one in use is not explored: no more is to be learnt
+CLEAR = 0.03  # of a plain round's tokens that another depth beside prefill must gain
 INERTIA = 0.25  # rounds' time that a change of depth must have cost before it is made
 
 
@@ -71,6 +74,8 @@ class Covey:
             self._current, self._debt = 0, 0.0
             self.reason = Reason("no drafter", predicted)
             return 0
+        if situation.prefill and self._started:
+            return self._beside_prefill(situation, tokens, values, seconds, predicted)
         best = max(depths, key=values.__getitem__)
         restart = self._switch_cost(situation.lag, rows) if situation.previous == 0 else 0.0
         current = self._settled(situation, best, values, seconds, restart)
@@ -118,6 +123,25 @@ class Covey:
 
     def keep(self, rows: int) -> int | None:  # noqa: ARG002  # every draft it asked for is worth verifying
         return None
+
+    def _beside_prefill(
+        self,
+        situation: Situation,
+        tokens: list[float],
+        values: list[float],
+        seconds: list[float],
+        predicted: list[float],
+    ) -> int:
+        """The best depth of a round with prefill; what is in use in plain rounds stays."""
+        usual = min(self._current, situation.ceiling)
+        more = self._costs.more(max(1, situation.rows), situation.prefill).tolist()
+        gains = [
+            tokens[depth] - values[usual] * (seconds[depth] + more[depth]) for depth in range(situation.ceiling + 1)
+        ]
+        best = max(range(len(gains)), key=gains.__getitem__)
+        clear = gains[best] - gains[usual] > CLEAR * values[usual] * seconds[usual]
+        self.reason = Reason("beside prefill", predicted)
+        return best if clear else usual
 
     def _settled(
         self, situation: Situation, best: int, values: list[float], seconds: list[float], restart: float

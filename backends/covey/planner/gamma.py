@@ -113,7 +113,8 @@ class GammaPlanner:
             counts[name] = counts.get(name, 0) + 1
             lag = max(lag, live.known - live.seen.get(name, 0))
         ceiling = max(0, min(self._max_depth, spare(batch, token_budget)))
-        return Situation(rows, ceiling, self._previous, lag, tuple(counts.items()))
+        prefill = int(batch.chunk[rows:].sum()) if len(batch.rows) > rows else 0
+        return Situation(rows, ceiling, self._previous, lag, tuple(counts.items()), prefill)
 
     def _trials(self, batch: Batch, trees: Trees, reply: TargetReply, choice: Choice) -> dict[str, Trials]:
         """Per drafter: how many rows' drafts were looked at and accepted, by position."""
