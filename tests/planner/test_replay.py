@@ -83,7 +83,7 @@ def test_regret_grows_as_the_papers_say() -> None:
     """From 10^3 rounds on: about T^0.5 for version 2 and T^0.75 for version 1; a static depth's is linear."""
     rounds = 60_000
     slopes = {}
-    for name in ("nightjar", "nightjar-v1", "off"):
+    for name in ("nightjar", "nightjar-v1", "fixed:1"):
         found = []
         for seed in range(3):
             policy = policies.make(
@@ -100,4 +100,4 @@ def test_regret_grows_as_the_papers_say() -> None:
         slopes[name] = float(np.median(found))
     assert 0.4 < slopes["nightjar"] < 0.7, slopes
     assert 0.65 < slopes["nightjar-v1"] < 0.9, slopes
-    assert slopes["off"] == pytest.approx(1.0, abs=0.02)
+    assert slopes["fixed:1"] > 0.9, "linear, after the catch-up it begins with"
