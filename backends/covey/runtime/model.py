@@ -106,11 +106,11 @@ class PagedModel:
         folder = Path(folder)
         config = loading.read_config(folder)
         loading.check_config(folder, config)
-        self._device = loading.choose_device(device)
-        self._dtype = loading.choose_dtype(dtype, self._device)
+        self.torch_device = loading.choose_device(device)
+        self.torch_dtype = loading.choose_dtype(dtype, self.torch_device)
         _register()
-        self._module: Any = loading.load_module(folder, config, self._dtype, self._device, _ATTENTION)
-        self._shape = _shape(config)
+        self._module: Any = loading.load_module(folder, config, self.torch_dtype, self.torch_device, _ATTENTION)
+        self.shape = _shape(config)
         self.end_ids = loading.find_end_ids(folder, config)
         self.vocab_size = int(config.vocab_size)
         self.max_positions = loading.find_max_positions(config)
@@ -119,9 +119,11 @@ class PagedModel:
         self.numerics = "fast"
         self._tiling = Tiling()
         self._layers = int(config.num_hidden_layers)
-        shape = (self._layers, 2 * self._shape.kv_heads, (blocks + 1) * block_size, self._shape.head_dim)
-        self._pool = torch.zeros(shape, dtype=self._dtype, device=self._device)  # the last block takes padding's keys
-        self._pools = list(self._pool.unbind(0))
+        shape = (self._layers, 2 * self.shape.kv_heads, (blocks + 1) * block_size, self.shape.head_dim)
+        self._pool = torch.zeros(
+            shape, dtype=self.torch_dtype, device=self.torch_device
+        )  # the last block takes padding's keys
+        self.pools = list(self._pool.unbind(0))
         self._fused: FusedDecoder | None = None
         self._settle(folder)
         if numerics != "fast" and self._make_invariant():
@@ -135,11 +137,11 @@ class PagedModel:
 
     @property
     def dtype(self) -> str:
-        return str(self._dtype).removeprefix("torch.")
+        return str(self.torch_dtype).removeprefix("torch.")
 
     @property
     def device(self) -> str:
-        return str(self._device)
+        return str(self.torch_device)
 
     @property
     def bytes_per_block(self) -> int:
@@ -159,16 +161,16 @@ class PagedModel:
         if self._fused is not None:
             hidden = self._fused.forward(tokens, positions, slots, plan)
         else:
-            hidden = self._hidden(tokens, positions, _Run(plan, slots, self._pools))
+            hidden = self._hidden(tokens, positions, _Run(plan, slots, self.pools))
         count = len(work.out)
         wanted = np.resize(work.out, -(-count // self._tiling.rows) * self._tiling.rows) if count else work.out
-        return self._logits(hidden.index_select(0, torch.from_numpy(wanted).to(self._device)))[:count]
+        return self._logits(hidden.index_select(0, torch.from_numpy(wanted).to(self.torch_device)))[:count]
 
     @torch.inference_mode()
     def copy_slots(self, source: Ints, destination: Ints) -> None:
         """Copies keys and values of all layers between slots; all are read before any is written."""
-        moved = self._pool.index_select(2, torch.from_numpy(source).to(self._device))
-        self._pool.index_copy_(2, torch.from_numpy(destination.astype(np.int64)).to(self._device), moved)
+        moved = self._pool.index_select(2, torch.from_numpy(source).to(self.torch_device))
+        self._pool.index_copy_(2, torch.from_numpy(destination.astype(np.int64)).to(self.torch_device), moved)
 
     def _prepare(self, work: Pass) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Plan]:
         tokens, positions, slots = work.tokens, work.positions, work.slots
@@ -179,14 +181,14 @@ class PagedModel:
         plan = plan_lanes(
             work.lanes,
             len(tokens),
-            shape=self._shape,
+            shape=self.shape,
             block_size=self.block_size,
             tiling=self._tiling,
-            dtype=self._dtype,
-            device=self._device,
+            dtype=self.torch_dtype,
+            device=self.torch_device,
         )
-        move = (torch.from_numpy(np.ascontiguousarray(a)).to(self._device) for a in (tokens, positions))
-        return *move, torch.from_numpy(slots.astype(np.int64)).to(self._device), plan  # type: ignore[return-value]
+        move = (torch.from_numpy(np.ascontiguousarray(a)).to(self.torch_device) for a in (tokens, positions))
+        return *move, torch.from_numpy(slots.astype(np.int64)).to(self.torch_device), plan  # type: ignore[return-value]
 
     def _hidden(self, tokens: torch.Tensor, positions: torch.Tensor, run: _Run) -> torch.Tensor:
         core = self._module.base_model
@@ -208,7 +210,7 @@ class PagedModel:
         count = min(48, self.max_positions, self.max_pass_tokens, self.blocks * self.block_size)
         work = self._trial(count)
         tokens, positions, slots, plan = self._prepare(work)
-        run = _Run(plan, slots, self._pools)
+        run = _Run(plan, slots, self.pools)
         try:
             with loading.quiet():
                 hidden = self._hidden(tokens, positions, run)
@@ -222,14 +224,14 @@ class PagedModel:
             self._module.set_attn_implementation("eager")
             own = self._module(input_ids=tokens[None], position_ids=positions[None], use_cache=False).logits[0]
             self._module.set_attn_implementation(_ATTENTION)
-        if not _close(self._logits(hidden), own, self._dtype):
+        if not _close(self._logits(hidden), own, self.torch_dtype):
             raise UnsupportedModel(
                 f"{folder}: {type(self._module).__name__} is not supported: paged attention differs from its own"
             )
         settings = [run.settings[i] for i in range(self._layers)]
         try:
-            fused = FusedDecoder(self._module, self._shape, settings, self._pools, self.max_positions)
-            if _close(fused.forward(tokens, positions, slots, plan), hidden, self._dtype):
+            fused = FusedDecoder(self._module, self.shape, settings, self.pools, self.max_positions)
+            if _close(fused.forward(tokens, positions, slots, plan), hidden, self.torch_dtype):
                 self._fused = fused
                 self._module.model.layers = torch.nn.ModuleList()  # their weights live on in the products
         except (AttributeError, RuntimeError) as error:
@@ -239,8 +241,8 @@ class PagedModel:
     def _make_invariant(self) -> bool:
         """Find products' shapes under which no token's result depends on its company."""
         room = Room(self.vocab_size, self.max_positions, self.blocks, self.block_size, self.max_pass_tokens)
-        for tiling in tilings(self._matrices(), self._shape, self.max_pass_tokens, self._dtype, self._device):
-            if attention_agrees(self._shape, tiling, self.max_positions, self._dtype, self._device):
+        for tiling in tilings(self._matrices(), self.shape, self.max_pass_tokens, self.torch_dtype, self.torch_device):
+            if attention_agrees(self.shape, tiling, self.max_positions, self.torch_dtype, self.torch_device):
                 self._tiling = tiling
                 if passes_agree(self.forward, room):
                     return True

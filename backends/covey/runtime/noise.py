@@ -29,7 +29,7 @@ Reals = npt.NDArray[np.float64]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _SECOND = np.uint64(0xD1B54A32D192ED03)
-_HASH_BITS = 31
+HASH_BITS = 31
 _CHUNK_ELEMENTS = 1 << 16  # hash, scratch and logits of a chunk fit a core's second-level cache
 _LOG2_E = 1.4426950408889634
 _LN_2 = 0.6931471805599453
@@ -82,7 +82,7 @@ def uniforms(row_keys: Words) -> Reals:
 
 
 @lru_cache(maxsize=8)
-def _token_words(vocab: int, device: torch.device) -> Tensor:
+def token_words(vocab: int, device: torch.device) -> Tensor:
     ids = np.arange(vocab, dtype=np.uint32)
     ids ^= ids >> np.uint32(16)
     ids *= np.uint32(0x7FEB352D)
@@ -92,7 +92,7 @@ def _token_words(vocab: int, device: torch.device) -> Tensor:
     return torch.from_numpy(ids.view(np.int32)).to(device)
 
 
-def _row_words(row_keys: Words) -> Tensor:
+def row_words(row_keys: Words) -> Tensor:
     """Three 32-bit words per key, the last two odd, as [3, rows, 1]."""
     second = _scramble(row_keys + _SECOND)
     words = np.empty((3, len(row_keys), 1), np.uint32)
@@ -103,7 +103,7 @@ def _row_words(row_keys: Words) -> Tensor:
     return torch.from_numpy(words.view(np.int32))
 
 
-def _hash(tokens: Tensor, words: Tensor, out: Tensor, scratch: Tensor) -> None:
+def hash_tokens(tokens: Tensor, words: Tensor, out: Tensor, scratch: Tensor) -> None:
     """31 uniform bits per row and token, into `out`. The shift is arithmetic and so merges each value with its
     complement: 31 of the 32 bits are left, which odd multiplication keeps uniform and the mask selects."""
     torch.bitwise_xor(tokens, words[0], out=out)
@@ -133,7 +133,7 @@ def _log(values: Reals) -> Reals:
 
 def gumbel(hashes: npt.NDArray[np.int32]) -> Reals:
     """The noise of tokens with these hashes."""
-    survival = (hashes + 0.5) * -(2.0**-_HASH_BITS)
+    survival = (hashes + 0.5) * -(2.0**-HASH_BITS)
     survival += 1.0
     return -_log(-_log(survival))
 
@@ -202,7 +202,7 @@ def race(
     """
     rows, vocab = logits.shape
     device = logits.device
-    table, words = _token_words(vocab, device), _row_words(row_keys)
+    table, words = token_words(vocab, device), row_words(row_keys)
     centres = leader_values[:, 0]
     slopes, bounds = _limits(leaders, leader_values, temperatures, words, vocab if prune else 0)
     words = words.to(device)
@@ -213,7 +213,7 @@ def race(
         part = logits[start:stop]
         hashes = torch.empty(part.shape, dtype=torch.int32, device=device)
         scratch = torch.empty_like(hashes)
-        _hash(table, words[:, start:stop], hashes, scratch)
+        hash_tokens(table, words[:, start:stop], hashes, scratch)
         octaves = scratch.view(torch.float32)
         octaves.copy_(hashes)
         octaves.copy_(scratch)  # the bits of 2^e (1 + f), read as an integer: 2^23 (127 + e + f)
@@ -238,12 +238,12 @@ def _limits(
     if not vocab:
         return np.zeros(len(leaders)), np.full(len(leaders), _STEEPEST)
     hashes = torch.empty(leaders.shape, dtype=torch.int32)
-    ids = _token_words(vocab, hashes.device)[torch.from_numpy(leaders)]
-    _hash(ids, words, hashes, torch.empty_like(hashes))
-    tail = np.log1p((hashes.numpy() + 0.5) * -(2.0**-_HASH_BITS))  # `_SLACK` covers these logarithms' last bits too
+    ids = token_words(vocab, hashes.device)[torch.from_numpy(leaders)]
+    hash_tokens(ids, words, hashes, torch.empty_like(hashes))
+    tail = np.log1p((hashes.numpy() + 0.5) * -(2.0**-HASH_BITS))  # `_SLACK` covers these logarithms' last bits too
     scores = (leader_values - leader_values[:, :1]) / temperatures[:, None] - np.log(-tail)
     slopes = np.minimum(octave * _LOG2_E / temperatures, _STEEPEST)
-    return slopes, (127.0 + _HASH_BITS - scores.min(axis=1) * _LOG2_E) * octave + _SLACK
+    return slopes, (127.0 + HASH_BITS - scores.min(axis=1) * _LOG2_E) * octave + _SLACK
 
 
 def _chunks(rows: int, vocab: int, device: torch.device) -> Iterator[tuple[int, int]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from covey.runtime.noise import _HASH_BITS, Index, Purpose, _hash, _row_words, _token_words, keys
+from covey.runtime.noise import HASH_BITS, Index, Purpose, hash_tokens, keys, row_words, token_words
 from covey.runtime.settings import SettingsTable
 
 
@@ -21,10 +21,10 @@ def noise_ahead(table: SettingsTable, slots: Index, positions: Index, depth: int
         return None
     steps = positions[hot] + np.arange(depth, dtype=np.int64)[:, None]
     seeds = np.broadcast_to(table.seed[slots[hot]], steps.shape).reshape(-1)
-    words = _row_words(keys(seeds, steps.reshape(-1), Purpose.COUPLED))
+    words = row_words(keys(seeds, steps.reshape(-1), Purpose.COUPLED))
     hashes = torch.empty(len(seeds), vocab, dtype=torch.int32)
-    _hash(_token_words(vocab, hashes.device), words, hashes, torch.empty_like(hashes))
-    survival = hashes.float().add_(0.5).mul_(-(2.0**-_HASH_BITS))
+    hash_tokens(token_words(vocab, hashes.device), words, hashes, torch.empty_like(hashes))
+    survival = hashes.float().add_(0.5).mul_(-(2.0**-HASH_BITS))
     noise = survival.log1p_().neg_().log_().neg_().view(depth, len(hot), vocab)
     if len(hot) == len(slots):
         return noise

@@ -22,7 +22,7 @@ TRUSTED = 0.1  # of the logits' size: what rounding may differ
 def make_stepper(model: PagedModel, folder: Path) -> Stepper:
     """The fastest there is for the model in `folder`; uses the model's first slots."""
     paged = PagedStepper(model)
-    if model._device.type != "cpu":
+    if model.torch_device.type != "cpu":
         return paged
     try:
         fused = FusedStepper(model, read_llama(folder, model.max_positions))

@@ -29,18 +29,18 @@ class FusedStepper:
     """For Llama itself on a CPU: full attention, no biases, no norms of queries and keys."""
 
     def __init__(self, model: PagedModel, weights: LlamaWeights) -> None:
-        shape = model._shape
+        shape = model.shape
         self._shape = shape
         self._block_size, self._blocks = model.block_size, model.blocks + 1
-        self._pools = [pool.view(-1, shape.head_dim) for pool in model._pools]
+        self._pools = [pool.view(-1, shape.head_dim) for pool in model.pools]
         self._width = weights.embedding.shape[1]
         self._floor = weights.eps * self._width
-        half = model._dtype in (torch.bfloat16, torch.float16)
-        self._dtype = torch.float32 if half else model._dtype
+        half = model.torch_dtype in (torch.bfloat16, torch.float16)
+        self._dtype = torch.float32 if half else model.torch_dtype
         folded = fold(weights, shape)
-        self._many = self._few = plain_maps(folded, model._dtype)
+        self._many = self._few = plain_maps(folded, model.torch_dtype)
         if half and 4 * folded.count <= COPY_BYTES:
-            self._few = vector_maps(folded, model._dtype)
+            self._few = vector_maps(folded, model.torch_dtype)
         self._first = _first_table(weights, folded).to(self._dtype)
         self._all_cos, self._all_sin = weights.cos.to(self._dtype), weights.sin.to(self._dtype)
         self.resident_bytes = (
