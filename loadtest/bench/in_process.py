@@ -16,7 +16,7 @@ import torch
 from covey.clock import RealClock
 from covey.engine import Engine
 from covey.errors import PortError
-from covey.planner.static import StaticPlanner
+from covey.planner.build import build
 from covey.profile import Profile
 from covey.runtime.target import TargetRunner
 from covey.scheduler import Scheduler
@@ -48,7 +48,8 @@ class InProcess:
             growth_tokens=settings.growth_tokens,
             block_size=self.target.block_size,
         )
-        self._engine = Engine(target, scheduler, StaticPlanner(), self._streamer, self._clock)
+        planner = build(profile.speculation, (), max_rows=settings.max_running)
+        self._engine = Engine(target, scheduler, planner, self._streamer, self._clock)
         self._streamer.start(self._engine)
         self._threads = profile.target.threads or os.cpu_count() or 1
         self._thread = threading.Thread(target=self._rounds, name="engine", daemon=True)
