@@ -16,6 +16,8 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 
+SPARSE = 16  # tokens of a sparse q row
+
 NO_INTS: Ints = np.zeros(0, np.int32)
 NO_FLOATS: Floats = np.zeros(0, np.float32)
 

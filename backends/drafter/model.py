@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from covey import profile
 from covey.runtime.drafters import load_drafter
 from covey.tritonio import bls, codec
@@ -15,9 +13,12 @@ from covey.tritonio import bls, codec
 
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
-        torch.set_num_threads(1)
         parameters = json.loads(args["model_config"])["parameters"]
         kind, named = (parameters.get(key, {}).get("string_value", "") for key in ("kind", "folder"))
+        if kind == "neural":
+            import torch  # lookups do without
+
+            torch.set_num_threads(1)  # the target has the cores
         entry = Path(args["model_repository"]) / args["model_version"]
         chosen = profile.from_environment()
         target = chosen.target.folder or entry.parents[1] / "target" / entry.name

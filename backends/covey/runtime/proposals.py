@@ -15,9 +15,7 @@ from torch import Tensor
 from covey.runtime.noise import Index, Purpose, Reals, keys, leading_tokens, race, race_topk, uniforms
 from covey.runtime.settings import SettingsTable
 from covey.runtime.truncation import find_cuts, mass_of, select
-from covey.types import Floats, Ints
-
-SPARSE = 16  # tokens of a sparse q row
+from covey.types import SPARSE, Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)

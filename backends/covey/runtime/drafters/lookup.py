@@ -17,8 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from covey.runtime.proposals import SPARSE
-from covey.types import DrafterInfo, DraftReply, DraftWork, Open, RowStatus, Trees
+from covey.types import SPARSE, DrafterInfo, DraftReply, DraftWork, Open, RowStatus, Trees
 
 MOST_TAGS = 2048  # the least recently drafted are forgotten; they are asked for again with all their tokens
 ANY_VOCABULARY = 0  # unknown, and of no importance to a lookup
