@@ -9,9 +9,9 @@ from covey.bandits.dsd import DSD
 from covey.bandits.length import LengthPolicy, Outcome, Situation, Trials
 from covey.bandits.nightjar import Nightjar
 from covey.planner.covey import SHARE, Covey
+from covey.planner.devices import DEVICES, USUAL, environment
 from covey.planner.replay import Environment, World, replay
 from covey.planner.switching import SwitchCost
-from tests.planner.simulated import CARD, COMPUTE_BOUND, PROCESSOR, REGIMES, environment
 
 
 def covey(max_rows: int = 64) -> Covey:
@@ -23,7 +23,7 @@ def nightjar(seed: int = 0) -> Nightjar:
 
 
 @pytest.mark.parametrize("rows", [1, 2, 4, 8, 16, 32, 64])
-@pytest.mark.parametrize("regime", REGIMES)
+@pytest.mark.parametrize("regime", DEVICES)
 def test_at_least_097_of_the_best_static_depth_from_the_first_round_on(regime: str, rows: int) -> None:
     result = replay(covey(), environment(regime), [rows] * 1500, np.random.default_rng(rows))
     assert result.efficiency >= 0.97, result.depths
@@ -49,6 +49,7 @@ def test_what_one_batch_size_teaches_others_know() -> None:
         assert latencies[depth] < 1.04 * min(latencies), rows
 
 
+CARD, COMPUTE_BOUND = DEVICES["card"][0], DEVICES["compute"][0]
 SPELLS = ((0, (0.9,) * 5), (600, (0.02,) * 5), (1800, (0.9,) * 5))
 
 
@@ -151,7 +152,7 @@ def test_several_drafters_have_acceptance_of_their_own() -> None:
 
 def test_the_processor_regime_has_no_cliff_between_batch_sizes() -> None:
     policy, rng = covey(), np.random.default_rng(0)
-    device = Environment(PROCESSOR, ((0, (0.8, 0.75, 0.7, 0.65, 0.6)),), 0.05)
+    device = Environment(DEVICES["processor"][0], ((0, USUAL),), 0.05)
     for rows in list(range(1, 17)) + list(range(16, 0, -1)):
         result = replay(policy, device, [rows] * 200, rng)
         if rows > 3:
@@ -170,4 +171,5 @@ def test_beside_prefill_a_draft_is_weighed_against_the_time_it_adds() -> None:
         depths.append(policy.choose(situation))
     assert depths[0] >= 4
     assert depths[0] >= depths[1] > depths[2]
-    assert policy.choose(Situation(8, 5, 1, 1, (("simulated", 8),))) == depths[0], "plain rounds go on as before"
+    assert policy.choose(Situation(8, 0, 1, 1, (("simulated", 8),), 4000)) == 0, "prompts have taken the whole budget"
+    assert policy.choose(Situation(8, 5, 0, 9, (("simulated", 8),))) == depths[0], "plain rounds go on as before"

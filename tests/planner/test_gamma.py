@@ -191,12 +191,12 @@ def test_lag_is_what_the_drafter_has_missed_and_its_catch_up_refines_c_switch() 
     assert cost(32, 1) == pytest.approx(policy.told[-1][2].catch_up_seconds, rel=0.2)
 
 
-def test_without_drafters_the_ceiling_is_0() -> None:
+def test_without_drafters_the_policy_is_not_asked() -> None:
     policy = Listed(3)
     serving = Serving(GammaPlanner(policy, max_depth=4))
     serving.engine.submit(request(0, [1, 2, 3], 10))
     serving.run()
-    assert {situation.ceiling for situation in policy.asked} == {0}
+    assert not policy.asked
     assert all(not work.trees.sizes.any() for work in serving.target.works)
 
 

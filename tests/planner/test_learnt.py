@@ -12,10 +12,10 @@ import pytest
 from covey.bandits.fixed import Fixed
 from covey.bandits.length import Situation
 from covey.planner.covey import Covey
+from covey.planner.devices import environment
 from covey.planner.learnt import restore, save
 from covey.planner.replay import replay
 from covey.planner.switching import SwitchCost
-from tests.planner.simulated import environment
 
 BROKEN = (
     *("cut", "list", "nested", "version", "policy", "target", "depth", "missing"),

@@ -10,9 +10,10 @@ import pytest
 from covey.bandits.fixed import Fixed
 from covey.bandits.tetris import Tetris
 from covey.planner import policies
+from covey.planner.__main__ import main
+from covey.planner.devices import environment
 from covey.planner.replay import Costs, Environment, World, log_spaced, replay
 from covey.planner.switching import SwitchCost
-from tests.planner.simulated import environment
 
 
 def test_measured_speed_is_the_expected() -> None:
@@ -101,3 +102,13 @@ def test_regret_grows_as_the_papers_say() -> None:
     assert 0.4 < slopes["nightjar"] < 0.7, slopes
     assert 0.65 < slopes["nightjar-v1"] < 0.9, slopes
     assert slopes["fixed:1"] > 0.9, "linear, after the catch-up it begins with"
+
+
+def test_the_command_prints_a_line_for_each_policy(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--policies", "nightjar", "fixed:1", "--rounds", "3000", "--repetitions", "1", "--rows", "4", "32"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["simulated", "nightjar", "fixed:1"]
+    assert 0.5 < float(lines[1].split()[2]) <= 1.0
+    with pytest.raises(SystemExit):
+        main(["--policies", "tetris", "--rounds", "3000"])
+    assert "cannot be replayed" in capsys.readouterr().err

@@ -70,12 +70,12 @@ class Covey:
         variances = variance.tolist()
         values = [tokens[depth] / seconds[depth] for depth in range(self._max_depth + 1)]
         predicted = [1.0 / value for value in values]
+        if situation.prefill and self._started:
+            return self._beside_prefill(situation, tokens, values, seconds, predicted)
         if situation.ceiling == 0:
             self._current, self._debt = 0, 0.0
             self.reason = Reason("no drafter", predicted)
             return 0
-        if situation.prefill and self._started:
-            return self._beside_prefill(situation, tokens, values, seconds, predicted)
         best = max(depths, key=values.__getitem__)
         restart = self._switch_cost(situation.lag, rows) if situation.previous == 0 else 0.0
         current = self._settled(situation, best, values, seconds, restart)

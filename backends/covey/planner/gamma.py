@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from covey.engine import RoundRecord
 
 
+NOBODY = Situation(0, 0)
+
+
 class GammaPlanner:
     """Implements `Planner`. Owns the policy's surroundings, not what it learns."""
 
@@ -47,11 +50,13 @@ class GammaPlanner:
         self._switch_cost = switch_cost or SwitchCost()
         self._acceptance = Acceptance(max_depth)  # over all drafters, for ranking
         self._previous = 0
-        self._situation = Situation(0, 0)
+        self._situation = NOBODY
         self._depth = 0
 
     def plan(self, batch: Batch, token_budget: int) -> Choice:
-        self._situation = self._look(batch, token_budget)
+        """The policy is asked only where its answer matters: some row leaves the depth to it."""
+        free = bool(self._drafters) and any(live.request.speculation == "auto" for live in batch.rows[: batch.decoding])
+        self._situation = self._look(batch, token_budget) if free else NOBODY
         self._depth = self.policy.choose(self._situation) if self._situation.rows else 0
         return lay_out(batch, token_budget, self._depth, self._width, self._drafters)
 
@@ -99,12 +104,10 @@ class GammaPlanner:
                 learnt=learnt,
             )
         if batch.decoding:
-            self._previous = depth if drafted else 0
+            self._previous = int(record.choice.depth.max()) if drafted else 0
 
     def _look(self, batch: Batch, token_budget: int) -> Situation:
         rows = batch.decoding
-        if not rows or not self._drafters:
-            return Situation(rows, 0)
         first = self._drafters[0]
         counts: dict[str, int] = {}
         lag = 0
