@@ -110,6 +110,13 @@ def pictures(run: Run) -> list[Picture]:
             top=100,
         ),
         Picture(
+            "Drafted tokens accepted, by kind of prompt",
+            "%",
+            f"Accepted over drafted tokens of the {per}.",
+            [Line(topic or "any", _by_topic(topic)) for topic in summary.topics(run)],
+            top=100,
+        ),
+        Picture(
             "Depth of drafts (gamma)",
             "tokens a tree",
             "Drafted and accepted tokens of a verified tree, on average.",
@@ -222,6 +229,12 @@ def _attainment(level: str) -> Callable[[Run], Points]:
         return over_time(run, value)
 
     return points
+
+
+def _by_topic(topic: str) -> Callable[[Run], Points]:
+    return lambda run: over_time(
+        run, lambda rows: summary.acceptance([record for record in rows if record.finished and record.topic == topic])
+    )
 
 
 def _phase(phase: str) -> Callable[[Run], Points]:

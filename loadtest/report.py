@@ -135,7 +135,7 @@ def _levels(run: Run) -> str:
 
 
 def _topics(run: Run) -> str:
-    topics = sorted({record.topic for record in run.records if record.finished})
+    topics = summary.topics(run)
     figures = [summary.by_topic(run, topic) for topic in topics]
     if not figures:
         return '<p class="note">No request finished.</p>'

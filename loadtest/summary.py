@@ -62,8 +62,6 @@ def totals(run: Run) -> list[Figure]:
     ttfts = [record.ttft for record in finished if record.ttft is not None]
     tpots = [record.tpot for record in finished if record.tpot is not None]
     good = [record for record in finished if attained(run, record)]
-    drafted = sum(record.draft_tokens for record in finished)
-    accepted = sum(record.accepted_draft_tokens for record in finished)
     read = sum(record.input_tokens for record in finished)
     busy = max([run.seconds, *(record.end for record in finished)])  # answers that ended after the load did
     return [
@@ -77,7 +75,7 @@ def totals(run: Run) -> list[Figure]:
         *(Figure(f"TTFT p{p}", "ms", _ms(quantile(ttfts, p / 100)), False) for p in (50, 95, 99)),
         *(Figure(f"TPOT p{p}", "ms/token", _ms(quantile(tpots, p / 100)), False) for p in (50, 95)),
         Figure("end to end p95", "ms", _ms(quantile([r.e2e for r in finished if r.e2e is not None], 0.95)), False),
-        Figure("acceptance", "%", _percent(accepted / drafted) if drafted else None, True),
+        Figure("acceptance", "%", acceptance(finished), True),
         Figure("prompt tokens reused", "%", _percent(sum(r.reused_tokens for r in finished) / read if read else None)),
         Figure("KV pool in use, at most", "%", kv_most(run)),
         Figure("latest request behind its time", "ms", _ms(max((r.lag for r in run.records), default=None)), False),
@@ -105,15 +103,24 @@ def by_level(run: Run, level: Level) -> dict[str, float | None]:
 def by_topic(run: Run, topic: str) -> dict[str, float | None]:
     """Of the kinds of prompt: speculation fares differently on each."""
     finished = [record for record in run.records if record.finished and record.topic == topic]
-    drafted = sum(record.draft_tokens for record in finished)
     return {
         "requests": len(finished),
         "output tokens": sum(record.output_tokens for record in finished),
         "TTFT p50, ms": _ms(quantile([record.ttft for record in finished if record.ttft is not None], 0.5)),
         "TPOT p50, ms": _ms(quantile([record.tpot for record in finished if record.tpot is not None], 0.5)),
-        "drafted tokens": drafted,
-        "accepted, %": _percent(sum(r.accepted_draft_tokens for r in finished) / drafted if drafted else None),
+        "drafted tokens": sum(record.draft_tokens for record in finished),
+        "accepted, %": acceptance(finished),
     }
+
+
+def topics(run: Run) -> list[str]:
+    return sorted({record.topic for record in run.records if record.finished})
+
+
+def acceptance(rows: Sequence[Record]) -> float | None:
+    """Accepted over drafted tokens, in percent; None where nothing was drafted."""
+    drafted = sum(record.draft_tokens for record in rows)
+    return 100 * sum(record.accepted_draft_tokens for record in rows) / drafted if drafted else None
 
 
 def kv_most(run: Run) -> float | None:
@@ -137,17 +144,18 @@ def width(run: Run) -> float:
 
 
 def over_time(run: Run, value: Callable[[Sequence[Record]], float | None], *, at_end: bool = True) -> Points:
-    """`value` of the requests that ended in each bin (or were sent in it), at the bin's middle."""
+    """`value` of the requests that ended in each bin (or were sent in it), at the bin's middle, or the
+    run's end."""
     step = width(run)
     bins: dict[int, list[Record]] = {}
     for record in ended(run):
         bins.setdefault(int((record.end if at_end else record.at) // step), []).append(record)
-    last = int(max([run.seconds - 1e-6, *(record.end for record in ended(run))]) // step)
+    end = max([run.seconds - 1e-6, *(record.end for record in ended(run))])
     points: Points = []
-    for index in range(last + 1):
+    for index in range(int(end // step) + 1):
         found = value(bins.get(index, []))
         if found is not None:
-            points.append(((index + 0.5) * step, found))
+            points.append((min((index + 0.5) * step, end), found))
     return points
 
 
