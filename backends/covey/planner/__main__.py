@@ -17,6 +17,7 @@ from covey.planner import policies
 from covey.planner.devices import DEVICES, environment
 from covey.planner.replay import Replay, log_spaced, replay
 from covey.planner.switching import SwitchCost
+from covey.profile import SpeculationSettings
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -50,7 +51,12 @@ def _run(name: str, wanted: argparse.Namespace, seed: int) -> Replay:
     world, choices, arrivals = np.random.default_rng(seed).spawn(3)
     batches = arrivals.choice(np.array(wanted.rows), wanted.rounds).tolist()
     policy = policies.make(
-        name, max_depth=device.max_depth, max_rows=max(wanted.rows), rng=choices, switch_cost=SwitchCost()
+        name,
+        max_depth=device.max_depth,
+        max_rows=max(wanted.rows),
+        rng=choices,
+        switch_cost=SwitchCost(),
+        table=SpeculationSettings().table,
     )
     return replay(policy, device, batches, world, checkpoints=log_spaced(1000, wanted.rounds, 25))
 
