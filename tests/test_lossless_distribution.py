@@ -19,9 +19,9 @@ from scipy import stats
 
 from covey.runtime import rejection
 from covey.runtime.noise import Reals
-from covey.runtime.proposals import SPARSE, propose, propose_rejection
+from covey.runtime.proposals import propose, propose_rejection
 from covey.runtime.sampling import Context, SettingsTable, draw
-from covey.types import Ints, Sampling, Trees
+from covey.types import SPARSE, Ints, Sampling, Trees
 from covey.verify import walk
 
 PROMPT = [1, 2]

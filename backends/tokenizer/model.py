@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
+
 from covey import profile
 from covey.errors import BadField, SettingError
 from covey.text import visible_text

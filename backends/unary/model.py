@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
+
 from covey.errors import PortError
 from covey.streaming import Cancelled, Chunk
 from covey.tritonio import fields, link, outlets
@@ -24,7 +25,7 @@ class TritonPythonModel:
         parameters = json.loads(args["model_config"])["parameters"]
         self._orchestrator = parameters["orchestrator"]["string_value"]
         self._ids = itertools.count(1)
-        self._open: dict[int, tuple[Any, frozenset[str]]] = {}
+        self._open: dict[int, tuple[outlets.Sender, frozenset[str]]] = {}
         self._lock = threading.Lock()
         self._peer: link.Peer | None = None
         self._stopped = threading.Event()
@@ -33,7 +34,7 @@ class TritonPythonModel:
 
     def execute(self, requests: list[Any]) -> None:
         for request in requests:
-            sender = request.get_response_sender()
+            sender = outlets.Sender(request)
             exchange = next(self._ids)
             tensors = {}
             for field in fields.INPUTS:
@@ -79,7 +80,7 @@ class TritonPythonModel:
         with self._lock:
             entry = self._open.pop(exchange, None)
         if entry is not None:
-            entry[0].send(response, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            entry[0].send(response, last=True)
 
     def _poll(self) -> None:
         """Pass cancellations on."""

@@ -38,7 +38,8 @@ DEVIATIONS = 2.0  # a value could be as good as so many deviations above its est
 DRIFT = 1e-6  # variance that a depth's correction gains in each round in which the depth is not played
 STALE, LEAST = 1.3, 0.003  # a depth known about as well as the one in use is not explored: no more is to be learnt
 CLEAR = 0.03  # of a plain round's tokens that another depth beside prefill must gain
-INERTIA = 0.25  # rounds' time that a change of depth must have cost before it is made
+import os
+OUT=float(os.environ.get('OUT','.25'));IN=float(os.environ.get('IN','.25'))
 
 
 class Covey:
@@ -154,7 +155,7 @@ class Covey:
             return best
         lost = values[best] / values[self._current] - 1.0
         self._debt += lost * seconds[self._current]
-        price = INERTIA * seconds[self._current] + (restart if self._current == 0 else 0.0)
+        price = OUT * seconds[self._current] if best==0 else IN * seconds[self._current] + restart if self._current == 0 else 0.0
         if self._debt >= price:
             self._current, self._debt = best, 0.0
         return self._current

@@ -8,6 +8,7 @@ The layouts below are the one table of what a message holds.
 from __future__ import annotations
 
 import json
+import struct
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -86,48 +87,55 @@ DRAFT_WORK = Layout(
 )
 DRAFT_REPLY = Layout(6, {"head": "i8", "seconds": "f8", "status": "i4", "seen": "i4", **_TREES})
 
-_NOTHING = np.zeros(0, np.int32)
+_TYPES = {name: np.dtype(name) for name in ("i4", "f4", "i8", "f8")}
+_NOTHING = {name: np.zeros(0, dtype) for name, dtype in _TYPES.items()}
+_HEAD = 3  # words before the fields' lengths
 
 
 def pack(layout: Layout, **values: Any) -> Ints:
     """The message's words. Every field of the layout must be given; None is an empty field."""
-    words = []
+    parts, sizes = [b""], []
     for name, kind in layout.fields.items():
         value = values.pop(name)
         if value is None:
-            words.append(_NOTHING)
+            data = b""
         elif kind == "u1":
-            text = json.dumps(value, separators=(",", ":")).encode()
-            words.append(np.frombuffer(text + b" " * (-len(text) % 4), np.int32))
+            data = json.dumps(value, separators=(",", ":")).encode()
+            data += b" " * (-len(data) % 4)
         else:
-            words.append(np.ascontiguousarray(value, kind).reshape(-1).view(np.int32))
+            data = np.asarray(value, _TYPES[kind]).tobytes()
+        sizes.append(len(data) // 4)
+        parts.append(data)
     assert not values, f"not in the layout: {sorted(values)}"
-    head = np.array([VERSION, layout.kind, len(words), *map(len, words)], np.int32)
-    return np.concatenate([head, *words])
+    parts[0] = struct.pack(f"={_HEAD + len(sizes)}i", VERSION, layout.kind, len(sizes), *sizes)
+    return np.frombuffer(b"".join(parts), np.int32)
 
 
 def kind_of(message: Ints) -> int:
     """The message's kind; raises PortError for a message of another version."""
-    if len(message) < 3 or message[0] != VERSION:
-        raise PortError(f"message of version {message[0] if len(message) else 'none'}, this side speaks {VERSION}")
-    return int(message[1])
+    version, kind = message[:2].tolist() if len(message) >= _HEAD else ("none", 0)
+    if version != VERSION:
+        raise PortError(f"message of version {version}, this side speaks {VERSION}")
+    return int(kind)
 
 
 def unpack(layout: Layout, message: Ints) -> dict[str, Any]:
-    """The fields by name, as views of the message; JSON fields as values, empty ones as None."""
-    if kind_of(message) != layout.kind or message[2] != len(layout.fields):
+    """The fields by name, as views of one copy of the message; JSON fields as values, None where empty."""
+    count = len(layout.fields)
+    if kind_of(message) != layout.kind or message[2] != count:
         raise PortError(f"message of kind {message[1]} with {message[2]} fields where kind {layout.kind} is due")
+    sizes = message[_HEAD : _HEAD + count].tolist()
+    raw = message.tobytes()
+    at = 4 * (_HEAD + count)
     fields: dict[str, Any] = {}
-    start = 3 + len(layout.fields)
-    for (name, kind), size in zip(layout.fields.items(), message[3:start].tolist(), strict=True):
-        span = message[start : start + size]
-        start += size
+    for (name, kind), size in zip(layout.fields.items(), sizes, strict=True):
         if kind == "u1":
-            fields[name] = json.loads(span.tobytes()) if size else None
-        elif kind in ("i8", "f8"):
-            fields[name] = np.frombuffer(span.tobytes(), kind)  # eight-byte values need not be aligned in the message
+            fields[name] = json.loads(raw[at : at + 4 * size]) if size else None
+        elif size:
+            fields[name] = np.frombuffer(raw, _TYPES[kind], 4 * size // _TYPES[kind].itemsize, at)
         else:
-            fields[name] = span.view(kind)
+            fields[name] = _NOTHING[kind]
+        at += 4 * size
     return fields
 
 

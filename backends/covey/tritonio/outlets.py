@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import asdict, fields
 from typing import Any
@@ -54,25 +55,46 @@ def error_response(error: Exception) -> Any:
     )
 
 
+class Sender:
+    """A request's response sender. Triton's own crashes the server when it is used by two threads at once, or asked
+    whether it is cancelled after its last response: neither can happen through this one."""
+
+    def __init__(self, request: Any) -> None:
+        self._sender = request.get_response_sender()
+        self._using = threading.Lock()
+        self._ended = False
+
+    def send(self, response: Any, *, last: bool) -> None:
+        """Deliver a response; after the last one, nothing more is delivered."""
+        with self._using:
+            if not self._ended:
+                self._ended = last
+                self._sender.send(response, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if last else 0)
+
+    def is_cancelled(self) -> bool:
+        """Whether the client has given up on a request that still owes it a response."""
+        with self._using:
+            return not self._ended and bool(self._sender.is_cancelled())
+
+
 class SenderOutlet:
     """The response sender of a decoupled request. FINAL goes with the last response."""
 
     streams = True
 
     def __init__(self, request: Any) -> None:
-        self._sender = request.get_response_sender()
+        self._sender = Sender(request)
         self._wanted = frozenset(request.requested_output_names())
         self.needs_state = pb_utils.get_input_tensor_by_name(request, ASKS_FOR_STATE) is not None
 
     def send(self, chunk: Chunk) -> None:
-        flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if chunk.finish is not None else 0
-        self._sender.send(response(outputs(chunk), self._wanted), flags)
+        self._sender.send(response(outputs(chunk), self._wanted), last=chunk.finish is not None)
 
     def fail(self, error: Exception) -> None:
-        self._sender.send(error_response(error), pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        self._sender.send(error_response(error), last=True)
 
     def gone(self) -> bool:
-        return bool(self._sender.is_cancelled())
+        return self._sender.is_cancelled()
 
 
 class PeerOutlet:

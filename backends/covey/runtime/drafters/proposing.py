@@ -14,9 +14,9 @@ import torch
 from covey.runtime.drafters.choosing import TINY, Choosing
 from covey.runtime.drafters.stepper import Stepper
 from covey.runtime.noise import Index
-from covey.runtime.proposals import SPARSE, propose_rejection, sparse_q
+from covey.runtime.proposals import propose_rejection, sparse_q
 from covey.runtime.settings import SettingsTable
-from covey.types import Floats, Ints, Trees
+from covey.types import SPARSE, Floats, Ints, Trees
 
 DESCENT = 1e-6  # a child scores at least so much less than its parent, so that an order by score is an order by depth
 

@@ -1,0 +1,64 @@
+"""Speculation through the real server: the same text whatever is asked, and counts that say what was drafted."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from covey import profile, prompts
+from covey.profile import DEFAULT_PROFILE
+from covey.server import Server
+from covey_client import Client, InvalidRequest
+
+pytestmark = pytest.mark.e2e
+
+DRAFTERS = profile.load(DEFAULT_PROFILE).speculation.drafters
+PROMPTS = [prompts.load(domain)[0] for domain in prompts.DOMAINS]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_every_drafter_gives_the_same_text(server: Server, temperature: float) -> None:
+    settings = {"max_tokens": 48, "temperature": temperature, "seed": 11}
+    with Client(server.grpc_url) as client:
+        plain = [client.generate(prompt, speculation="off", **settings) for prompt in PROMPTS]
+        assert all(answer.usage.draft_tokens == 0 for answer in plain)
+        for name, (prompt, expected) in itertools.product(DRAFTERS, zip(PROMPTS, plain)):
+            answer = client.generate(prompt, speculation="fixed:3", drafter=name, **settings)
+            assert answer.tokens == expected.tokens, (name, prompt)
+            usage = answer.usage
+            assert 0 <= usage.accepted_draft_tokens <= usage.draft_tokens
+            if usage.draft_tokens:
+                rate = usage.accepted_draft_tokens / usage.draft_tokens
+                assert usage.acceptance_rate == pytest.approx(rate, abs=1e-6)
+        for prompt, expected in zip(PROMPTS, plain):
+            assert client.generate(prompt, **settings).tokens == expected.tokens, "auto"
+            assert client.generate(prompt, num_draft_tokens=5, **settings).tokens == expected.tokens
+
+
+def test_drafts_of_a_fitting_drafter_are_accepted(server: Server) -> None:
+    with Client(server.grpc_url) as client:
+        prompt = prompts.load("translation")[1]
+        answer = client.generate(prompt, max_tokens=64, speculation="fixed:4", drafter="draft_translate")
+        assert answer.usage.draft_tokens > 20
+        assert answer.usage.acceptance_rate > 0.2, "the bundled specialist knows its domain"
+
+
+def test_the_rejection_rule_is_served_and_repeatable(server: Server) -> None:
+    settings = {"max_tokens": 40, "temperature": 1.0, "seed": 3, "verification": "rejection", "speculation": "fixed:3"}
+    with Client(server.grpc_url) as client:
+        one = client.generate(PROMPTS[0], drafter="draft_code", **settings)
+        two = client.generate(PROMPTS[0], drafter="draft_code", **settings)
+        assert one.tokens == two.tokens
+        assert one.usage.draft_tokens > 0
+        cold = {**settings, "temperature": 0.0}
+        plain = client.generate(PROMPTS[0], max_tokens=40, speculation="off")
+        assert client.generate(PROMPTS[0], drafter="draft_code", **cold).tokens == plain.tokens
+
+
+def test_contradictions_are_refused(server: Server) -> None:
+    with Client(server.grpc_url) as client:
+        with pytest.raises(InvalidRequest, match="drafter"):
+            client.generate("a", drafter="target")
+        with pytest.raises(InvalidRequest, match="num_draft_tokens"):
+            client.generate("a", speculation="fixed:3", num_draft_tokens=4)
