@@ -105,9 +105,9 @@ def test_regret_grows_as_the_papers_say() -> None:
 
 
 def test_the_command_prints_a_line_for_each_policy(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--policies", "nightjar", "fixed:1", "--rounds", "3000", "--repetitions", "1", "--rows", "4", "32"])
+    main(["--policies", "nightjar", "fixed:1", "table", "--rounds", "3000", "--repetitions", "1", "--rows", "4", "32"])
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["simulated", "nightjar", "fixed:1"]
+    assert [line.split()[0] for line in lines] == ["simulated", "nightjar", "fixed:1", "table"]
     assert 0.5 < float(lines[1].split()[2]) <= 1.0
     with pytest.raises(SystemExit):
         main(["--policies", "tetris", "--rounds", "3000"])

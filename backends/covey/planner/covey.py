@@ -6,9 +6,9 @@
 
 Four rules make a choice of these values:
 
-keep     The depth in use stays until the time lost by it, summed over rounds, has reached what changing costs: the
-         drafters' catch-up when drafting is switched on, and a quarter of a round in any case. A large difference is
-         acted upon at once, a small one later, noise never; there is no threshold to fall off.
+keep     Drafting that is off stays off until the time lost by that, summed over rounds, has reached what the drafters'
+         catch-up takes. A large gain is acted upon soon, a small one later, noise never; there is no threshold to fall
+         off. Every other change of depth costs nothing and is made at once.
 explore  Exploration lives on a bank: a fixed share of all time goes in, the time an exploring round is expected to lose
          goes out. The depth explored is the one whose value could be best of all, if its doubt allows it to be better
          than the one in use. Doubt grows where nothing is measured: a drafter switched off is probed again, for ever.
@@ -38,8 +38,6 @@ DEVIATIONS = 2.0  # a value could be as good as so many deviations above its est
 DRIFT = 1e-6  # variance that a depth's correction gains in each round in which the depth is not played
 STALE, LEAST = 1.3, 0.003  # a depth known about as well as the one in use is not explored: no more is to be learnt
 CLEAR = 0.03  # of a plain round's tokens that another depth beside prefill must gain
-import os
-OUT=float(os.environ.get('OUT','.25'));IN=float(os.environ.get('IN','.25'))
 
 
 class Covey:
@@ -147,7 +145,7 @@ class Covey:
     def _settled(
         self, situation: Situation, best: int, values: list[float], seconds: list[float], restart: float
     ) -> int:
-        """The depth in use, changed when keeping it has cost as much as changing it would."""
+        """The depth in use, changed when keeping it has cost as much as changing it will."""
         if self._current > situation.ceiling or not self._started:
             self._current, self._debt = best, 0.0
         if best == self._current:
@@ -155,8 +153,7 @@ class Covey:
             return best
         lost = values[best] / values[self._current] - 1.0
         self._debt += lost * seconds[self._current]
-        price = OUT * seconds[self._current] if best==0 else IN * seconds[self._current] + restart if self._current == 0 else 0.0
-        if self._debt >= price:
+        if self._debt >= (restart if self._current == 0 else 0.0):
             self._current, self._debt = best, 0.0
         return self._current
 
