@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -164,3 +165,21 @@ def test_surfaces_run_through_their_cells() -> None:
     assert surface(1, -9) == 0.0
     with pytest.raises(SettingError, match="without cells"):
         Surface([])
+
+
+def test_the_7b_table_gains_at_low_load_and_loses_at_high_as_published() -> None:
+    """Nightjar v2, section 2.1: three drafts gain 15.5% at moderate load and lose up to 30.25% at high; a step without
+    drafts takes 34 ms at the batch that its throughput implies."""
+    table = CostTable.load(Path(__file__).parents[2] / "profiles" / "costs" / "emulated-7b-24g.json")
+    verify, draft = Surface(table.verify), Surface(table.draft["draft_emulated"])
+    assert verify(124, 124) == pytest.approx(0.034, rel=0.05)
+    tokens = 1 + 0.6 + 0.36 + 0.216  # at the acceptance of 0.6 that the emulation assumes
+
+    def gain(rows: int) -> float:
+        return tokens * verify(rows, rows) / (verify(rows, 4 * rows) + draft(rows, 3)) - 1
+
+    assert gain(38) > 0.155 > gain(64)
+    assert gain(124) == pytest.approx(-0.3025, abs=0.05)
+    assert gain(4) > 0.155
+    for lag, rows, seconds in table.switch["draft_emulated"]:
+        assert Surface(table.switch["draft_emulated"])(lag, rows) == pytest.approx(seconds)
