@@ -36,6 +36,7 @@ class RoundCosts:
         self._overhead = Regression(np.ones(len(self._rows)), smooth(len(self._rows), 3.0, 0.5), noise=0.2)
         self._drafts: dict[Mix, Regression] = {}
         self._upkeep = 0.0
+        self._kept_up = 0
         self._rounds = 0
         for rows, tokens, seconds in table.verify if table else ():
             self._verify.update(self._verify_features(rows, tokens), seconds)
@@ -85,7 +86,8 @@ class RoundCosts:
 
     def keep_up(self, rows: int, catch_up: float) -> None:
         """A round that went on drafting spent so long on catch-up."""
-        self._upkeep += 0.01 * (catch_up / rows - self._upkeep)
+        self._kept_up += 1
+        self._upkeep += max(0.01, 1 / self._kept_up) * (catch_up / rows - self._upkeep)
 
     def _draft(self, mix: Mix) -> Regression:
         curve = self._drafts.get(mix)
@@ -130,4 +132,4 @@ class RoundCosts:
         self._overhead.restore(state["overhead"])
         for mix, curve in state["drafts"]:
             self._draft(tuple(str(name) for name in mix)).restore(curve)
-        self._upkeep = max(0.0, float(state["upkeep"]))
+        self._upkeep, self._kept_up = max(0.0, float(state["upkeep"])), 100

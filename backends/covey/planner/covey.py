@@ -13,6 +13,8 @@ explore  Exploration lives on a bank: a fixed share of all time goes in, the tim
          goes out. The depth explored is the one whose value could be best of all, if its doubt allows it to be better
          than the one in use. Doubt grows where nothing is measured: a drafter switched off is probed again, for ever.
          What is left over goes, at five times the price, to the depth longest unplayed: doubt may be wrong too.
+         A first round with or without drafting is unlike those that follow (caches, threads): it teaches no costs,
+         and exploring across that line lasts a few rounds.
 prefill  A pass with prompt tokens in it is long whatever the depth, so its own tokens per second say little. There the
          depth is best that gains most over spending its time at the usual speed: max of tokens - speed * seconds.
 forget   Every estimate forgets (see each), so drift is followed.
@@ -30,10 +32,11 @@ from covey.planner.residuals import Residuals
 from covey.planner.switching import SwitchCost
 from covey.types import JsonDict
 
-SHARE = 0.01  # of all time may be lost by exploring
-START = 10.0  # rounds' time in the bank at the start
-FULL = 5.0  # rounds' time in the bank from which on it is spent even where nothing is doubted
+SHARE = 0.005  # of all time may be lost by exploring
+START = 5.0  # rounds' time in the bank at the start
+FULL = 3.0  # rounds' time in the bank from which on it is spent even where nothing is doubted
 PREMIUM = 5.0  # the price of that, in expected losses
+ACROSS = 4  # rounds of exploring from drafting to none, or back
 DEVIATIONS = 2.0  # a value could be as good as so many deviations above its estimate
 DRIFT = 1e-6  # variance that a depth's correction gains in each round in which the depth is not played
 STALE, LEAST = 1.3, 0.003  # a depth known about as well as the one in use is not explored: no more is to be learnt
@@ -57,6 +60,8 @@ class Covey:
         self._seconds: list[float] = []  # of the last choice, by depth, before residuals
         self._played = [0] * (max_depth + 1)  # the round in which each depth was last played
         self._round = 0
+        self._exploring, self._more = 0, 0  # a depth, and for how many more rounds
+        self._crossings = 0  # rounds in a row that began or ended drafting
         self.reason = Reason("")
 
     def choose(self, situation: Situation) -> int:
@@ -72,9 +77,13 @@ class Covey:
         if situation.prefill and self._started:
             return self._beside_prefill(situation, tokens, values, seconds, predicted)
         if situation.ceiling == 0:
-            self._current, self._debt = 0, 0.0
+            self._current, self._debt, self._more = 0, 0.0, 0
             self.reason = Reason("no drafter", predicted)
             return 0
+        if self._more and self._exploring <= situation.ceiling:
+            self._more -= 1
+            self.reason = Reason("explore", predicted)
+            return self._exploring
         best = max(depths, key=values.__getitem__)
         restart = self._switch_cost(situation.lag, rows) if situation.previous == 0 else 0.0
         current = self._settled(situation, best, values, seconds, restart)
@@ -82,6 +91,7 @@ class Covey:
         self._bank = min(self._bank, max(2 * FULL * seconds[current], 2 * price))
         if probe != current and price <= self._bank:
             self._bank -= price
+            self._exploring, self._more = probe, ACROSS - 1 if (probe == 0) != (current == 0) else 0
             self.reason = Reason("explore", predicted)
             return probe
         self.reason = Reason("best" if current == best else "keep", predicted)
@@ -97,15 +107,19 @@ class Covey:
             self._bank += START * outcome.seconds
         mix = self._mix(situation)
         catch_up = outcome.catch_up_seconds
-        self._costs.observe(
-            rows,
-            depth,
-            mix,
-            verified=outcome.verified,
-            verify=outcome.verify_seconds,
-            draft=outcome.draft_seconds - catch_up,
-            overhead=max(0.0, outcome.seconds - outcome.draft_seconds - outcome.verify_seconds),
-        )
+        crosses = (depth > 0) != (situation.previous > 0)
+        self._crossings = self._crossings + 1 if crosses else 0
+        usual = not crosses or self._crossings > ACROSS  # where every round crosses, that is what rounds are like
+        if usual:
+            self._costs.observe(
+                rows,
+                depth,
+                mix,
+                verified=outcome.verified,
+                verify=outcome.verify_seconds,
+                draft=outcome.draft_seconds - catch_up,
+                overhead=max(0.0, outcome.seconds - outcome.draft_seconds - outcome.verify_seconds),
+            )
         for name, _ in situation.shares:
             trials = outcome.trials.get(name)
             if trials is not None:
@@ -117,7 +131,7 @@ class Covey:
             seconds -= catch_up
         elif depth > 0:
             self._costs.keep_up(rows, catch_up)
-        if self._seconds and outcome.verified == rows * (depth + 1):
+        if usual and self._seconds and outcome.verified == rows * (depth + 1):
             self._residuals.update(rows, depth, seconds / self._seconds[depth])
 
     def keep(self, rows: int) -> int | None:  # noqa: ARG002  # every draft it asked for is worth verifying
@@ -184,7 +198,9 @@ class Covey:
         if probe == current and self._bank >= FULL * seconds[current]:
             probe, premium = min(depths, key=self._played.__getitem__), PREMIUM
         lost = seconds[probe] * max(LEAST, 1.0 - values[probe] / values[current])
-        return probe, premium * (lost + (restart if probe and not current else 0.0))
+        if (probe == 0) != (current == 0):
+            lost = ACROSS * lost + (restart if probe else 0.0)
+        return probe, premium * lost
 
     def _mix(self, situation: Situation) -> Mix:
         return tuple(sorted(name for name, _ in situation.shares))
