@@ -115,6 +115,7 @@ def test_a_long_lag_delays_switching_on_and_a_short_one_does_not() -> None:
         policy = Covey(5, 64, switch)
         replay(policy, environment("card", 0.02), [2, 64] * 500, np.random.default_rng(0))
         replay(policy, environment("card", 0.02), [64] * 50, np.random.default_rng(0))
+        assert policy.choose(Situation(64, 0)) == 0  # off, for want of a drafter
         for _ in range(200):
             switch.observe(200, 2, seconds)
         policy._bank = 0.0  # no exploring

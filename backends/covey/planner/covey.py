@@ -6,9 +6,10 @@
 
 Four rules make a choice of these values:
 
-keep     Drafting that is off stays off until the time lost by that, summed over rounds, has reached what the drafters'
-         catch-up takes. A large gain is acted upon soon, a small one later, noise never; there is no threshold to fall
-         off. Every other change of depth costs nothing and is made at once.
+keep     Drafting stays off, or on, until the time lost by that, summed over rounds, has reached what the change takes:
+         what first rounds take beyond their prediction and, to switch on, the drafters' catch-up. A large gain is acted
+         upon soon, a small one later, noise never; there is no threshold to fall off. From depth to depth costs nothing
+         and is done at once.
 explore  Exploration lives on a bank: a fixed share of all time goes in, the time an exploring round is expected to lose
          goes out. The depth explored is the one whose value could be best of all, if its doubt allows it to be better
          than the one in use. Doubt grows where nothing is measured: a drafter switched off is probed again, for ever.
@@ -62,6 +63,7 @@ class Covey:
         self._round = 0
         self._exploring, self._more = 0, 0  # a depth, and for how many more rounds
         self._crossings = 0  # rounds in a row that began or ended drafting
+        self._surplus = 0.0  # mean share by which those exceed what was predicted, catch-up apart
         self.reason = Reason("")
 
     def choose(self, situation: Situation) -> int:
@@ -110,6 +112,9 @@ class Covey:
         crosses = (depth > 0) != (situation.previous > 0)
         self._crossings = self._crossings + 1 if crosses else 0
         usual = not crosses or self._crossings > ACROSS  # where every round crosses, that is what rounds are like
+        if crosses and self._seconds:
+            surplus = (outcome.seconds - catch_up) / self._seconds[depth] - 1.0
+            self._surplus += 0.1 * (min(1.0, surplus) - self._surplus)
         if usual:
             self._costs.observe(
                 rows,
@@ -167,7 +172,10 @@ class Covey:
             return best
         lost = values[best] / values[self._current] - 1.0
         self._debt += lost * seconds[self._current]
-        if self._debt >= (restart if self._current == 0 else 0.0):
+        price = 0.0
+        if (best == 0) != (self._current == 0):
+            price = max(0.0, self._surplus) * seconds[best] + (restart if self._current == 0 else 0.0)
+        if self._debt >= price:
             self._current, self._debt = best, 0.0
         return self._current
 
