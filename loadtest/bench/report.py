@@ -65,6 +65,6 @@ def curves(
     plot.set(title=title, xlabel=axes[0], ylabel=axes[1])
     plot.set_ylim(bottom=0)
     plot.grid(alpha=0.3)
-    plot.legend()
-    figure.savefig(path, dpi=120)
+    plot.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))  # beside the curves, never over them
+    figure.savefig(path, dpi=120, bbox_inches="tight")
     pyplot.close(figure)
