@@ -66,7 +66,6 @@ class SchedulerSettings:
     growth_tokens: int = setting(
         64, "tokens reserved for each running request's growth at admission", low=0, high=1 << 16
     )
-    target_deadline_s: float = setting(120.0, "a pass over the target that takes longer has failed", low=0.1, high=3600)
 
 
 @dataclass(frozen=True, slots=True)

@@ -241,9 +241,6 @@ class Request:
     num_prompt: int
     priority: int = 0  # higher goes first
     tenant: str = ""
-    slo_class: str = ""
-    slo_tpot_ms: float = 0.0
-    slo_ttft_ms: float = 0.0
     speculation: str = "auto"  # auto, off, fixed:k
     drafter: str = ""  # "": the planner chooses
     arrival: float = 0.0
