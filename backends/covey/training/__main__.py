@@ -52,6 +52,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     commands.add_parser("target", parents=[common, budget], help="train the target")
     drafters = commands.add_parser("drafters", parents=[common, budget], help="distil the drafters")
     drafters.add_argument("--only", choices=architecture.DRAFTERS, help="distil one drafter")
+    drafters.add_argument("--warm", action="store_true", help="begin with the drafters in --out, not with new ones")
     commands.add_parser("evaluate", parents=[common, shown], help="measure acceptance on the bundled prompts")
     commands.add_parser("all", parents=[common, budget, shown], help="every step, one after the other")
     options = parser.parse_args(arguments)
@@ -82,7 +83,7 @@ def learn_tokenizer(options: argparse.Namespace) -> None:
 
 
 def train_target(options: argparse.Namespace) -> None:
-    learned = read_tokenizer(options)
+    learned = read_tokenizer(tokenizer_folder(options))
     end_of_text = tokenizer.end_of_text(learned)
     training, validation = read_streams(learned, options)
     torch.manual_seed(options.seed)
@@ -101,7 +102,8 @@ def train_target(options: argparse.Namespace) -> None:
 
 
 def train_drafters(options: argparse.Namespace) -> None:
-    learned = read_tokenizer(options)
+    vocabulary = options.out / TARGET / "1"
+    learned = read_tokenizer(vocabulary)
     model = architecture.load_model(options.out, TARGET).to(options.device)
     lessons = {domain: read_lessons(domain, model, learned, options) for domain in prompts.DOMAINS}
     by_drafter = {architecture.GENERAL: teacher.Lessons.join(list(lessons.values()))}
@@ -109,9 +111,8 @@ def train_drafters(options: argparse.Namespace) -> None:
     names = [options.only] if options.only else list(architecture.DRAFTERS)
     students: dict[str, LlamaForCausalLM] = {}
     for name in names:
-        torch.manual_seed(options.seed)
-        students[name] = architecture.drafter(model.config.vocab_size, model.config.eos_token_id).to(options.device)
-        distil.start_from_target(students[name], model)
+        student = architecture.load_model(options.out, name) if options.warm else new_drafter(model, options)
+        students[name] = student.to(options.device)
     history = distil.train(
         students,
         by_drafter,
@@ -119,11 +120,19 @@ def train_drafters(options: argparse.Namespace) -> None:
         Budget(steps=options.steps, minutes=options.minutes),
         options.runs / f"{options.only or 'drafters'}.pt",
         seed=options.seed,
+        joined=options.warm,
         settings=replace(distil.DistilSettings(), compiled=options.compile),
     )
     for name, student in students.items():
-        architecture.save_model(student, options.out, name, tokenizer_folder(options))
+        architecture.save_model(student, options.out, name, vocabulary)
     report.draw_acceptance_curve(history, options.runs / f"{options.only or 'drafters'}.png")
+
+
+def new_drafter(model: LlamaForCausalLM, options: argparse.Namespace) -> LlamaForCausalLM:
+    torch.manual_seed(options.seed)
+    student = architecture.drafter(model.config.vocab_size, model.config.eos_token_id)
+    distil.start_from_target(student, model)
+    return student
 
 
 def measure(options: argparse.Namespace) -> None:
@@ -137,7 +146,7 @@ def measure(options: argparse.Namespace) -> None:
     if options.data is None:
         console.print("no --data: the held-out cross-entropy is left out")
     else:
-        _, validation = read_streams(read_tokenizer(options, options.out / TARGET / "1"), options)
+        _, validation = read_streams(read_tokenizer(options.out / TARGET / "1"), options)
         rows = {domain: held_out_rows(stream) for domain, stream in validation.items()}
         found.cross_entropy = target.validate(model, rows)
     report.print_report(found, console)
@@ -153,7 +162,7 @@ def train_all(options: argparse.Namespace) -> None:
     learn_tokenizer(options)
     minutes = options.minutes
     for command, share in ((train_target, TARGET_SHARE_OF_ALL), (train_drafters, 1 - TARGET_SHARE_OF_ALL)):
-        options.minutes, options.only = minutes and minutes * share, None
+        options.minutes, options.only, options.warm = minutes and minutes * share, None, False
         command(options)
     measure(options)
 
@@ -163,8 +172,8 @@ def tokenizer_folder(options: argparse.Namespace) -> Path:
     return folder
 
 
-def read_tokenizer(options: argparse.Namespace, folder: Path | None = None) -> Tokenizer:
-    path = (folder or tokenizer_folder(options)) / "tokenizer.json"
+def read_tokenizer(folder: Path) -> Tokenizer:
+    path = folder / "tokenizer.json"
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing: run `python -m covey.training tokenizer` first")
     return Tokenizer.from_file(str(path))
@@ -196,7 +205,7 @@ def read_lessons(
     documents, _ = corpora.split(domain, options.data)
     end_of_text = tokenizer.end_of_text(learned)
     stream = Stream(encode(learned, documents, end_of_text), options.seed + 1)
-    vocabulary = tokenizer.load(tokenizer_folder(options))
+    vocabulary = tokenizer.load(options.out / TARGET / "1")
     lessons = teacher.prepare(model, vocabulary, domain, documents, stream, seed=options.seed)
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.save({"tokens": lessons.tokens, "hidden": lessons.hidden}, path)

@@ -1,9 +1,10 @@
 """Distils drafters from the target's distributions: cross-entropy first, then mostly total variation.
 
 Acceptance is one minus the total variation, so the loss ends on what is measured; it begins with the KL divergence,
-whose gradients do not vanish where a drafter is far off. The general drafter begins alone, and the specialists start
-from a copy of it; from there all take the same steps with the same number of tokens, so that the general one spends on
-five domains what each specialist spends on one, and every drafter has as many updates behind it as any other.
+whose gradients do not vanish where a drafter is far off. Unless all begin with the weights of an earlier run, the
+general drafter begins alone, and the specialists start from a copy of it; from there all take the same steps with the
+same number of tokens, so that the general one spends on five domains what each specialist spends on one, and every
+drafter has as many updates behind it as any other.
 """
 
 from __future__ import annotations
@@ -102,18 +103,20 @@ def train(
     path: Path,
     *,
     seed: int,
+    joined: bool = False,
     settings: DistilSettings = DistilSettings(),
     stop: Callable[[int], bool] = lambda _: False,
 ) -> list[dict[str, Any]]:
     """Train the drafters side by side, each on its lessons, until the budget is spent or `stop(step)`.
 
-    The first of them is the one that begins; a drafter that is alone simply trains.
+    The first of them is the one that begins, unless they are `joined` from the start; a drafter that is alone simply
+    trains.
     """
     device = next(target.parameters()).device
     head = target.get_input_embeddings().weight.detach().to(torch.bfloat16)
     optimisers = {name: Optimisers(student, settings.rates) for name, student in students.items()}
     first, *others = students
-    step, joined, history = 0, not others, list[dict[str, Any]]()
+    step, joined, history = 0, joined or not others, list[dict[str, Any]]()
     if (state := checkpoint.load(path, device)) is not None:
         for name, student in students.items():
             student.load_state_dict(state["models"][name])

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from rich.progress import track
 from transformers import DynamicCache, LlamaForCausalLM, PreTrainedTokenizerFast
 
 __all__ = ["Sample", "sample"]
@@ -35,7 +36,7 @@ def sample(
     encoded: list[list[int]] = [tokenizer(prompt).input_ids for prompt in prompts]
     order = sorted(range(len(encoded)), key=lambda index: len(encoded[index]))
     samples: dict[int, Sample] = {}
-    for start in range(0, len(order), rows):
+    for start in track(range(0, len(order), rows), "target's samples", transient=True):
         chosen = order[start : start + rows]
         continuations = continue_batch(served, [encoded[index] for index in chosen], tokens, generator)
         for index, continuation in zip(chosen, continuations):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from rich.progress import track
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from covey.training.sampling import sample
@@ -28,7 +29,7 @@ class LessonSettings:
     """How much text of each kind a domain's lessons hold."""
 
     corpus_tokens: int = 98_304
-    samples: int = 384
+    samples: int = 3072
     sample_tokens: int = 96
     length: int = 512
     rows: int = 8
@@ -116,7 +117,7 @@ def hidden_states(model: LlamaForCausalLM, windows: torch.Tensor, rows: int) -> 
     device = next(model.parameters()).device
     model.eval()
     parts = []
-    for start in range(0, len(windows), rows):
+    for start in track(range(0, len(windows), rows), "target's states", transient=True):
         batch = windows[start : start + rows]
         with torch.autocast(device.type, torch.bfloat16):
             states = model.model(input_ids=batch.to(device), use_cache=False).last_hidden_state
