@@ -92,6 +92,8 @@ class SpeculationSettings:
     width: int = setting(1, "beam width of the candidate trees; 1: chains", low=1, high=8)
     drafters: tuple[str, ...] = setting((), "Triton models that draft; the first serves requests that name none")
     draft_deadline_ms: float = setting(500.0, "a drafter that takes longer has proposed nothing", low=1, high=60000)
+    costs: str = setting("", "cost table to start from: a name in profiles/costs, or a path; empty: none")
+    state: str = setting("", "folder that keeps what the policy learnt across restarts; empty: it is forgotten")
 
 
 @dataclass(frozen=True, slots=True)
