@@ -97,8 +97,8 @@ def test_configurations_codec_and_client_agree_on_names(monkeypatch: pytest.Monk
     assert client_outputs == outputs
     assert configured("covey_unary", "input") == inputs
     assert configured("covey_unary", "output") == outputs
-    assert configured("covey", "input") == inputs | {outlets.ASKS_FOR_STATE: ("BOOL", 1)}
-    assert configured("covey", "output") == outputs | {outlets.STATE: ("BYTES", 1)}
+    assert configured("covey", "input") == inputs | {outlets.ASKS_FOR_STATE: ("BOOL", 1), outlets.INSPECT: ("BYTES", 1)}
+    assert configured("covey", "output") == outputs | {outlets.STATE: ("BYTES", 1), outlets.REPORT: ("BYTES", 1)}
     assert configured("ensemble", "input") == {name: kind for name, kind in inputs.items() if name != "input_ids"}
     assert configured("ensemble", "output") == outputs
     for model in ("target", *(path.parent.name for path in REPOSITORY.glob("model_repository/draft_*/config.pbtxt"))):

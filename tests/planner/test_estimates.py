@@ -182,6 +182,15 @@ def test_a_cost_table_is_the_first_measurement(tmp_path: Path) -> None:
     assert seconds == pytest.approx([0.022 + 0.004 * depth for depth in range(4)], rel=0.1)
 
 
+def test_a_cost_table_is_saved_as_it_is_loaded(tmp_path: Path) -> None:
+    points = {"prefill": [{"tokens": 64, "seconds": 0.01}], "plain": [{"rows": 2, "seconds": 0.02}]}
+    (tmp_path / "costs.json").write_text(json.dumps(COSTS | points))
+    table = CostTable.load(tmp_path / "costs.json")
+    table.save(tmp_path / "new" / "costs.json")
+    assert json.loads((tmp_path / "new" / "costs.json").read_text()) == COSTS | points
+    assert CostTable.load(tmp_path / "new" / "costs.json") == table
+
+
 @pytest.mark.parametrize(
     "change",
     [{"covey_costs": 2}, {"verify": [{"rows": 1, "tokens": 1}]}, {"draft": []}, {"switch": {"d": [{"lag": 0}]}}],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,11 @@ import pytest
 
 from covey.bandits.fixed import Fixed
 from covey.bandits.length import Situation
+from covey.errors import SettingError
 from covey.planner.covey import Covey
 from covey.planner.devices import environment
-from covey.planner.learnt import restore, save
+from covey.planner.gamma import GammaPlanner
+from covey.planner.learnt import Keeper, file_in, restore, save
 from covey.planner.replay import replay
 from covey.planner.switching import SwitchCost
 
@@ -104,3 +107,58 @@ def test_what_does_not_fit_is_ignored_with_a_warning(
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert fresh.state() == before, "nothing of it was taken up"
     assert 0 <= fresh.choose(SITUATION) <= 5
+
+
+def keeper(path: Path, policy: Covey | Fixed, seconds: float = 3600.0, target: str = "t") -> Keeper:
+    return Keeper(path, GammaPlanner(policy, max_depth=5), name="covey", target=target, seconds=seconds)
+
+
+def test_a_keeper_saves_when_it_ends_and_the_next_goes_on_from_there(policy: Covey, tmp_path: Path) -> None:
+    path = file_in(str(tmp_path / "state"), "covey")
+    keeper(path, policy).stop()
+    fresh = Covey(5, 64, SwitchCost())
+    keeper(path, fresh).stop()
+    assert predicted(fresh) == pytest.approx(predicted(policy))
+    assert [found.name for found in path.parent.iterdir()] == ["covey.json"]
+
+
+def test_a_keeper_saves_now_and_then(policy: Covey, tmp_path: Path) -> None:
+    kept = keeper(tmp_path / "covey.json", policy, seconds=0.01)
+    until = time.monotonic() + 60
+    while not (tmp_path / "covey.json").exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert json.loads((tmp_path / "covey.json").read_text())["state"] == policy.state()
+    kept.stop()
+
+
+def test_a_keeper_takes_nothing_of_another_target(
+    policy: Covey, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keeper(tmp_path / "covey.json", policy, target="other").stop()
+    fresh = Covey(5, 64, SwitchCost())
+    before = fresh.state()
+    kept = keeper(tmp_path / "covey.json", fresh)
+    assert fresh.state() == before
+    assert "ignored" in caplog.text
+    kept.stop()
+
+
+def test_a_policy_that_keeps_nothing_is_said_to(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    keeper(tmp_path / "covey.json", Fixed(3)).stop()
+    assert "keeps nothing across restarts" in caplog.text
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_saved_is_said_once(policy: Covey, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "covey.json").mkdir()
+    kept = keeper(tmp_path / "covey.json", policy, seconds=0.01)
+    time.sleep(0.1)
+    kept.stop()
+    assert [record.message for record in caplog.records if "cannot be saved" in record.message] != []
+    assert len([record for record in caplog.records if "cannot be saved" in record.message]) == 1
+
+
+def test_a_folder_that_cannot_be_written_to_stops_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SettingError, match=r"speculation\.state: got .*file/deeper"):
+        file_in(str(tmp_path / "file" / "deeper"), "covey")

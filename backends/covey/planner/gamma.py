@@ -7,6 +7,7 @@ where they were asked for. C_switch is refined by every catch-up that was measur
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -14,13 +15,14 @@ import numpy as np
 
 from covey.bandits.length import LengthPolicy, Outcome, Situation, Trials
 from covey.planner.acceptance import Acceptance
+from covey.planner.account import Account
 from covey.planner.choice import Choice
 from covey.planner.decisions import DecisionLog
 from covey.planner.ranking import best
 from covey.planner.rows import lay_out, spare
 from covey.planner.switching import SwitchCost
 from covey.scheduler import Batch
-from covey.types import Ints, RowStatus, TargetReply, Trees
+from covey.types import Ints, JsonDict, RowStatus, TargetReply, Trees
 
 if TYPE_CHECKING:
     from covey.engine import RoundRecord
@@ -30,7 +32,8 @@ NOBODY = Situation(0, 0)
 
 
 class GammaPlanner:
-    """Implements `Planner`. Owns the policy's surroundings, not what it learns."""
+    """Implements `Planner`. Owns the policy's surroundings, not what it learns. Any thread may read `decisions` and
+    `account` and ask for `state`; the rest is the engine's."""
 
     def __init__(
         self,
@@ -44,6 +47,8 @@ class GammaPlanner:
     ) -> None:
         self.policy = policy
         self.decisions = DecisionLog(max_depth + 1, log_capacity)
+        self.account = Account()
+        self._learning = threading.Lock()  # held while the policy changes
         self._max_depth = max_depth
         self._width = width
         self._drafters = tuple(drafters)
@@ -57,7 +62,8 @@ class GammaPlanner:
         """The policy is asked only where its answer matters: some row leaves the depth to it."""
         free = bool(self._drafters) and any(live.request.speculation == "auto" for live in batch.rows[: batch.decoding])
         self._situation = self._look(batch, token_budget) if free else NOBODY
-        self._depth = self.policy.choose(self._situation) if self._situation.rows else 0
+        with self._learning:
+            self._depth = self.policy.choose(self._situation) if self._situation.rows else 0
         return lay_out(batch, token_budget, self._depth, self._width, self._drafters)
 
     def select(self, batch: Batch, trees: Trees) -> Trees:
@@ -65,6 +71,20 @@ class GammaPlanner:
         return trees if keep is None else best(batch, trees, keep, self._acceptance.rates())
 
     def observe(self, batch: Batch, trees: Trees, reply: TargetReply, record: RoundRecord) -> None:
+        with self._learning:
+            self._observe(batch, trees, reply, record)
+
+    def state(self) -> JsonDict | None:
+        """What the policy has learnt; the engine waits meanwhile, for less than a millisecond."""
+        with self._learning:
+            return self.policy.state()
+
+    def restore(self, state: JsonDict) -> None:
+        """As `LengthPolicy.restore`."""
+        with self._learning:
+            self.policy.restore(state)
+
+    def _observe(self, batch: Batch, trees: Trees, reply: TargetReply, record: RoundRecord) -> None:
         situation, depth = self._situation, self._depth
         drafted = record.trees > 0
         if drafted and self._previous == 0 and record.catch_up_seconds > 0:
@@ -93,6 +113,14 @@ class GammaPlanner:
                 )
                 self.policy.update(situation, depth, outcome)
             reason = self.policy.reason
+            self.account.add(
+                depth,
+                reason,
+                ceiling=situation.ceiling,
+                switch="" if drafted == (self._previous > 0) else "on" if drafted else "off",
+                tokens=record.emitted,
+                seconds=seconds if learnt else None,
+            )
             self.decisions.add(
                 rows=situation.rows,
                 lag=situation.lag,

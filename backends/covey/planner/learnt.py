@@ -11,16 +11,74 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
 from pathlib import Path
+from typing import Protocol
 
-from covey.bandits.length import LengthPolicy
+from covey.errors import SettingError
+from covey.types import JsonDict
 
 log = logging.getLogger("covey.planner")
 
 VERSION = 1
+SAVE_SECONDS = 60.0
 
 
-def save(path: str | Path, policy: LengthPolicy, *, name: str, target: str) -> bool:
+class Learner(Protocol):
+    """A policy, or the planner around one."""
+
+    def state(self) -> JsonDict | None: ...
+
+    def restore(self, state: JsonDict) -> None: ...
+
+
+class Keeper:
+    """Takes up what a file holds, then saves to it once a minute from a thread of its own, and when it ends."""
+
+    def __init__(self, path: Path, learner: Learner, *, name: str, target: str, seconds: float = SAVE_SECONDS) -> None:
+        self._path, self._learner, self._name, self._target = path, learner, name, target
+        self._seconds = seconds
+        self._ended = threading.Event()
+        self._failed = False
+        if restore(path, learner, name=name, target=target):
+            log.info("policy %s goes on from what %s holds", name, path)
+        elif learner.state() is None:
+            log.warning("speculation.state is of no use: policy %s keeps nothing across restarts", name)
+        self._thread = threading.Thread(target=self._run, name="learnt", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Save a last time. Whoever changes the learner must have ended before."""
+        self._ended.set()
+        self._thread.join()
+        self._save()
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._seconds):
+            self._save()
+
+    def _save(self) -> None:
+        try:
+            save(self._path, self._learner, name=self._name, target=self._target)
+        except (OSError, ValueError) as error:
+            if not self._failed:  # once: it will be so every minute
+                log.warning("what policy %s has learnt cannot be saved in %s: %s", self._name, self._path, error)
+            self._failed = True
+
+
+def file_in(folder: str, model: str) -> Path:
+    """Where the orchestrator `model` keeps its state; SettingError where nothing can be written."""
+    path = Path(folder) / f"{model}.json"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(path.parent, os.W_OK):
+            raise PermissionError("not writable")
+    except OSError as error:
+        raise SettingError(f"speculation.state: got {folder!r}, allowed: a folder to write to ({error})") from None
+    return path
+
+
+def save(path: str | Path, policy: Learner, *, name: str, target: str) -> bool:
     """Write atomically; False when the policy keeps nothing. Raises OSError when it cannot be written."""
     state = policy.state()
     if state is None:
@@ -34,7 +92,7 @@ def save(path: str | Path, policy: LengthPolicy, *, name: str, target: str) -> b
     return True
 
 
-def restore(path: str | Path, policy: LengthPolicy, *, name: str, target: str) -> bool:
+def restore(path: str | Path, policy: Learner, *, name: str, target: str) -> bool:
     """Whether the policy took the file up. A file that is not there is no reason to warn."""
     path = Path(path)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
@@ -27,6 +28,11 @@ COUNTERS = {
     "covey_spec_decode_num_draft_tokens_total": "Tokens drafted",
     "covey_spec_decode_num_accepted_tokens_total": "Drafted tokens accepted",
     "covey_drafter_failures_total": "Calls to a drafter that brought nothing: late, broken or gone",
+    "covey_planner_rounds_total": "Rounds by the draft depth that the policy chose, and why",
+    "covey_planner_switches_total": "Changes to drafting (on) and to plain decoding (off)",
+    "covey_planner_predicted_seconds_total": "What the policy expected rounds to take for the tokens they brought",
+    "covey_planner_observed_seconds_total": "What those rounds took",
+    "covey_planner_regret_seconds_total": "Time lost by depths chosen over those expected to be best, as estimated",
 }
 GAUGES = {
     "covey_requests_running": "Requests in the batch",
@@ -51,6 +57,7 @@ HISTOGRAMS = {
 Labels = tuple[tuple[str, str], ...]
 
 
+Totals = Callable[[], Iterable[tuple[str, dict[str, str], float]]]
 class Metrics:
     """Owns the metric families of one orchestrator; `model` labels every series."""
 
@@ -71,6 +78,8 @@ class Metrics:
         self._observed: list[tuple[str, float]] = []
         self._preempted = 0
         self._stopped = threading.Event()
+        self._followed: list[Totals] = []
+        self._reached: dict[tuple[str, Labels], float] = defaultdict(float)
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
         self._thread.start()
 
@@ -130,6 +139,10 @@ class Metrics:
 
     def _put(self, name: str, value: float, **labels: str) -> None:
         self._set[name, tuple(sorted(labels.items()))] = value
+    def follow(self, totals: Totals) -> None:
+        """Counters that somebody else adds up: asked for at every flush, on its thread."""
+        self._followed.append(totals)
+
 
     def _run(self) -> None:
         while not self._stopped.wait(FLUSH_SECONDS):
@@ -150,6 +163,10 @@ class Metrics:
 
     def _metric(self, name: str, labels: Labels) -> Any:
         series = self._series.get((name, labels))
+        for name, given, total in (row for totals in self._followed for row in totals()):
+            key = name, tuple(sorted(given.items()))
+            added[key] += total - self._reached[key]
+            self._reached[key] = total
         if series is None:
             all_labels = {"model": self._model, **dict(labels)}
             if name in HISTOGRAMS:

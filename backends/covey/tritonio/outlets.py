@@ -18,6 +18,9 @@ from covey.tritonio.link import Peer
 # Between the ensemble's steps only: its tokeniser asks for an output that its detokeniser needs.
 ASKS_FOR_STATE = "detokenized_elsewhere"
 STATE = "detokenizer_state"
+# A question about the server instead of a generation, and its answer (`covey.tritonio.reports`).
+INSPECT = "inspect"
+REPORT = "report"
 
 
 def outputs(chunk: Chunk) -> dict[str, Any]:
@@ -91,6 +94,11 @@ class SenderOutlet:
         self._sender.send(response(outputs(chunk), self._wanted), last=chunk.finish is not None)
 
     def fail(self, error: Exception) -> None:
+    def report(self, text: str) -> None:
+        """The one answer to a question."""
+        arrays = {REPORT: np.array([text.encode()], np.object_)}
+        self._sender.send(response(arrays, self._wanted), last=True)
+
         self._sender.send(error_response(error), last=True)
 
     def gone(self) -> bool:

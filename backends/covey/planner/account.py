@@ -1,0 +1,43 @@
+"""Running totals of a planner's choices: how often each was made and why, and what it was expected to take and took."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from covey.bandits.length import Reason
+
+
+class Account:
+    """Added to by the engine's thread, once a round; read by any."""
+
+    def __init__(self) -> None:
+        self._rounds: dict[tuple[int, str], int] = {}
+        self._switches = {"on": 0, "off": 0}
+        self._predicted = 0.0
+        self._observed = 0.0
+        self._lost = 0.0
+
+    def add(self, depth: int, reason: Reason, *, ceiling: int, switch: str, tokens: int, seconds: float | None) -> None:
+        """`switch` is on, off or empty. `seconds` is None for a round that says nothing about what its depth costs."""
+        key = depth, reason.word
+        self._rounds[key] = self._rounds.get(key, 0) + 1
+        if switch:
+            self._switches[switch] += 1
+        predicted = reason.predicted
+        if depth >= len(predicted) or predicted[depth] == math.inf:
+            return
+        self._lost += tokens * (predicted[depth] - min(predicted[: ceiling + 1]))
+        if seconds is not None:
+            self._predicted += tokens * predicted[depth]
+            self._observed += seconds
+
+    def totals(self) -> Iterator[tuple[str, dict[str, str], float]]:
+        """Metric, labels, value so far. Does not mutate."""
+        for (depth, why), rounds in list(self._rounds.items()):
+            yield "covey_planner_rounds_total", {"depth": str(depth), "why": why}, rounds
+        for to, switches in self._switches.items():
+            yield "covey_planner_switches_total", {"to": to}, switches
+        yield "covey_planner_predicted_seconds_total", {}, self._predicted
+        yield "covey_planner_observed_seconds_total", {}, self._observed
+        yield "covey_planner_regret_seconds_total", {}, self._lost

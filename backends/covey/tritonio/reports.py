@@ -1,0 +1,75 @@
+"""What the orchestrator tells of itself: its facts, its planner's last decisions, its last rounds. No user data in it.
+
+facts          what is served, and within which limits
+decisions:N    the last N choices of the planner, explained
+rounds:N       what rounds after number N cost and brought, as far back as is kept
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import deque
+from dataclasses import asdict
+
+from covey.engine import RoundRecord
+from covey.errors import BadField
+from covey.planner.gamma import GammaPlanner
+from covey.profile import Profile
+from covey.types import JsonDict, TargetInfo
+
+ROUNDS = 4096  # kept: twenty seconds of short ones
+DECISIONS = 20  # told where no number is given
+ALLOWED = "facts, decisions:N or rounds:N"
+PLAIN = ("rows", "decoding", "prefill_tokens", "trees", "drafted", "accepted", "emitted", "waiting", "running")
+SECONDS = (
+    *("plan_seconds", "draft_seconds", "verify_seconds", "pass_seconds", "commit_seconds"),
+    "catch_up_seconds",
+)
+
+
+class Reports:
+    """Owns the ring of rounds; reads the planner's log."""
+
+    def __init__(self, planner: GammaPlanner, info: TargetInfo, profile: Profile, drafters: tuple[str, ...]) -> None:
+        self._planner = planner
+        self._policy = profile.speculation.policy
+        self._rounds: deque[tuple[int, RoundRecord]] = deque(maxlen=ROUNDS)
+        self._count = 0
+        self._facts = {
+            **{key: value for key, value in asdict(info).items() if key not in ("epoch", "folder")},
+            "profile": profile.name,
+            "policy": self._policy,
+            "drafters": drafters,
+            "max_depth": profile.speculation.max_depth,
+            "max_running": profile.scheduler.max_running,
+            "token_budget": profile.scheduler.token_budget,
+        }
+
+    def round(self, record: RoundRecord) -> None:
+        """Engine's thread, once a round."""
+        self._count += 1
+        self._rounds.append((self._count, record))
+
+    def answer(self, question: str) -> str:
+        """JSON; raises BadField. Any thread."""
+        found = re.fullmatch(r"(facts|decisions|rounds)(?::(\d{1,15}))?", question)
+        if not found or (found[1] == "facts" and found[2]):
+            raise BadField("inspect", question, ALLOWED)
+        kind, number = found[1], found[2]
+        if kind == "decisions":
+            told = self._decisions(int(number or DECISIONS))
+        else:
+            told = self._facts if kind == "facts" else self._after(int(number or 0))
+        return json.dumps(told, allow_nan=False)
+
+    def _decisions(self, count: int) -> JsonDict:
+        return {"policy": self._policy, "decisions": [each.plain() for each in self._planner.decisions.latest(count)]}
+
+    def _after(self, number: int) -> JsonDict:
+        rounds = [(at, record) for at, record in list(self._rounds) if at > number]
+        return {"last": rounds[-1][0] if rounds else self._count, "rounds": [_plain(*each) for each in rounds]}
+
+
+def _plain(number: int, record: RoundRecord) -> JsonDict:
+    return {"round": number} | {name: getattr(record, name) for name in (*PLAIN, *SECONDS)}
