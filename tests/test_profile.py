@@ -21,7 +21,7 @@ def test_shipped_profiles_load(path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("[target]\nblocksize = 4", "unknown key 'target.blocksize'; allowed here: folder"),
+        ("[target]\nblocksize = 4", "unknown key 'target.blocksize'; allowed here: kind, folder"),
         ("surprise = 1", "unknown key 'surprise'"),
         ("[target]\nblock_size = 0", "target.block_size: got 0, allowed: 1 to 256"),
         ("[target]\nblock_size = true", "target.block_size: got True, allowed: int"),
@@ -31,6 +31,10 @@ def test_shipped_profiles_load(path: Path) -> None:
         ("models = [1]", "models: got"),
         ('[speculation]\npolicy = "fixed:0"', "speculation.policy: got 'fixed:0'"),
         ('[speculation]\ndrafters = ["nobody"]', "nobody must be among models too"),
+        ('[drafter]\nfolders = ["draft_mine:/m"]', "drafter.folders: draft_mine must be among speculation.drafters"),
+        ('[drafter]\nfolders = ["/m"]', "drafter.folders: got '/m', allowed: NAME:FOLDER"),
+        ('[target]\nkind = "emulated"\n[emulated]\ncosts = "none"', "emulated.costs: cost table 'none' not found"),
+        ('[emulated]\nacceptance = ["draft_emulated:1.1"]', "emulated.acceptance: got 'draft_emulated:1.1'"),
         ("[target\n", "not valid TOML"),
     ],
 )

@@ -45,6 +45,9 @@ def setting(
 
 @dataclass(frozen=True, slots=True)
 class TargetSettings:
+    kind: str = setting(
+        "neural", "a model that runs here, or an emulated device: section emulated", choices=("neural", "emulated")
+    )
     folder: str = setting("", "Hugging Face folder of the target; empty: the version folder of its model entry")
     dtype: str = setting("auto", "weights and KV", choices=("auto", "bfloat16", "float16", "float32", "float64"))
     device: str = setting("auto", "where the target runs", choices=("auto", "cpu", "cuda"))
@@ -103,6 +106,9 @@ class DrafterSettings:
     block_size: int = setting(16, "tokens in a KV block of a drafter", low=1, high=256)
     kv_memory_mb: int = setting(32, "KV memory of each neural drafter", low=1, high=1 << 20)
     kv_blocks: int = setting(0, "KV blocks of each; 0: as many as kv_memory_mb holds", low=0, high=1 << 26)
+    folders: tuple[str, ...] = setting(
+        (), "NAME:FOLDER of neural drafters that are not in their model's version folder", pattern=r"[\w.-]+:.+"
+    )
     catch_up_tokens: int = setting(1024, "tokens a call reads to catch up before it skips rows", low=1, high=1 << 20)
     sink_tokens: int = setting(8, "first tokens that a drafter reads even across a long gap", low=1, high=1 << 16)
     window_tokens: int = setting(0, "last tokens that it reads of a long gap; 0: all", low=0, high=1 << 20)
@@ -112,6 +118,26 @@ class DrafterSettings:
     suffix_store_tokens: int = setting(
         65536, "tokens of finished requests that the suffix drafter keeps for each tenant", low=0, high=1 << 26
     )
+
+    def folder_of(self, name: str) -> str:
+        """Where `folders` says that drafter is; "" where it says nothing."""
+        return dict(entry.split(":", 1) for entry in self.folders).get(name, "")
+
+
+@dataclass(frozen=True, slots=True)
+class EmulatedSettings:
+    """Of target.kind emulated and of the drafters of kind emulated; nothing else reads them."""
+
+    costs: str = setting("emulated-7b-24g", "the device: a cost table in profiles/costs, or a path")
+    acceptance: tuple[str, ...] = setting(
+        ("draft_emulated:0.6",),
+        "how often a drafter is right where it was right so far, by depth, the last for all deeper ones: "
+        "NAME:0.8,0.6, or NAME/TENANT:0.9 for requests of one tenant",
+        pattern=r"[\w.-]+(/[^:]+)?:(0(\.\d+)?|1(\.0+)?)(,(0(\.\d+)?|1(\.0+)?))*",
+    )
+    kv_token_bytes: int = setting(57344, "KV of a token, in target.kv_memory_mb", low=1, high=1 << 30)
+    max_positions: int = setting(32768, "tokens of the longest request", low=16, high=1 << 24)
+    drafter_mb: int = setting(1024, "memory of each emulated drafter", low=0, high=1 << 20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +153,7 @@ class Profile:
     scheduler: SchedulerSettings = dataclasses.field(default_factory=SchedulerSettings)
     speculation: SpeculationSettings = dataclasses.field(default_factory=SpeculationSettings)
     drafter: DrafterSettings = dataclasses.field(default_factory=DrafterSettings)
+    emulated: EmulatedSettings = dataclasses.field(default_factory=EmulatedSettings)
     limits: LimitSettings = dataclasses.field(default_factory=LimitSettings)
 
 
@@ -146,6 +173,17 @@ def find(name_or_path: str) -> Path:
     return path
 
 
+def costs_file(name_or_path: str) -> Path:
+    """A cost table's file: a path as it is, or a name in the profiles folder's `costs`."""
+    path = Path(name_or_path)
+    if path.suffix != ".json":
+        path = profiles_folder() / "costs" / f"{name_or_path}.json"
+    if not path.is_file():
+        known = ", ".join(sorted(p.stem for p in (profiles_folder() / "costs").glob("*.json"))) or "none"
+        raise SettingError(f"cost table {name_or_path!r} not found at {path}; known cost tables: {known}")
+    return path
+
+
 def load(name_or_path: str) -> Profile:
     """Read and check one profile."""
     path = find(name_or_path)
@@ -157,6 +195,15 @@ def load(name_or_path: str) -> Profile:
     unloaded = [name for name in profile.speculation.drafters if name not in profile.models]
     if unloaded:
         raise SettingError(f"{path}: speculation.drafters: {', '.join(unloaded)} must be among models too")
+    elsewhere = [entry.split(":", 1)[0] for entry in profile.drafter.folders]
+    unloaded = [name for name in elsewhere if name not in profile.speculation.drafters]
+    if unloaded:
+        raise SettingError(f"{path}: drafter.folders: {', '.join(unloaded)} must be among speculation.drafters too")
+    if profile.target.kind == "emulated":
+        try:
+            costs_file(profile.emulated.costs)
+        except SettingError as error:
+            raise SettingError(f"{path}: emulated.costs: {error}") from None
     return profile
 
 
@@ -191,6 +238,9 @@ def _checked(value: Any, expected: Any, limits: Any, where: str) -> Any:
     if expected == tuple[str, ...]:
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise SettingError(f"{where}: got {value!r}, allowed: a list of strings")
+        wrong = [item for item in value if limits["pattern"] and not re.fullmatch(limits["pattern"], item)]
+        if wrong:
+            raise SettingError(f"{where}: got {wrong[0]!r}, allowed: {limits['meaning']}")
         return tuple(value)
     if expected is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)

@@ -39,6 +39,7 @@ class Chunk:
     drafted: int
     accepted: int
     state: DetokenizerState | None = None  # for an outlet whose text is made elsewhere
+    emulated: bool = False  # the text is no model's
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,9 @@ class Streamer:
         *,
         poll_seconds: float = 0.02,
         served: Callable[[Served], None] | None = None,
+        emulated: bool = False,
     ) -> None:
+        self._emulated = emulated
         self._tokenizer = tokenizer
         self._clock = clock
         self._poll_seconds = poll_seconds
@@ -287,6 +290,7 @@ class Streamer:
                         last.drafted,
                         last.accepted,
                         state,
+                        self._emulated,
                     )
                 )
         except CoveyError:

@@ -20,9 +20,10 @@ class TritonPythonModel:
 
             torch.set_num_threads(1)  # the target has the cores
         entry = Path(args["model_repository"]) / args["model_version"]
-        chosen = profile.from_environment()
+        chosen, name = profile.from_environment(), args["model_name"]
+        folder = chosen.drafter.folder_of(name) or named or entry
         target = chosen.target.folder or entry.parents[1] / "target" / entry.name
-        self._drafter = load_drafter(kind, named or entry, target, chosen, name=args["model_name"])
+        self._drafter = load_drafter(kind, folder, target, chosen, name=name)
 
     def execute(self, requests: list[Any]) -> list[Any]:
         return bls.serve(requests, self._answer)

@@ -115,7 +115,10 @@ class TritonPythonModel:
         tokenizer = load_tokenizer(info.folder)
         drafters = self._find_drafters(info)
         self._parser = fields.RequestParser(tokenizer, info, self._profile.limits, tuple(drafters))
-        self._streamer = Streamer(tokenizer, self._clock, served=self._metrics.served)
+        self._streamer = Streamer(
+            tokenizer, self._clock, served=self._metrics.served, emulated=self._profile.target.kind == "emulated"
+        )
+        self._metrics.target(info)
         scheduler = Scheduler(
             max_running=settings.max_running,
             max_waiting=settings.max_waiting,

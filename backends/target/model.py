@@ -1,4 +1,4 @@
-"""Triton's adapter for a target model: messages in, messages out. The work is in `covey.runtime.target`."""
+"""Triton's adapter for a target model: messages in, messages out. The work is in `covey.runtime.targets`."""
 
 from __future__ import annotations
 
@@ -7,22 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from covey import profile
-from covey.runtime.target import TargetRunner
+from covey.runtime.targets import load_target
 from covey.tritonio import bls, codec
 
 
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         chosen = profile.from_environment()
-        settings = chosen.target
         entry = Path(args["model_repository"]) / args["model_version"]
         named = json.loads(args["model_config"])["parameters"].get("folder", {}).get("string_value", "")
-        self._runner = TargetRunner.load(
-            settings.folder or named or entry,
-            settings,
-            token_budget=chosen.scheduler.token_budget,
-            name=args["model_name"],
-        )
+        self._runner = load_target(chosen.target.folder or named or entry, chosen, name=args["model_name"])
 
     def execute(self, requests: list[Any]) -> list[Any]:
         return bls.serve(requests, self._answer)

@@ -38,6 +38,7 @@ class Chunk:
     finish_reason: str  # "" until the last: eos, stop, length or cancelled
     seed: int
     usage: Usage
+    emulated: bool = False  # a device that stands in for another made this: the text is no model's
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Completion:
     finish_reason: str
     seed: int  # gives the same answer again, also where the server chose it
     usage: Usage
+    emulated: bool = False
 
     @classmethod
     def join(cls, chunks: Iterable[Chunk]) -> Completion:
@@ -63,6 +65,7 @@ class Completion:
             finish_reason=last.finish_reason,
             seed=last.seed,
             usage=last.usage,
+            emulated=last.emulated,
         )
 
 
@@ -105,6 +108,7 @@ def _chunk(values: Mapping[str, Sequence[Any]]) -> Chunk:
             accepted_draft_tokens=int(one("total_accepted_draft_tokens", 0)),
             acceptance_rate=float(one("acceptance_rate", 0.0)),
         ),
+        emulated=bool(one("emulated", False)),
     )
 
 

@@ -14,6 +14,7 @@ from covey_client.errors import ConnectionLost, ServerError
 
 ADMIN_HEADER = "admin-key"
 PREFIX = "covey_"
+INFO = "covey_target_info"
 _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)", re.MULTILINE)
 _OWN_LABELS = ("model", "version")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -45,6 +46,16 @@ class Status:
     models: tuple[Model, ...] | None  # None: this server tells nobody without its admin secret
     samples: tuple[Sample, ...] = field(default=())
 
+    @property
+    def served(self) -> Mapping[str, str]:
+        """What is served, as the labels of `covey_target_info` have it; empty where the metrics do not say."""
+        return next((sample.labels for sample in self.samples if sample.name == INFO), {})
+
+    @property
+    def emulated(self) -> bool:
+        """Whether an emulated device answers: texts and timings are then no model's."""
+        return self.served.get("device") == "emulated"
+
 
 def read(http_url: str, metrics_url: str = "", *, secret: str = "", seconds: float = 5.0) -> Status:
     """Ask a server. Raises ConnectionLost where nobody answers on the HTTP port; metrics may be missing."""
@@ -72,11 +83,11 @@ def parse(text: str, prefix: str = PREFIX) -> tuple[Sample, ...]:
 
 def figures(samples: tuple[Sample, ...]) -> dict[str, float]:
     """One number for each metric and its labels; a histogram becomes its count and its mean. Triton's own model and
-    version labels are left out."""
+    version labels are left out, and what is no number."""
     found: dict[str, float] = {}
     sums: dict[str, float] = {}
     for sample in samples:
-        if sample.name.endswith("_bucket"):
+        if sample.name.endswith("_bucket") or sample.name == INFO:
             continue
         labels = ",".join(f"{key}={value}" for key, value in sorted(sample.labels.items()) if key not in _OWN_LABELS)
         suffix = f"{{{labels}}}" if labels else ""

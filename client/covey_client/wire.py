@@ -62,6 +62,7 @@ OUTPUTS = (
     Field("acceptance_rate", "FP32"),
     Field("total_accepted_draft_tokens", "INT32"),
     Field("total_draft_tokens", "INT32"),
+    Field("emulated", "BOOL"),
 )
 
 INPUT_BY_NAME = {field.name: field for field in INPUTS}

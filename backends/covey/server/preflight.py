@@ -71,6 +71,8 @@ def models(options: Options) -> tuple[str, ...]:
 
 def weights(options: Options, wanted: tuple[str, ...]) -> None:
     """Refuses a target folder without weights, or whose weights cannot fit in memory."""
+    if profile.load(options.profile).target.kind == "emulated":
+        return  # none are read
     if options.model:
         folder = Path(options.model)
         if not folder.is_dir():

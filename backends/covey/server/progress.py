@@ -8,6 +8,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from covey import profile
 from covey.server.options import Options, reachable
 
 
@@ -54,7 +55,9 @@ def ready_message(options: Options, log_file: str) -> str:
     http = f"{host}:{options.http_port}"
     flags = "" if options.grpc_port == Options.grpc_port else f" --url {host}:{options.grpc_port}"
     body = '\'{"text_input": "Once upon a time", "max_tokens": 64'
-    return f"""Covey is ready. Log: {log_file}
+    emulated = profile.load(options.profile).target.kind == "emulated"
+    said = "\nIt is emulated: texts are a hash's and timings a cost table's; no model runs." if emulated else ""
+    return f"""Covey is ready. Log: {log_file}{said}
 
   curl -s http://{http}/v2/models/covey/generate -d {body}}}'
   curl -sN http://{http}/v2/models/covey/generate_stream -d {body}, "stream": true}}'

@@ -68,6 +68,7 @@ OUTPUTS = (
     Field("acceptance_rate", "FP32"),
     Field("total_accepted_draft_tokens", "INT32"),
     Field("total_draft_tokens", "INT32"),
+    Field("emulated", "BOOL"),
 )
 
 MAX_DRAFT_TOKENS = 32

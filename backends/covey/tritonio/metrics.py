@@ -12,6 +12,7 @@ import triton_python_backend_utils as pb_utils
 
 from covey.engine import RoundRecord
 from covey.streaming import Served
+from covey.types import TargetInfo
 
 FLUSH_SECONDS = 0.25
 
@@ -27,14 +28,15 @@ COUNTERS = {
     "covey_spec_decode_num_drafts_total": "Trees verified",
     "covey_spec_decode_num_draft_tokens_total": "Tokens drafted",
     "covey_spec_decode_num_accepted_tokens_total": "Drafted tokens accepted",
-    "covey_drafter_failures_total": "Calls to a drafter that brought nothing: late, broken or gone",
     "covey_planner_rounds_total": "Rounds by the draft depth that the policy chose, and why",
     "covey_planner_switches_total": "Changes to drafting (on) and to plain decoding (off)",
     "covey_planner_predicted_seconds_total": "What the policy expected rounds to take for the tokens they brought",
     "covey_planner_observed_seconds_total": "What those rounds took",
     "covey_planner_regret_seconds_total": "Time lost by depths chosen over those expected to be best, as estimated",
+    "covey_drafter_failures_total": "Calls to a drafter that brought nothing: late, broken or gone",
 }
 GAUGES = {
+    "covey_target_info": "Always 1; its labels say what is served, on which device (emulated: none), in which numerics",
     "covey_requests_running": "Requests in the batch",
     "covey_requests_waiting": "Requests in the queue",
     "covey_kv_blocks": "KV blocks by state: used, free (never used, or kept for reuse)",
@@ -55,9 +57,9 @@ HISTOGRAMS = {
 }
 
 Labels = tuple[tuple[str, str], ...]
-
-
 Totals = Callable[[], Iterable[tuple[str, dict[str, str], float]]]
+
+
 class Metrics:
     """Owns the metric families of one orchestrator; `model` labels every series."""
 
@@ -76,12 +78,19 @@ class Metrics:
         self._added: dict[tuple[str, Labels], float] = defaultdict(float)
         self._set: dict[tuple[str, Labels], float] = {}
         self._observed: list[tuple[str, float]] = []
-        self._preempted = 0
-        self._stopped = threading.Event()
         self._followed: list[Totals] = []
         self._reached: dict[tuple[str, Labels], float] = defaultdict(float)
+        self._preempted = 0
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
         self._thread.start()
+
+    def target(self, info: TargetInfo) -> None:
+        """Once the target is up."""
+        with self._lock:
+            self._put(
+                "covey_target_info", 1, target=info.model, device=info.device, dtype=info.dtype, numerics=info.numerics
+            )
 
     def round(self, record: RoundRecord) -> None:
         """Engine's thread, once a round."""
@@ -130,6 +139,10 @@ class Metrics:
         with self._lock:
             self._add("covey_drafter_failures_total", 1, drafter=drafter)
 
+    def follow(self, totals: Totals) -> None:
+        """Counters that somebody else adds up: asked for at every flush, on its thread."""
+        self._followed.append(totals)
+
     def stop(self) -> None:
         self._stopped.set()
         self._thread.join()
@@ -139,10 +152,6 @@ class Metrics:
 
     def _put(self, name: str, value: float, **labels: str) -> None:
         self._set[name, tuple(sorted(labels.items()))] = value
-    def follow(self, totals: Totals) -> None:
-        """Counters that somebody else adds up: asked for at every flush, on its thread."""
-        self._followed.append(totals)
-
 
     def _run(self) -> None:
         while not self._stopped.wait(FLUSH_SECONDS):
@@ -154,6 +163,10 @@ class Metrics:
             added, self._added = self._added, defaultdict(float)
             put, self._set = self._set, {}
             observed, self._observed = self._observed, []
+        for name, given, total in (row for totals in self._followed for row in totals()):
+            key = name, tuple(sorted(given.items()))
+            added[key] += total - self._reached[key]
+            self._reached[key] = total
         for (name, labels), value in added.items():
             self._metric(name, labels).increment(value)
         for (name, labels), value in put.items():
@@ -163,10 +176,6 @@ class Metrics:
 
     def _metric(self, name: str, labels: Labels) -> Any:
         series = self._series.get((name, labels))
-        for name, given, total in (row for totals in self._followed for row in totals()):
-            key = name, tuple(sorted(given.items()))
-            added[key] += total - self._reached[key]
-            self._reached[key] = total
         if series is None:
             all_labels = {"model": self._model, **dict(labels)}
             if name in HISTOGRAMS:

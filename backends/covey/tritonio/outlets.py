@@ -38,6 +38,7 @@ def outputs(chunk: Chunk) -> dict[str, Any]:
         "acceptance_rate": np.array([rate], np.float32),
         "total_accepted_draft_tokens": np.array([chunk.accepted], np.int32),
         "total_draft_tokens": np.array([chunk.drafted], np.int32),
+        "emulated": np.array([chunk.emulated], np.bool_),
     }
     if chunk.state is not None:
         arrays[STATE] = np.array([json.dumps(asdict(chunk.state)).encode()], np.object_)
@@ -93,12 +94,12 @@ class SenderOutlet:
     def send(self, chunk: Chunk) -> None:
         self._sender.send(response(outputs(chunk), self._wanted), last=chunk.finish is not None)
 
-    def fail(self, error: Exception) -> None:
     def report(self, text: str) -> None:
         """The one answer to a question."""
         arrays = {REPORT: np.array([text.encode()], np.object_)}
         self._sender.send(response(arrays, self._wanted), last=True)
 
+    def fail(self, error: Exception) -> None:
         self._sender.send(error_response(error), last=True)
 
     def gone(self) -> bool:

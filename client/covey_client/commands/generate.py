@@ -46,9 +46,10 @@ def summary(found: Completion) -> str:
     """One line about an answer."""
     usage = found.usage
     drafted = f", {usage.accepted_draft_tokens}/{usage.draft_tokens} drafted tokens accepted" * bool(usage.draft_tokens)
+    emulated = ", emulated: the text is no model's" * found.emulated
     return (
         f"{usage.output_tokens} tokens after {usage.input_tokens} ({usage.reused_tokens} reused), "
-        f"finish: {found.finish_reason}, seed {found.seed}{drafted}"
+        f"finish: {found.finish_reason}, seed {found.seed}{drafted}{emulated}"
     )
 
 

@@ -31,7 +31,13 @@ def run(given: argparse.Namespace) -> int:
     found = status.read(given.url, given.metrics_url, secret=given.admin_secret)
     if given.json:
         models = None if found.models is None else [dataclasses.asdict(model) for model in found.models]
-        shown = {"ready": found.ready, "models": models, "figures": status.figures(found.samples)}
+        shown = {
+            "ready": found.ready,
+            "served": dict(found.served),
+            "emulated": found.emulated,
+            "models": models,
+            "figures": status.figures(found.samples),
+        }
         print(json.dumps(shown))
     else:
         _print(found)
@@ -41,6 +47,11 @@ def run(given: argparse.Namespace) -> int:
 def _print(found: status.Status) -> None:
     console = Console()
     console.print("[green]ready[/green]" if found.ready else "[red]not ready[/red]")
+    if found.served:
+        served = found.served
+        console.print(f"{served['target']}: on {served['device']}, {served['dtype']}, numerics {served['numerics']}")
+    if found.emulated:
+        console.print("[yellow]emulated[/yellow]: texts are a hash's and timings a cost table's; no model runs")
     if found.models is None:
         console.print("models: this server tells only who has its admin secret")
     else:

@@ -77,7 +77,8 @@ def watch(
             readings.append(Reading(clock(), found.samples))
             while len(readings) > 2 and readings[1].at <= readings[-1].at - WINDOW_SECONDS:
                 readings.popleft()
-        yield view(name, found.ready, Span(readings[0], readings[-1]) if readings else None, problem)
+        shown = f"{name} (emulated)" if found.emulated else name
+        yield view(shown, found.ready, Span(readings[0], readings[-1]) if readings else None, problem)
         pause(every)
         try:
             found, problem = look(), ""

@@ -1,13 +1,15 @@
-"""Drafters in process, each behind `covey.ports.Drafter`: neural, n-gram, suffix."""
+"""Drafters in process, each behind `covey.ports.Drafter`: neural, n-gram, suffix, emulated."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+from covey.clock import RealClock
 from covey.errors import SettingError
 from covey.ports import Drafter
 from covey.profile import Profile
+from covey.runtime import emulation
 from covey.runtime.drafters.lookup import ANY_VOCABULARY
 from covey.runtime.drafters.ngram import NgramDrafter
 from covey.runtime.drafters.suffix import SuffixDrafter
@@ -16,6 +18,8 @@ from covey.runtime.drafters.suffix import SuffixDrafter
 def load_drafter(kind: str, folder: str | Path, target: str | Path, profile: Profile, *, name: str) -> Drafter:
     """The drafter of an entry of the model repository, ready to answer at full speed. `target` is the folder of the
     model that it drafts for; where that has no configuration, whoever asks must compare the vocabularies."""
+    if kind == "emulated":
+        return emulation.load_drafter(target, profile, RealClock(), name=name)
     settings = profile.drafter
     expected = _vocabulary(target)
     if kind == "ngram":
@@ -23,7 +27,9 @@ def load_drafter(kind: str, folder: str | Path, target: str | Path, profile: Pro
     if kind == "suffix":
         return SuffixDrafter(settings, name=name, vocab_size=expected)
     if kind != "neural":
-        raise SettingError(f"{name}: parameter kind: got {kind!r}, allowed: neural, ngram, suffix")
+        raise SettingError(f"{name}: parameter kind: got {kind!r}, allowed: neural, ngram, suffix, emulated")
+    if profile.target.kind == "emulated":
+        raise SettingError(f"{name}: a model cannot draft for an emulated target: leave it out of the profile's models")
     found = _vocabulary(folder)
     if ANY_VOCABULARY not in (expected, found) and expected != found:
         raise SettingError(

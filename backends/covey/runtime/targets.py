@@ -1,0 +1,19 @@
+"""The target that a profile describes, in process, behind `covey.ports.Target`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from covey.clock import RealClock
+from covey.ports import Target
+from covey.profile import Profile
+from covey.runtime import emulation
+
+
+def load_target(folder: str | Path, profile: Profile, *, name: str) -> Target:
+    """A model's weights and configuration are in `folder`, or an emulated device's tokenizer."""
+    if profile.target.kind == "emulated":
+        return emulation.load_target(folder, profile, RealClock())
+    from covey.runtime.target import TargetRunner  # torch: an emulated device does without
+
+    return TargetRunner.load(folder, profile.target, token_budget=profile.scheduler.token_budget, name=name)
