@@ -18,6 +18,10 @@ from loadtest.bench.session import FULL, QUICK, USUAL, Session, Wanted
 BENCHES = {
     "tax": "what Triton costs over the engine in process, and both over transformers' generate",
     "speedup": "what fixed speculation gains over none, and over transformers' assisted generation",
+    "planner": "what the planner's choice and a round's bookkeeping cost at 32 rows",
+    "load": "policies against fixed depths in a closed loop, over concurrency",
+    "trace": "the same in an open loop: two peaks, and Azure's trace where there is one",
+    "emulated": "every policy on emulated pairs, in virtual time; says nothing of this machine",
 }
 
 
@@ -58,6 +62,8 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
     parser.add_argument("--seed", type=int, default=Wanted.seed)
     parser.add_argument("--profile", default=DEFAULT_PROFILE, metavar="NAME")
     parser.add_argument("--model", default="", metavar="FOLDER", help="Hugging Face folder of another target")
+    parser.add_argument("--data", type=Path, default=None, metavar="PATH", help="Azure's trace, or the folder it is in")
+    parser.add_argument("--pair", action="append", default=[], metavar="NAME", help="of `emulated`: this pair alone")
     parser.add_argument("--minutes", type=float, default=None, help="begin no repetition after so long")
     parser.add_argument("--repetitions", type=int, default=0, metavar="N")
     given = parser.parse_args(arguments)
@@ -70,6 +76,8 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
         model=given.model,
         minutes=given.minutes or (90.0 if chosen == FULL else Wanted.minutes),
         repetitions=given.repetitions,
+        data=given.data,
+        pairs=tuple(given.pair),
     )
 
 

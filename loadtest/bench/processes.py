@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from covey.server import processes
+
 PROC = Path("/proc")
 TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
@@ -16,7 +18,7 @@ class Meter:
     """Reads how much processor time a server's processes, named by their models, and this process have used."""
 
     def __init__(self, server: int) -> None:
-        self._pids = {"client": os.getpid(), "tritonserver": server} | _stubs(server)
+        self._pids = {"client": os.getpid(), **processes.named(server)}
 
     def read(self) -> dict[str, float]:
         seconds = {}
@@ -40,21 +42,3 @@ def spent(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, 
 def _cpu_seconds(pid: int) -> float:
     fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICK
-
-
-def _stubs(server: int) -> dict[str, int]:
-    """Model instance -> process id of the stub that runs it."""
-    stubs = {}
-    for entry in PROC.glob("[0-9]*"):
-        with suppress(OSError, IndexError):
-            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == server:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-                stubs[_model_of([word.decode(errors="replace") for word in words if word])] = int(entry.name)
-    return stubs
-
-
-def _model_of(words: list[str]) -> str:
-    """The stub is told its model's folder first and, last, the instance's name (`target_0_0`)."""
-    named = [word for word in words if word.endswith("_0_0") or word.endswith("_0")]
-    return named[-1].removesuffix("_0").removesuffix("_0") if named else Path(words[0]).name

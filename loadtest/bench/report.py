@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.table import Table
 
 from covey.types import JsonDict
 from loadtest.bench.statistics import Spread
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes and its lines by name."""
+
+    title: str
+    x: str
+    y: str
+    lines: Mapping[str, Sequence[tuple[float, float]]]
 
 
 def number(value: object, digits: int = 2) -> str:
@@ -68,3 +79,40 @@ def curves(
     plot.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))  # beside the curves, never over them
     figure.savefig(path, dpi=120, bbox_inches="tight")
     pyplot.close(figure)
+
+
+def panels(path: Path, title: str, shown: Sequence[Panel]) -> None:
+    """Panels side by side. A name has one colour in all of them; covey is drawn thick and on top."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    names = list(dict.fromkeys(name for panel in shown for name in panel.lines))
+    colours = pyplot.get_cmap("tab20").colors
+    columns = min(2, len(shown))
+    rows = -(-len(shown) // columns)
+    figure, grid = pyplot.subplots(
+        rows, columns, figsize=(5 * columns, 3.3 * rows), layout="constrained", squeeze=False
+    )
+    for panel, plot in zip(shown, grid.flat):
+        for name, points in panel.lines.items():
+            plot.plot(*zip(*points), label=name, **_style(name, colours[names.index(name) % len(colours)]))
+        plot.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
+        plot.set_ylim(bottom=0)
+        plot.grid(alpha=0.3)
+    for plot in grid.flat[len(shown) :]:
+        plot.set_visible(False)
+    known = {label: line for plot in grid.flat for line, label in zip(*plot.get_legend_handles_labels())}
+    figure.legend(known.values(), known.keys(), loc="outside right center", fontsize=8)
+    figure.suptitle(title)
+    figure.savefig(path, dpi=80)
+    pyplot.close(figure)
+
+
+def _style(name: str, colour: object) -> dict[str, object]:
+    if name == "covey":
+        return {"color": "black", "linewidth": 2.5, "zorder": 5}
+    if name == "oracle":
+        return {"color": "red", "linewidth": 1.5, "linestyle": "--", "zorder": 6}
+    return {"color": colour, "linewidth": 1.2, "linestyle": ":" if name.startswith("fixed") else "-"}

@@ -33,6 +33,8 @@ class Wanted:
     model: str = ""  # Hugging Face folder of the target; "": the profile's, else the model repository's
     minutes: float = 22.0  # no repetition begins after so long
     repetitions: int = 0  # 0: the bench's own number for this size
+    data: Path | None = None  # a trace, or the folder of outside data
+    pairs: tuple[str, ...] = ()  # emulated ones; none named: all
 
     def options(self) -> Options:
         """A server on free ports."""

@@ -1,0 +1,258 @@
+"""Every policy on emulated pairs, in virtual time: Poisson arrivals from 2 to 35 a second, two peaks, and a trace.
+
+Nothing here is hardware: devices sleep by the cost tables of `profiles/costs/` on a clock that jumps, a hash stands in
+for the model, and the engine, scheduler, planner and policies are the ones that serve. All policies get the same
+requests and start without having learnt anything. Throughput is tokens over the time from the first arrival to the last
+token; latency is from arrival to last token.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import geometric_mean, median
+
+from rich.console import Console
+from rich.table import Table
+
+from covey.errors import SettingError
+from covey.types import JsonDict
+from loadtest.bench import emulated_published, loads, report
+from loadtest.bench.emulated_oracle import ORACLE
+from loadtest.bench.emulated_pairs import PAIRS, Pair, requests
+from loadtest.bench.emulated_serving import Served, as_json, play
+from loadtest.bench.loads import Times
+from loadtest.bench.session import FULL, QUICK, Session
+
+OFF, COVEY = "off", "covey"
+FIXED = tuple(f"fixed:{depth}" for depth in range(1, 6))
+STATIC = (OFF, *FIXED)
+LEARNERS = ("ada-bingreedy", "banditspec", "dsd", "tetris", "linucb", "lints", "nightjar-v1", "nightjar", COVEY)
+POLICIES = (*STATIC, "table", *LEARNERS, ORACLE)
+QUICK_POLICIES = (OFF, "fixed:3", "nightjar", COVEY, ORACLE)
+RATES, FULL_RATES = (2.0, 8.0, 15.0, 25.0, 35.0), (2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0)
+REQUESTS, FULL_REQUESTS, QUICK_REQUESTS = 160, 480, 12
+TRACE_REQUESTS, FULL_TRACE_REQUESTS = 240, 960
+MEAN_LOAD = 0.6  # of what plain decoding can serve, in the trace
+LOW, HIGH = 0.1, 1.3  # of the same, in the two peaks; 0.55 on average
+TWO_PEAKS, AZURE = "two_peaks", "azure"
+
+
+@dataclass
+class Measured:
+    """All runs so far: pair -> load -> policy -> one run per repetition."""
+
+    policies: Sequence[str] = POLICIES
+    runs: dict[str, dict[str, dict[str, list[Served]]]] = field(default_factory=dict)
+
+    def add(self, pair: str, load: str, policy: str, served: Served) -> None:
+        self.runs.setdefault(pair, {}).setdefault(load, {}).setdefault(policy, []).append(served)
+
+    def whole(self, pair: str) -> dict[str, dict[str, list[Served]]]:
+        """The loads that every policy has served as often."""
+        loads_ = self.runs.get(pair, {})
+        return {
+            load: by_policy
+            for load, by_policy in loads_.items()
+            if len({len(by_policy.get(policy, ())) for policy in self.policies}) == 1
+        }
+
+    def summary(self) -> JsonDict:
+        """The JSON's keys."""
+        return {"emulated": True, "pairs": {pair: self._pair(pair) for pair in self.runs if self.whole(pair)}}
+
+    def _pair(self, pair: str) -> JsonDict:
+        loads_ = self.whole(pair)
+        sweep = {load: by_policy for load, by_policy in loads_.items() if load not in (TWO_PEAKS, AZURE)}
+        others = [policy for policy in self.policies if policy != COVEY]
+        found: JsonDict = {
+            "covey_over": {
+                policy: _span([_ratio(by_policy, COVEY, policy) for by_policy in loads_.values()]) for policy in others
+            },
+            "latency_over_covey": {
+                policy: _span([_ratio(by_policy, policy, COVEY, latency=True) for by_policy in loads_.values()])
+                for policy in others
+            },
+            "best_fixed": {load: _best_fixed(by_policy) for load, by_policy in sweep.items()},
+            "loads": {
+                load: {policy: _middle(by_policy[policy]) for policy in self.policies}
+                for load, by_policy in loads_.items()
+            },
+            "nightjar_printed": emulated_published.beside(pair),
+        }
+        for trace in (AZURE, TWO_PEAKS):
+            found[trace] = self._trace(loads_.get(trace))
+        return found
+
+    def _trace(self, by_policy: dict[str, list[Served]] | None) -> JsonDict | None:
+        if by_policy is None:
+            return None
+        static = [policy for policy in STATIC if policy in by_policy]
+        fastest = max(static, key=lambda policy: _throughput(by_policy[policy]))
+        soonest = min(static, key=lambda policy: _latency(by_policy[policy]))
+        return {
+            "throughput_covey_over_best_static": _ratio(by_policy, COVEY, fastest),
+            "latency_best_static_over_covey": _ratio(by_policy, soonest, COVEY, latency=True),
+            "best_static": {"throughput": fastest, "latency": soonest},
+            "depth_over_time": {
+                policy: [list(point) for point in by_policy[policy][0].over_time] for policy in self.policies
+            },
+        }
+
+
+def run(session: Session) -> None:
+    """Measure; results go into the session as they come."""
+    wanted = session.wanted
+    policies = QUICK_POLICIES if wanted.size == QUICK else POLICIES
+    measured = Measured(policies)
+    session.summarise = measured.summary
+    chosen = _chosen(wanted.pairs)
+    repetitions = session.repetitions(1, 3)
+    trace = loads.azure(wanted.data)
+    session.notes |= {
+        "clock": "virtual",
+        "repetitions": repetitions,
+        "acceptance": {pair.name: pair.acceptance() for pair in chosen},
+        "capacity_without_speculation": {pair.name: pair.capacity() for pair in chosen},
+    }
+    jobs = [
+        (pair, load, policy, times, wanted.seed * 100 + repetition)
+        for pair in chosen
+        for repetition in range(repetitions)
+        for load, times in _loads(pair, wanted.size, trace, wanted.seed * 100 + repetition).items()
+        for policy in policies
+    ]
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        waiting: dict[Future[Served], tuple[str, str, str]] = {}
+        for pair, load, policy, times, seed in jobs:
+            call = pool.submit(play, pair, policy, times, requests(pair, len(times), seed), seed)
+            waiting[call] = (pair.name, load, policy)
+        labels = [f"{len(jobs)} runs in virtual time"] * len(jobs)
+        try:
+            for call, _ in zip(as_completed(waiting), session.steps(labels)):
+                measured.add(*waiting[call], call.result())
+                if session.out_of_time():
+                    session.interrupted = True
+                    break
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _loads(pair: Pair, size: str, trace: Sequence[loads.Arrival] | None, seed: int) -> dict[str, Times]:
+    quick, full = size == QUICK, size == FULL
+    count = QUICK_REQUESTS if quick else FULL_REQUESTS if full else REQUESTS
+    rates = (15.0,) if quick else FULL_RATES if full else RATES
+    made = {f"{rate:g}": loads.poisson(rate, count, seed) for rate in rates}
+    served = QUICK_REQUESTS if quick else FULL_TRACE_REQUESTS if full else TRACE_REQUESTS
+    capacity = pair.capacity()
+    mean = capacity * (LOW + (HIGH - LOW) * 3 / 8)  # of sin^4
+    made[TWO_PEAKS] = loads.two_peaks(LOW * capacity, HIGH * capacity, served / mean, seed)
+    if trace is not None:
+        rate = MEAN_LOAD * capacity
+        made[AZURE] = loads.recorded(trace, rate, served / rate, seed)
+    return made
+
+
+def _chosen(names: Sequence[str]) -> list[Pair]:
+    known = {pair.name: pair for pair in PAIRS}
+    for name in names:
+        if name not in known:
+            raise SettingError(f"--pair: got {name!r}, allowed: {', '.join(known)}")
+    return [known[name] for name in names] or list(PAIRS)
+
+
+def _throughput(runs: Sequence[Served]) -> float:
+    return median(served.throughput for served in runs)
+
+
+def _latency(runs: Sequence[Served]) -> float:
+    return median(served.latency for served in runs)
+
+
+def _ratio(by_policy: dict[str, list[Served]], above: str, below: str, *, latency: bool = False) -> float:
+    """Of throughputs or mean latencies; the median over repetitions, each with its own requests."""
+    pairs = zip(by_policy[above], by_policy[below])
+    if latency:
+        return median(one.latency / other.latency for one, other in pairs)
+    return median(one.throughput / other.throughput for one, other in pairs)
+
+
+def _span(ratios: Sequence[float]) -> JsonDict:
+    return {"mean": geometric_mean(ratios), "least": min(ratios), "most": max(ratios)}
+
+
+def _best_fixed(by_policy: dict[str, list[Served]]) -> JsonDict:
+    """0 is off."""
+    static = [policy for policy in STATIC if policy in by_policy]
+    return {
+        "throughput": STATIC.index(max(static, key=lambda policy: _throughput(by_policy[policy]))),
+        "latency": STATIC.index(min(static, key=lambda policy: _latency(by_policy[policy]))),
+    }
+
+
+def _middle(runs: Sequence[Served]) -> JsonDict:
+    each = [as_json(served) for served in runs]
+    return {key: median(one[key] for one in each) for key in each[0]}
+
+
+def show(result: JsonDict, console: Console, picture: Path) -> None:
+    """A table for each pair, and for each a picture beside the JSON."""
+    for name, pair in result["pairs"].items():
+        titles = {one.name: one.title for one in PAIRS}
+        console.print(_table(f"Emulated {titles[name]}, {name}", pair))
+        best = ", ".join(f"{load}: {found['latency']}" for load, found in pair["best_fixed"].items())
+        console.print(f"best fixed length by requests/s (0: off), by latency: {best}")
+        for trace in (AZURE, TWO_PEAKS):
+            if pair[trace] is not None:
+                console.print(
+                    f"{trace}: throughput, covey over best static "
+                    f"{report.number(pair[trace]['throughput_covey_over_best_static'], 3)}; latency, best static over "
+                    f"covey {report.number(pair[trace]['latency_best_static_over_covey'], 3)}"
+                )
+        report.panels(picture.with_name(f"{picture.stem}-{name}.png"), f"Emulated: {titles[name]}", list(_panels(pair)))
+
+
+def _table(title: str, pair: JsonDict) -> Table:
+    loads_ = list(pair["loads"])
+    rows = []
+    for policy in pair["loads"][loads_[0]]:
+        over = pair["covey_over"].get(policy)
+        later = pair["latency_over_covey"].get(policy)
+        printed = (pair["nightjar_printed"] or {}).get(policy)
+        rows.append(
+            [
+                policy,
+                *(
+                    f"{pair['loads'][load][policy]['throughput']:.0f} {pair['loads'][load][policy]['latency']:.1f}"
+                    for load in loads_
+                ),
+                f"{over['mean']:.3f} ({over['least']:.3f})" if over else "",
+                f"{later['mean']:.3f} ({later['least']:.3f})" if later else "",
+                f"{printed['throughput']['ShareGPT']:.0f} {printed['latency_ms']['ShareGPT'] / 1000:.1f}"
+                if printed
+                else "",
+            ]
+        )
+    heads = [load if load in (AZURE, TWO_PEAKS) else f"{load}/s" for load in loads_]
+    columns = ["tokens/s, s", *heads, "covey over it (least)", "its latency over covey's (least)", "Nightjar printed"]
+    return report.table(title, columns, rows)
+
+
+def _panels(pair: JsonDict) -> Iterator[report.Panel]:
+    sweep = {float(load): found for load, found in pair["loads"].items() if load not in (AZURE, TWO_PEAKS)}
+    policies = list(next(iter(pair["loads"].values())))
+    for key, unit in (("throughput", "tokens/s"), ("latency", "mean latency, s")):
+        lines = {policy: [(rate, sweep[rate][policy][key]) for rate in sorted(sweep)] for policy in policies}
+        yield report.Panel("Poisson arrivals", "requests/s", unit, lines)
+    for trace in (TWO_PEAKS, AZURE):
+        if pair[trace] is not None:
+            over_time = pair[trace]["depth_over_time"]
+            lines = {
+                policy: [(at, depth) for at, depth, _ in over_time[policy]]
+                for policy in (COVEY, "nightjar", ORACLE)
+                if policy in over_time
+            }
+            yield report.Panel(trace.replace("_", " "), "time, s", "drafted tokens a row", lines)

@@ -1,0 +1,196 @@
+"""One emulated server in virtual time: the engine, scheduler and planner that serve, over devices that are not there.
+
+Every number from here is a simulation's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from covey.bandits.length import LengthPolicy
+from covey.engine import Engine, RoundRecord
+from covey.planner.build import build
+from covey.planner.choice import Planner
+from covey.planner.cost_table import CostTable, Surface
+from covey.planner.gamma import GammaPlanner
+from covey.ports import Clock
+from covey.profile import SpeculationSettings
+from covey.runtime.emulated import ALONG, EmulatedDrafter, EmulatedTarget, HashModel
+from covey.runtime.virtual import VirtualClock, serve
+from covey.scheduler import Scheduler
+from covey.types import DrafterInfo, DraftReply, DraftWork, Progress, Request, Sampling
+from loadtest.bench.emulated_oracle import ORACLE, Oracle
+from loadtest.bench.emulated_pairs import BLOCK, MAX_ROWS, Lengths, Pair
+from loadtest.bench.loads import Times
+from loadtest.bench.statistics import percentile
+
+MODEL = HashModel(32000, low=8)
+MAX_DEPTH = 5
+TOKEN_BUDGET = 2048
+SLICES = 60  # points of depth over time
+PATIENCE = 3600.0  # seconds of real time for a drafter's answer: a busy machine must not change results
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What one policy made of one load."""
+
+    tokens: int
+    seconds: float  # from the first arrival to the last token
+    latencies: tuple[float, ...]  # arrival to last token
+    depth: float  # drafted tokens of a decoding row, mean over rows and rounds
+    over_time: tuple[tuple[float, float, float], ...]  # seconds, mean depth, mean rows
+    rounds: int
+
+    @property
+    def throughput(self) -> float:
+        return self.tokens / self.seconds
+
+    @property
+    def latency(self) -> float:
+        return sum(self.latencies) / len(self.latencies)
+
+    @property
+    def latency_p99(self) -> float:
+        found = percentile(self.latencies, 0.99)
+        assert found is not None
+        return found
+
+
+def play(pair: Pair, policy: str, times: Times, lengths: Sequence[Lengths], seed: int) -> Served:
+    """Serve these requests from a start in which nothing is learnt. As in Nightjar's runs the table of C_switch is
+    known to whoever uses it; all else is for the policy to find out."""
+    table = pair.table()
+    clock, sink = VirtualClock(), _Sink()
+    target = EmulatedTarget(table, MODEL, clock, blocks=pair.blocks, block_size=BLOCK)
+    drafters = {name: _drafter(name, pair, table, clock, pauses_cost=policy != ORACLE) for name in pair.drafters}
+    scheduler = Scheduler(
+        max_running=MAX_ROWS, max_waiting=1 << 20, token_budget=TOKEN_BUDGET, growth_tokens=64, block_size=BLOCK
+    )
+    records: list[tuple[float, RoundRecord]] = []
+    engine = Engine(
+        target,
+        scheduler,
+        _planner(policy, pair, table, seed),
+        sink,
+        clock,
+        drafters=drafters,
+        draft_deadline=PATIENCE,
+        observe=lambda record: records.append((clock.now(), record)),
+    )
+    sink.now = clock.now
+    asked = [(at, _request(key, at, length, pair)) for key, (at, length) in enumerate(zip(times, lengths))]
+    serve(engine, clock, asked)
+    engine.stop()
+    engine.run()  # returns at once, its threads ended
+    latencies = tuple(sink.ended[request.key] - at for at, request in asked)
+    return Served(
+        tokens=sink.tokens,
+        seconds=clock.now() - times[0],
+        latencies=latencies,
+        depth=_mean_depth(records),
+        over_time=_over_time(records, clock.now()),
+        rounds=len(records),
+    )
+
+
+class CatchingUp:
+    """Implements `covey.ports.Drafter`: an emulated drafter whose catch-up takes what the rows that lag take, not all
+    rows of the batch. Without `pauses_cost` only a request's prompt is read at a price: what switching back on after a
+    pause takes is left out."""
+
+    def __init__(self, drafter: EmulatedDrafter, switch: Surface, clock: Clock, *, pauses_cost: bool) -> None:
+        self._drafter, self._switch, self._clock = drafter, switch, clock
+        self._pauses_cost = pauses_cost
+
+    def info(self) -> DrafterInfo:
+        return self._drafter.info()
+
+    def draft(self, work: DraftWork) -> DraftReply:
+        opened = {opening.tag: opening for opening in work.opens}
+        lags = []
+        for tag, missed in zip(work.tags.tolist(), np.diff(work.offsets).tolist()):
+            opening = opened.get(tag)
+            if opening is not None:
+                lags.append(missed + len(opening.tokens) if self._pauses_cost else opening.num_prompt)
+            elif missed > ALONG and self._pauses_cost:
+                lags.append(missed)
+        seconds = self._switch(max(lags), len(lags)) if lags else 0.0
+        self._clock.sleep(seconds)
+        return replace(self._drafter.draft(work), catch_up_seconds=seconds)
+
+
+class _Sink:
+    """Implements `covey.ports.Sink`: counts tokens and notes when requests end."""
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.ended: dict[int, float] = {}
+        self.now = lambda: 0.0
+
+    def publish(self, batch: Sequence[Progress]) -> None:
+        now = self.now()
+        for progress in batch:
+            self.tokens += len(progress.tokens)
+            if progress.finish is not None:
+                self.ended[progress.key] = now
+
+
+def _drafter(name: str, pair: Pair, table: CostTable, clock: Clock, *, pauses_cost: bool) -> CatchingUp:
+    free = replace(table, switch={})
+    drafter = EmulatedDrafter(free, MODEL, clock, name=name, rates=pair.rates[name])
+    return CatchingUp(drafter, Surface(table.switch[name]), clock, pauses_cost=pauses_cost)
+
+
+def _planner(policy: str, pair: Pair, table: CostTable, seed: int) -> Planner:
+    if policy == ORACLE:
+        oracle: LengthPolicy = Oracle(pair, table, MAX_DEPTH)
+        return GammaPlanner(oracle, max_depth=MAX_DEPTH, drafters=pair.drafters)
+    settings = SpeculationSettings(policy=policy, max_depth=MAX_DEPTH)
+    known = CostTable(name=table.name, switch=table.switch)
+    return build(settings, pair.drafters, max_rows=MAX_ROWS, costs=known, seed=seed)
+
+
+def _request(key: int, at: float, length: Lengths, pair: Pair) -> Request:
+    prompt = np.full(length.prompt, key % (MODEL.vocab_size - MODEL.low) + MODEL.low, np.int32)
+    return Request(
+        key,
+        prompt,
+        length.output,
+        Sampling(),
+        length.prompt,
+        tenant=length.domain,
+        drafter=pair.domains[length.domain],
+        arrival=at,
+    )
+
+
+def _mean_depth(records: Sequence[tuple[float, RoundRecord]]) -> float:
+    rows = sum(record.decoding for _, record in records)
+    return sum(record.drafted for _, record in records) / max(1, rows)
+
+
+def _over_time(records: Sequence[tuple[float, RoundRecord]], end: float) -> tuple[tuple[float, float, float], ...]:
+    slices: dict[int, list[tuple[float, RoundRecord]]] = {}
+    for at, record in records:
+        slices.setdefault(min(SLICES - 1, int(SLICES * at / end)), []).append((at, record))
+    return tuple(
+        (
+            round((index + 0.5) * end / SLICES, 3),
+            round(_mean_depth(part), 3),
+            round(sum(record.decoding for _, record in part) / len(part), 1),
+        )
+        for index, part in sorted(slices.items())
+    )
+
+
+def as_json(served: Served) -> Mapping[str, float]:
+    return {
+        "throughput": served.throughput,
+        "latency": served.latency,
+        "latency_p99": served.latency_p99,
+        "depth": served.depth,
+    }

@@ -1,0 +1,52 @@
+"""When the requests of an open loop come: the benches' own loads over `loadtest.arrivals`. Knows no prompts."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import random
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from loadtest import arrivals
+from loadtest.arrivals import DATA_VARIABLE, Arrival, Trace
+
+Times = tuple[float, ...]  # seconds after the start, in order
+
+
+def poisson(rate: float, count: int, seed: int) -> Times:
+    """So many requests, `rate` a second on average."""
+    shape = arrivals.parse(f"poisson:{rate}")
+    return _times(itertools.islice(shape.arrivals(math.inf, _rng(seed, f"poisson {rate}")), count))
+
+
+def two_peaks(low: float, high: float, seconds: float, seed: int) -> Times:
+    """`low` a second, rising to `high` at a quarter and at three quarters."""
+    return _times(arrivals.parse(f"peaks:{low},{high}").arrivals(seconds, _rng(seed, "peaks")))
+
+
+def recorded(trace: Sequence[Arrival], rate: float, seconds: float, seed: int) -> Times:
+    """The whole of a trace pressed into `seconds`, thinned at random to `rate` requests a second: its hours' rise and
+    fall stay, its lengths are left out."""
+    count = min(len(trace), max(2, round(rate * seconds)))
+    thinned = sorted(_rng(seed, "trace").sample(list(trace), count), key=lambda arrival: arrival.at)
+    return _times(Trace(thinned).scaled(count / seconds, 1.0).recorded)
+
+
+def azure(data: Path | None) -> list[Arrival] | None:
+    """Azure's trace: `data` itself or the one in that folder, else in the folder COVEY_DATA names; None when nobody
+    says where. Raises SettingError when it is not there."""
+    if data is not None and data.is_file():
+        return arrivals.read_azure(data)
+    if data is None and not os.environ.get(DATA_VARIABLE):
+        return None
+    return arrivals.read_azure(arrivals.trace_file("azure", "", data))
+
+
+def _times(found: Iterable[Arrival]) -> Times:
+    return tuple(arrival.at for arrival in found)
+
+
+def _rng(seed: int, purpose: str) -> random.Random:
+    return random.Random(f"{seed} {purpose}")
