@@ -22,6 +22,7 @@ from transformers import (
 from covey.runtime.proposals import propose, propose_rejection, sparse_q
 from covey.runtime.rejection import alignment, judge, probabilities
 from covey.runtime.sampling import Context, Fault, SettingsTable, draw
+from covey.runtime.truncation import mass_of
 from covey.types import NO_INTS, Ints, Sampling, Trees
 
 WARM = Sampling(temperature=0.8)
@@ -276,3 +277,10 @@ def test_slots_are_reused_and_the_table_grows() -> None:
 def test_the_reference_penalises_as_documented() -> None:
     values = penalised(np.array([1.0, -1.0, 2.0]), Sampling(repetition_penalty=2.0, presence_penalty=0.5), [0], [1, 1])
     assert values.tolist() == [0.5, -2.5, 2.0]
+
+
+def test_probabilities_leave_the_logits_alone() -> None:
+    logits = torch.randn(3, 50, dtype=torch.float64)
+    before = logits.clone()
+    mass_of(logits, logits.max(dim=1).values.numpy(), np.array([0.5, 1.0, 2.0]))
+    assert torch.equal(logits, before)

@@ -100,7 +100,7 @@ def probabilities(
         if table.truncated[slots[hot]].any():
             part = part.masked_fill(~find_cuts(part, top, table, slots[hot]).mask(part), -torch.inf)
         scale = _to(np.stack((top, temperature, mass_of(part, top, temperature))), probs).unsqueeze(2)
-        probs[_to(hot, probs)] = part.double().sub_(scale[0]).div_(scale[1]).exp_().div_(scale[2])
+        probs[_to(hot, probs)] = part.to(torch.float64, copy=True).sub_(scale[0]).div_(scale[1]).exp_().div_(scale[2])
     return probs, faults
 
 

@@ -127,7 +127,7 @@ def _exact_prefix_size(weights: Reals, top_k: int, top_p: float) -> int:
 def mass_of(logits: Tensor, best_values: Reals, temperatures: Reals) -> Reals:
     """Sum over each row of exp((logit - best) / temperature)."""
     scale = torch.from_numpy(np.stack((best_values, temperatures))).unsqueeze(2).to(logits.device)
-    sums: Reals = logits.double().sub_(scale[0]).div_(scale[1]).exp_().sum(dim=1).cpu().numpy()
+    sums: Reals = logits.to(torch.float64, copy=True).sub_(scale[0]).div_(scale[1]).exp_().sum(dim=1).cpu().numpy()
     return sums
 
 
