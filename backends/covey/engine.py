@@ -234,6 +234,7 @@ class Engine:
             frees=batch.frees,
             sequence=self._sequence,
             epoch=self._epoch,
+            room=np.fromiter((live.room for live in rows), np.int32, len(rows)),
         )
         try:
             reply = self._target.step(work)

@@ -57,6 +57,7 @@ class TargetSettings:
     kv_memory_mb: int = setting(256, "memory of the KV pool", low=1, high=1 << 22)
     kv_blocks: int = setting(0, "blocks in the KV pool; 0: as many as kv_memory_mb holds", low=0, high=1 << 26)
     prefix_reuse: bool = setting(True, "keep the KV of finished requests for prompts that start alike")
+    run_ahead: bool = setting(True, "compute the next plain pass while the answer to the last one travels")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,11 +174,15 @@ def find(name_or_path: str) -> Path:
     return path
 
 
-def costs_file(name_or_path: str) -> Path:
-    """A cost table's file: a path as it is, or a name in the profiles folder's `costs`."""
+def costs_path(name_or_path: str) -> Path:
+    """Where a cost table belongs: a path as it is, or a name in the profiles folder's `costs`."""
     path = Path(name_or_path)
-    if path.suffix != ".json":
-        path = profiles_folder() / "costs" / f"{name_or_path}.json"
+    return path if path.suffix == ".json" else profiles_folder() / "costs" / f"{name_or_path}.json"
+
+
+def costs_file(name_or_path: str) -> Path:
+    """The file of a cost table that is there."""
+    path = costs_path(name_or_path)
     if not path.is_file():
         known = ", ".join(sorted(p.stem for p in (profiles_folder() / "costs").glob("*.json"))) or "none"
         raise SettingError(f"cost table {name_or_path!r} not found at {path}; known cost tables: {known}")
@@ -199,11 +204,15 @@ def load(name_or_path: str) -> Profile:
     unloaded = [name for name in elsewhere if name not in profile.speculation.drafters]
     if unloaded:
         raise SettingError(f"{path}: drafter.folders: {', '.join(unloaded)} must be among speculation.drafters too")
+    tables = {"speculation.costs": profile.speculation.costs}
     if profile.target.kind == "emulated":
+        tables["emulated.costs"] = profile.emulated.costs
+    for key, costs in tables.items():
         try:
-            costs_file(profile.emulated.costs)
+            if costs:
+                costs_file(costs)
         except SettingError as error:
-            raise SettingError(f"{path}: emulated.costs: {error}") from None
+            raise SettingError(f"{path}: {key}: {error}") from None
     return profile
 
 

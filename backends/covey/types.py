@@ -150,6 +150,7 @@ class TargetWork:
     frees: tuple[int, ...] = ()
     sequence: int = 0  # a replay of the last sequence number gets the stored answer
     epoch: int = 0  # the incarnation of the target that the sender knows; 0 before the first answer
+    room: Ints = field(default_factory=lambda: NO_INTS)  # per row: tokens its request may still emit; empty: not said
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ TREES = Trees(
 @pytest.mark.parametrize("trees", [TREES, Trees.empty(3)], ids=["trees", "no trees"])
 @pytest.mark.parametrize("opens", [OPENS, ()], ids=["opens", "no opens"])
 def test_target_work_survives(trees: Trees, opens: tuple[Open, ...]) -> None:
-    work = TargetWork(ints(1, 2, 3), ints(10, 11, 12), ints(1, 1, 5), trees, opens, (4, 5), 1 << 40, 77)
+    work = TargetWork(ints(1, 2, 3), ints(10, 11, 12), ints(1, 1, 5), trees, opens, (4, 5), 1 << 40, 77, ints(8, 1, 0))
     assert_same(work, codec.decode_target_work(codec.encode_target_work(work)))
 
 

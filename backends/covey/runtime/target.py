@@ -17,12 +17,13 @@ import torch
 from covey.errors import SettingError
 from covey.kv.pool import BlockPool
 from covey.profile import TargetSettings
+from covey.runtime.ahead import Ahead, Foretold
 from covey.runtime.loading import choose_device, choose_dtype, read_config
 from covey.runtime.model import PagedModel
 from covey.runtime.packing import Packing, path_to
 from covey.runtime.sampling import Context, SettingsTable
 from covey.runtime.sequences import Sequence, Sequences
-from covey.runtime.verification import Places, Verified, rows_of, verify
+from covey.runtime.verification import Mask, Places, Verified, merged, pick, rows_of, verify
 from covey.types import NO_FLOATS, NO_INTS, Ints, RowStatus, TargetInfo, TargetReply, TargetWork, Trees
 
 log = logging.getLogger("covey.target")
@@ -31,12 +32,24 @@ log = logging.getLogger("covey.target")
 class TargetRunner:
     """Owns the model, the pool and every open request's tokens."""
 
-    def __init__(self, model: PagedModel, *, blocks: int, block_size: int, reuse: bool, name: str, folder: str) -> None:
+    def __init__(
+        self,
+        model: PagedModel,
+        *,
+        blocks: int,
+        block_size: int,
+        reuse: bool,
+        name: str,
+        folder: str,
+        run_ahead: bool = False,
+    ) -> None:
         self._model = model
         self._sequences = Sequences(BlockPool(blocks), block_size, reuse=reuse)
         self._settings = SettingsTable()
         self._epoch = secrets.randbelow(1 << 31) + 1
         self._answered: tuple[int, TargetReply] | None = None
+        threads = torch.get_num_threads()
+        self._ahead = Ahead(self._plain, lambda: torch.set_num_threads(threads)) if run_ahead else None
         self._info = TargetInfo(
             model=name,
             vocab_size=model.vocab_size,
@@ -72,6 +85,7 @@ class TargetRunner:
             reuse=settings.prefix_reuse,
             name=name,
             folder=str(folder),
+            run_ahead=settings.run_ahead,
         )
 
     def info(self) -> TargetInfo:
@@ -85,6 +99,7 @@ class TargetRunner:
         if self._answered is not None and work.epoch == self._epoch and work.sequence == self._answered[0]:
             return self._answered[1]
         started = time.perf_counter()
+        foretold = self._ahead.collect() if self._ahead is not None else None
         for tag in work.frees:
             self._close(tag)
         reused = {}
@@ -94,8 +109,10 @@ class TargetRunner:
             reused[opening.tag] = sequence.cached
         if not len(work.tags) and not len(self._sequences):
             self.check()  # idle: nothing waits for it
-        reply = self._pass(work, reused, started)
+        reply = self._pass(work, reused, started, foretold)
         self._answered = (work.sequence, reply)
+        if self._ahead is not None:
+            self._guess(self._ahead, work, reply)
         return reply
 
     def _close(self, tag: int) -> None:
@@ -103,20 +120,31 @@ class TargetRunner:
         if sequence is not None:
             self._settings.remove(sequence.settings)
 
-    def _pass(self, work: TargetWork, reused: dict[int, int], started: float) -> TargetReply:
+    def _guess(self, ahead: Ahead, work: TargetWork, reply: TargetReply) -> None:
+        """Begin the next pass where this one was plain; rows that have ended, or find no block, are not in it."""
+        ahead.judge(work.tags.tolist(), not len(work.trees.tokens) and not work.opens)
+        if not len(work.room) or len(work.trees.tokens) or (np.diff(reply.offsets) != 1).any():
+            return
+        rows = []
+        for tag, room, token in zip(work.tags.tolist(), work.room.tolist(), reply.tokens.tolist()):
+            sequence = self._sequences.get(tag)
+            if sequence is None or room <= 1 or token in self._settings.sampling(sequence.settings).end_ids:
+                continue
+            if self._sequences.reserve(sequence, sequence.known):
+                rows.append(sequence)
+        ahead.guess(rows)
+
+    def _pass(self, work: TargetWork, reused: dict[int, int], started: float, foretold: Foretold | None) -> TargetReply:
         status, rows, chunk, trees = self._admit(work)
         lengths = np.zeros(len(status), np.int32)
         accepted = np.zeros(len(status), np.int32)
         tokens, logprobs = NO_INTS, NO_FLOATS
         if rows:
-            packing = Packing(rows, chunk, trees)
-            logits = self._model.forward(packing.work)
+            ending, verified = self._foretold_or_computed(rows, chunk, trees, foretold)
             for row, sequence in enumerate(rows):
                 sequence.cached += chunk[row]
-            ending = np.asarray(packing.ends)
-            if ending.any():
-                ended = [sequence for sequence, ends in zip(rows, packing.ends) if ends]
-                verified = self._verify(logits, ended, rows_of(trees, ending), packing.depth)
+            if verified is not None:
+                self._commit([sequence for sequence, ends in zip(rows, ending.tolist()) if ends], verified)
                 answered = np.flatnonzero(status == RowStatus.OK)[ending]
                 status[answered[verified.faulty]] = RowStatus.FAULT
                 fine = np.flatnonzero(~verified.faulty)
@@ -139,8 +167,43 @@ class TargetRunner:
             free_blocks=self._sequences.pool.available,
             total_blocks=self._info.total_blocks,
             epoch=self._epoch,
-            seconds=time.perf_counter() - started,
+            seconds=max(time.perf_counter() - started, 0.0 if foretold is None else foretold.seconds),
         )
+
+    def _foretold_or_computed(
+        self, rows: list[Sequence], chunk: list[int], trees: Trees, foretold: Foretold | None
+    ) -> tuple[Mask, Verified | None]:
+        """As `_compute`, with what is known already."""
+        if foretold is None:
+            return self._compute(rows, chunk, trees)
+        found = [None if size else foretold.row(row) for row, size in zip(rows, trees.sizes.tolist())]
+        known = np.fromiter((at is not None for at in found), np.bool_, len(rows))
+        if not known.any():
+            return self._compute(rows, chunk, trees)
+        old = pick(foretold.verified, [at for at in found if at is not None])
+        if known.all():
+            return known, old
+        rest = [row for row, at in enumerate(found) if at is None]
+        ends, new = self._compute([rows[row] for row in rest], [chunk[row] for row in rest], rows_of(trees, ~known))
+        ending = known.copy()
+        ending[rest] = ends
+        return ending, old if new is None else merged(~known[ending], old, new)
+
+    def _plain(self, rows: list[Sequence]) -> Verified:
+        verified = self._compute(rows, [1] * len(rows), Trees.empty(len(rows)))[1]
+        assert verified is not None, "a row that decodes has logits"
+        return verified
+
+    def _compute(self, rows: list[Sequence], chunk: list[int], trees: Trees) -> tuple[Mask, Verified | None]:
+        """One pass over the model: which rows reach their last token, and what those emit. Writes KV, and changes no
+        row: what was computed can be dropped."""
+        packing = Packing(rows, chunk, trees)
+        logits = self._model.forward(packing.work)
+        ending = np.asarray(packing.ends)
+        if not ending.any():
+            return ending, None
+        ended = [sequence for sequence, ends in zip(rows, packing.ends) if ends]
+        return ending, self._verify(logits, ended, rows_of(trees, ending), packing.depth)
 
     def _admit(self, work: TargetWork) -> tuple[Ints, list[Sequence], list[int], Trees]:
         """Which rows this pass can compute: known to both sides alike, and with room in the pool. A tree that finds
@@ -169,7 +232,7 @@ class TargetRunner:
         return status, rows, chunk, rows_of(trees, status == RowStatus.OK)
 
     def _verify(self, logits: torch.Tensor, rows: list[Sequence], trees: Trees, depth: Ints) -> Verified:
-        """Let every row emit what its rule allows, and commit it."""
+        """What every row may emit by its rule."""
         sizes = trees.sizes
         known = np.fromiter((row.known for row in rows), np.int32, len(rows))
         positions = np.repeat(known, sizes + 1)
@@ -179,9 +242,7 @@ class TargetRunner:
         slots = np.repeat(np.fromiter((row.settings for row in rows), np.int32, len(rows)), sizes + 1)
         rounds = np.fromiter((row.rounds for row in rows), np.int32, len(rows))
         places = Places(logits, slots, positions, self._contexts(rows, trees))
-        verified = verify(places, self._settings, trees, rounds)
-        self._commit(rows, verified)
-        return verified
+        return verify(places, self._settings, trees, rounds)
 
     def _commit(self, rows: list[Sequence], verified: Verified) -> None:
         """Append what was emitted, and bring the accepted nodes' KV to where their positions are."""

@@ -68,7 +68,7 @@ def verify(places: Places, table: SettingsTable, trees: Trees, rounds: Ints) -> 
         return _rejection(places, table, trees, rounds)
     one = _coupled(places.of(~by_rejection, trees), table, rows_of(trees, ~by_rejection))
     two = _rejection(places.of(by_rejection, trees), table, rows_of(trees, by_rejection), rounds[by_rejection])
-    return _merged(by_rejection, one, two)
+    return merged(by_rejection, one, two)
 
 
 def _coupled(places: Places, table: SettingsTable, trees: Trees) -> Verified:
@@ -95,7 +95,19 @@ def _verified(trees: Trees, walked: Walk, logprobs: Floats, faulty: Mask) -> Ver
     return Verified(walked.accepted, tuple(paths), tuple(tokens), tuple(scores), faulty)
 
 
-def _merged(second: Mask, one: Verified, two: Verified) -> Verified:
+def pick(verified: Verified, rows: Sequence[int]) -> Verified:
+    """Those of the given rows, in the order given."""
+    index = list(rows)
+    return Verified(
+        verified.accepted[index],
+        tuple(verified.path[row] for row in index),
+        tuple(verified.tokens[row] for row in index),
+        tuple(verified.logprobs[row] for row in index),
+        verified.faulty[index],
+    )
+
+
+def merged(second: Mask, one: Verified, two: Verified) -> Verified:
     """Rows in their order: from `two` where `second`, else from `one`."""
     index = np.where(second, np.cumsum(second) - 1, np.cumsum(~second) - 1).tolist()
     source = [two if later else one for later in second.tolist()]

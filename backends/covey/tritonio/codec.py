@@ -30,7 +30,7 @@ from covey.types import (
     Trees,
 )
 
-VERSION = 1
+VERSION = 2
 REQUEST_TENSOR = "message"
 REPLY_TENSOR = "reply"
 
@@ -55,7 +55,7 @@ _OPENS = {"open_settings": "u1", "open_offsets": "i4", "open_tokens": "i4", "fre
 
 INFO_REQUEST = Layout(1, {})
 INFO_REPLY = Layout(2, {"info": "u1"})
-TARGET_WORK = Layout(3, {"head": "i8", "tags": "i4", "base": "i4", "chunk": "i4", **_TREES, **_OPENS})
+TARGET_WORK = Layout(3, {"head": "i8", "tags": "i4", "base": "i4", "chunk": "i4", "room": "i4", **_TREES, **_OPENS})
 TARGET_REPLY = Layout(
     4,
     {
@@ -146,6 +146,7 @@ def encode_target_work(work: TargetWork) -> Ints:
         tags=work.tags,
         base=work.base,
         chunk=work.chunk,
+        room=work.room,
         **_trees_out(work.trees),
         **_opens_out(work.opens, work.frees),
     )
@@ -155,7 +156,17 @@ def decode_target_work(message: Ints) -> TargetWork:
     fields = unpack(TARGET_WORK, message)
     sequence, epoch = fields["head"].tolist()
     opens, frees = _opens_in(fields)
-    return TargetWork(fields["tags"], fields["base"], fields["chunk"], _trees_in(fields), opens, frees, sequence, epoch)
+    return TargetWork(
+        fields["tags"],
+        fields["base"],
+        fields["chunk"],
+        _trees_in(fields),
+        opens,
+        frees,
+        sequence,
+        epoch,
+        fields["room"],
+    )
 
 
 def encode_target_reply(reply: TargetReply) -> Ints:
