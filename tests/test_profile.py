@@ -34,6 +34,7 @@ def test_shipped_profiles_load(path: Path) -> None:
         ('[drafter]\nfolders = ["draft_mine:/m"]', "drafter.folders: draft_mine must be among speculation.drafters"),
         ('[drafter]\nfolders = ["/m"]', "drafter.folders: got '/m', allowed: NAME:FOLDER"),
         ('[target]\nkind = "emulated"\n[emulated]\ncosts = "none"', "emulated.costs: cost table 'none' not found"),
+        ('[speculation]\ncosts = "none"', "speculation.costs: cost table 'none' not found"),
         ('[emulated]\nacceptance = ["draft_emulated:1.1"]', "emulated.acceptance: got 'draft_emulated:1.1'"),
         ("[target\n", "not valid TOML"),
     ],

@@ -19,16 +19,19 @@ import triton_python_backend_utils as pb_utils
 
 from covey import profile
 from covey.clock import RealClock
-from covey.engine import Engine
+from covey.engine import Engine, RoundRecord
 from covey.errors import BadField, CoveyError, Overloaded, PortError, RequestError
+from covey.planner import learnt
 from covey.planner.build import build
+from covey.planner.cost_table import CostTable
 from covey.scheduler import Scheduler
 from covey.streaming import Outlet, Streamer
 from covey.tokenization import load_tokenizer
 from covey.tritonio import bls, fields, link
 from covey.tritonio.log import to_triton
 from covey.tritonio.metrics import Metrics
-from covey.tritonio.outlets import PeerOutlet, SenderOutlet
+from covey.tritonio.outlets import INSPECT, PeerOutlet, SenderOutlet
+from covey.tritonio.reports import Reports
 from covey.tritonio.supervisor import Supervisor
 from covey.types import TargetInfo
 
@@ -45,6 +48,11 @@ class TritonPythonModel:
         to_triton("covey")
         self._profile = profile.from_environment()
         self._name = args["model_name"]
+        speculation = self._profile.speculation
+        costs = speculation.costs
+        self._costs = CostTable.load(profile.costs_file(costs)) if costs else None
+        self._state_file = learnt.file_in(speculation.state, self._name) if speculation.state else None
+        self._keeper: learnt.Keeper | None = None
         parameters = json.loads(args["model_config"])["parameters"]
         self._target = bls.BlsTarget(parameters["target"]["string_value"])
         self._supervisor = Supervisor(parameters["controller"]["string_value"])
@@ -69,6 +77,10 @@ class TritonPythonModel:
                 value = pb_utils.get_input_tensor_by_name(request, name)
                 return None if value is None else value.as_numpy().copy()
 
+            asked = tensor(INSPECT)
+            if asked is not None:
+                self._report(asked, outlet)
+                continue
             self._take(next(self._keys), outlet, tensor, json.loads(request.parameters() or "{}"))
 
     def finalize(self) -> None:
@@ -79,6 +91,8 @@ class TritonPythonModel:
             self._engine.stop()
             self._thread.join()
             self._streamer.stop()
+            if self._keeper is not None:
+                self._keeper.stop()
         self._supervisor.stop()
         self._metrics.stop()
 
@@ -126,17 +140,24 @@ class TritonPythonModel:
             growth_tokens=settings.growth_tokens,
             block_size=info.block_size,
         )
+        speculation = self._profile.speculation
+        planner = build(speculation, tuple(drafters), max_rows=settings.max_running, costs=self._costs)
+        self._metrics.follow(planner.account.totals)
+        self._reports = Reports(planner, info, self._profile, tuple(drafters))
+        if self._state_file is not None:
+            target = f"{info.folder} {info.dtype} {info.device}"
+            self._keeper = learnt.Keeper(self._state_file, planner, name=speculation.policy, target=target)
         self._engine = Engine(
             self._target,
             scheduler,
-            build(self._profile.speculation, tuple(drafters), max_rows=settings.max_running),
+            planner,
             self._streamer,
             self._clock,
             drafters=drafters,
-            draft_deadline=self._profile.speculation.draft_deadline_ms / 1000,
+            draft_deadline=speculation.draft_deadline_ms / 1000,
             drafter_failed=self._drafter_failed,
             recover=self._recover,
-            observe=self._metrics.round,
+            observe=self._observe,
         )
         self._streamer.start(self._engine)
         log.info("serving %s: %s, %s numerics, %d KV blocks", info.model, info.dtype, info.numerics, info.total_blocks)
@@ -160,6 +181,10 @@ class TritonPythonModel:
                 del found[name]
         return found
 
+    def _observe(self, record: RoundRecord) -> None:
+        self._metrics.round(record)
+        self._reports.round(record)
+
     def _drafter_failed(self, name: str, error: CoveyError) -> None:
         self._metrics.drafter_failed(name)
         self._supervisor.report(name, error)
@@ -171,13 +196,24 @@ class TritonPythonModel:
 
     # ---- Triton's threads, and the line's ---------------------------------------------------------------------------
 
+    def _report(self, asked: Any, outlet: SenderOutlet) -> None:
+        try:
+            self._wait()
+            outlet.report(self._reports.answer(asked.reshape(-1)[0].decode(errors="replace")))
+        except CoveyError as error:
+            outlet.fail(error)
+
+    def _wait(self) -> None:
+        """Until there is an engine; raises CoveyError when there will be none."""
+        if not self._started.wait(START_SECONDS):
+            raise Overloaded("the server is still starting")
+        if self._failure is not None:
+            raise self._failure
+
     def _take(self, key: int, outlet: Outlet, tensor: Any, parameters: dict[str, Any]) -> None:
         arrival = self._clock.now()
         try:
-            if not self._started.wait(START_SECONDS):
-                raise Overloaded("the server is still starting")
-            if self._failure is not None:
-                raise self._failure
+            self._wait()
             wanted = self._parser.parse(key, arrival, tensor, parameters)
             if wanted.stream and not outlet.streams:
                 raise BadField("stream", True, "false: this model answers once; stream from the decoupled one")

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from covey_client.commands import chat, generate, profiles, status, top
+from covey_client.commands import chat, generate, profile, profiles, status, top
 from covey_client.errors import (
     Cancelled,
     ConnectionLost,
@@ -26,6 +26,7 @@ COMMANDS = (
     status,
     top,
     profiles,
+    profile,
 )  # each adds its subparser, whose default `run` takes the parsed arguments
 STATUS: dict[type[CoveyClientError], int] = {
     InvalidRequest: 2,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import re
@@ -10,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from covey_client.address import Address
-from covey_client.errors import ConnectionLost, ServerError
+from covey_client.asking import ask
+from covey_client.errors import ConnectionLost
 
 ADMIN_HEADER = "admin-key"
 PREFIX = "covey_"
@@ -62,11 +62,12 @@ def read(http_url: str, metrics_url: str = "", *, secret: str = "", seconds: flo
     secret = secret or os.environ.get("COVEY_ADMIN_SECRET", "")
     address = Address.parse(http_url, port=8000)
     metrics = Address.parse(metrics_url or f"{address.host}", port=8002)
-    ready, _ = _ask(address, "GET", "/v2/health/ready", {}, seconds)
-    code, body = _ask(address, "POST", "/v2/repository/index", {ADMIN_HEADER: secret} if secret else {}, seconds)
+    ready, _ = ask(address, "GET", "/v2/health/ready", headers={}, seconds=seconds)
+    headers = {ADMIN_HEADER: secret} if secret else {}
+    code, body = ask(address, "POST", "/v2/repository/index", headers=headers, seconds=seconds)
     models = _models(body) if code == 200 else None
     try:
-        code, body = _ask(metrics, "GET", "/metrics", {}, seconds)
+        code, body = ask(metrics, "GET", "/metrics", headers={}, seconds=seconds)
     except ConnectionLost:
         code, body = 0, b""
     return Status(ready == 200, models, parse(body.decode()) if code == 200 else ())
@@ -105,22 +106,3 @@ def figures(samples: tuple[Sample, ...]) -> dict[str, float]:
 def _models(body: bytes) -> tuple[Model, ...]:
     rows = json.loads(body)
     return tuple(Model(row["name"], row.get("state", ""), row.get("reason", "")) for row in rows)
-
-
-def _ask(address: Address, method: str, path: str, headers: dict[str, str], seconds: float) -> tuple[int, bytes]:
-    context = address.ssl_context()
-    connection = (
-        http.client.HTTPSConnection(address.host, address.port, timeout=seconds, context=context)
-        if context is not None
-        else http.client.HTTPConnection(address.host, address.port, timeout=seconds)
-    )
-    try:
-        connection.request(method, path, headers=headers | dict(address.headers))
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-    except OSError as error:
-        raise ConnectionLost(f"{address.target}: {error}") from None
-    except http.client.HTTPException as error:
-        raise ServerError(f"{address.target} does not speak HTTP: {type(error).__name__}") from None
-    finally:
-        connection.close()

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from covey.bandits.length import Situation
+from covey.bandits.nightjar import Nightjar
 from covey.errors import SettingError
 from covey.planner.acceptance import Acceptance
+from covey.planner.build import build
 from covey.planner.cost_table import CostTable
 from covey.planner.costs import RoundCosts
 from covey.planner.regression import Regression, doublings, hat, smooth
 from covey.planner.residuals import Residuals
 from covey.planner.switching import SwitchCost
+from covey.profile import SpeculationSettings
 
 
 def test_hats_interpolate_and_go_on_beyond_the_ends() -> None:
@@ -189,6 +194,21 @@ def test_a_cost_table_is_saved_as_it_is_loaded(tmp_path: Path) -> None:
     table.save(tmp_path / "new" / "costs.json")
     assert json.loads((tmp_path / "new" / "costs.json").read_text()) == COSTS | points
     assert CostTable.load(tmp_path / "new" / "costs.json") == table
+
+
+def test_a_planner_starts_from_a_cost_table(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps(COSTS))
+    table, settings = CostTable.load(path), SpeculationSettings(max_depth=3)
+    policy = build(settings, ("d",), max_rows=8, costs=table).policy
+    policy.choose(Situation(1, 3, 1, 1, (("d", 1),)))
+    assert policy.reason.predicted[0] == pytest.approx(0.022, rel=0.1), "the first round's, before any was measured"
+    nightjar = build(replace(settings, policy="nightjar"), ("d",), max_rows=8, costs=table).policy
+    assert isinstance(nightjar, Nightjar)
+    assert nightjar._switch_cost(512, 32) == pytest.approx(0.0243, rel=0.1)
+    assert not caplog.records
+    build(settings, ("other",), max_rows=8, costs=table)
+    assert "cost table test knows nothing of other" in caplog.text
 
 
 @pytest.mark.parametrize(

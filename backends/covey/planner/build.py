@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,6 +12,8 @@ from covey.planner.cost_table import CostTable
 from covey.planner.gamma import GammaPlanner
 from covey.planner.switching import SwitchCost
 from covey.profile import SpeculationSettings
+
+log = logging.getLogger("covey.planner")
 
 MAX_ROWS = 64
 
@@ -26,6 +29,8 @@ def build(
     """`drafters` are those that can be used; without any, every policy decodes plainly. `max_rows` is the largest batch
     that the curves have knots for; larger ones are extrapolated."""
     max_depth = policies.fixed_depth(settings.policy) or settings.max_depth
+    if costs is not None and drafters and drafters[0] not in costs.draft:
+        log.warning("cost table %s knows nothing of %s: its costs are learnt from nothing", costs.name, drafters[0])
     switch_cost = SwitchCost(cell for name in drafters[:1] for cell in (costs.switch.get(name, ()) if costs else ()))
     policy = policies.make(
         settings.policy,

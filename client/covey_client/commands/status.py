@@ -1,4 +1,5 @@
-"""`covey status`: whether a server is ready, its models, its key figures. Exit status 1 when it is not ready."""
+"""`covey status`: whether a server is ready, its models, its key figures; or how its planner chose of late. Exit status
+1 when it is not ready."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ from rich.table import Table
 
 from covey_client import status
 from covey_client.commands import flags
+from covey_client.errors import InvalidRequest
+from covey_client.reports import Reports
 
 _COLOURS = {"READY": "green", "LOADING": "yellow", "UNLOADING": "yellow", "UNAVAILABLE": "red"}
 
@@ -24,10 +27,20 @@ def add(subparsers: flags.Subparsers) -> None:
         "--admin-secret", default=os.environ.get("COVEY_ADMIN_SECRET", ""), help="default: COVEY_ADMIN_SECRET"
     )
     parser.add_argument("--json", action="store_true")
+    parser.add_argument(
+        "--decisions",
+        type=int,
+        nargs="?",
+        const=20,
+        metavar="N",
+        help="instead: the planner's last choices, one a line, with ms per token predicted and observed by depth",
+    )
     parser.set_defaults(run=run)
 
 
 def run(given: argparse.Namespace) -> int:
+    if given.decisions is not None:
+        return _decisions(given)
     found = status.read(given.url, given.metrics_url, secret=given.admin_secret)
     if given.json:
         models = None if found.models is None else [dataclasses.asdict(model) for model in found.models]
@@ -42,6 +55,19 @@ def run(given: argparse.Namespace) -> int:
     else:
         _print(found)
     return 0 if found.ready else 1
+
+
+def _decisions(given: argparse.Namespace) -> int:
+    if given.decisions < 1:
+        raise InvalidRequest(f"decisions: got {given.decisions}, allowed: 1 or more")
+    found = Reports(given.url).decisions(given.decisions)
+    if given.json:
+        print(json.dumps(found))
+    else:
+        print(f"policy {found['policy']}")
+        for decision in found["decisions"]:
+            print(decision["line"])
+    return 0
 
 
 def _print(found: status.Status) -> None:

@@ -1,0 +1,31 @@
+"""One plain HTTP exchange with a server's port, for questions about the server itself."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Mapping
+
+from covey_client.address import Address
+from covey_client.errors import ConnectionLost, ServerError
+
+
+def ask(
+    address: Address, method: str, path: str, *, headers: Mapping[str, str], seconds: float, body: bytes | None = None
+) -> tuple[int, bytes]:
+    """Status and body of the answer. Raises ConnectionLost where nobody answers."""
+    context = address.ssl_context()
+    connection = (
+        http.client.HTTPSConnection(address.host, address.port, timeout=seconds, context=context)
+        if context is not None
+        else http.client.HTTPConnection(address.host, address.port, timeout=seconds)
+    )
+    try:
+        connection.request(method, path, body=body, headers={**headers, **address.headers})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    except OSError as error:
+        raise ConnectionLost(f"{address.target}: {error}") from None
+    except http.client.HTTPException as error:
+        raise ServerError(f"{address.target} does not speak HTTP: {type(error).__name__}") from None
+    finally:
+        connection.close()

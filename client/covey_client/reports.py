@@ -1,0 +1,91 @@
+"""What the model `covey` tells of itself over HTTP: its limits, its planner's last decisions, its last rounds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+from covey_client.address import Address
+from covey_client.asking import ask
+from covey_client.errors import ServerError, from_message
+from covey_client.wire import MODEL
+
+T = TypeVar("T")
+SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is served, and within which limits."""
+
+    model: str
+    device: str
+    dtype: str
+    numerics: str
+    profile: str
+    vocab_size: int
+    max_positions: int
+    block_size: int
+    total_blocks: int
+    drafters: Sequence[str]
+    max_depth: int
+    max_running: int
+    token_budget: int
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round cost and brought. `draft_seconds` includes `catch_up_seconds`."""
+
+    round: int
+    rows: int
+    decoding: int
+    prefill_tokens: int
+    trees: int
+    drafted: int
+    plan_seconds: float
+    draft_seconds: float
+    verify_seconds: float
+    commit_seconds: float
+    catch_up_seconds: float
+
+
+class Reports:
+    """Asks one server."""
+
+    def __init__(self, http_url: str, *, model: str = MODEL) -> None:
+        self._address = Address.parse(http_url, port=8000)
+        self._path = f"/v2/models/{model}/generate"
+
+    def facts(self) -> Facts:
+        return _made(Facts, self._ask("facts"))
+
+    def decisions(self, count: int) -> dict[str, Any]:
+        """The policy's name and its last choices, oldest first; `line` of each is for people."""
+        return self._ask(f"decisions:{count}")
+
+    def rounds(self, after: int) -> list[Round]:
+        """Those with a higher number, oldest first, as far back as the server keeps them."""
+        return [_made(Round, found) for found in self._ask(f"rounds:{after}")["rounds"]]
+
+    def last_round(self) -> int:
+        """The number of the last round there was."""
+        return int(self._ask(f"rounds:{10**15 - 1}")["last"])
+
+    def _ask(self, question: str) -> dict[str, Any]:
+        body = json.dumps({"inspect": question}).encode()
+        status, answer = ask(self._address, "POST", self._path, headers={}, seconds=SECONDS, body=body)
+        try:
+            found = json.loads(answer)
+            if status != 200:
+                raise from_message(str(found["error"]), status)
+            told: dict[str, Any] = json.loads(found["report"])
+        except (ValueError, KeyError, TypeError):
+            raise ServerError(f"{self._address.target} does not answer as Covey does: {answer[:200]!r}") from None
+        return told
+
+
+def _made(kind: type[T], found: dict[str, Any]) -> T:
+    return kind(**{field.name: found[field.name] for field in fields(kind)})  # type: ignore[arg-type]  # a dataclass

@@ -1,0 +1,81 @@
+"""What the orchestrator tells of itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from covey.engine import Engine
+from covey.errors import BadField
+from covey.planner.build import build
+from covey.profile import Profile
+from covey.scheduler import Scheduler
+from covey.tritonio.reports import ROUNDS, Reports
+from tests.fakes import Collector, HashTarget, ManualClock, request
+
+
+class Serving:
+    """An engine over fakes that reports its rounds."""
+
+    def __init__(self) -> None:
+        target = HashTarget()
+        profile = Profile("mine")
+        planner = build(profile.speculation, (), max_rows=8)
+        scheduler = Scheduler(max_running=8, max_waiting=8, token_budget=32, growth_tokens=8, block_size=4)
+        self.reports = Reports(planner, target.info(), profile, ("draft_mine",))
+        self.engine = Engine(target, scheduler, planner, Collector(), ManualClock(), observe=self.reports.round)
+
+    def run(self, key: int, tokens: int) -> None:
+        self.engine.submit(request(key, [5, 6, 7], tokens))
+        while self.engine.round():
+            pass
+
+    def answer(self, question: str) -> Any:
+        return json.loads(self.reports.answer(question))
+
+
+def test_facts_say_what_is_served_and_no_path() -> None:
+    facts = Serving().answer("facts")
+    assert facts["model"] == "hash"
+    assert facts["profile"] == "mine"
+    assert facts["drafters"] == ["draft_mine"]
+    assert facts["token_budget"] == Profile("mine").scheduler.token_budget
+    assert "folder" not in facts
+
+
+def test_rounds_are_numbered_and_told_from_any_number_on() -> None:
+    serving = Serving()
+    assert serving.answer("rounds") == {"last": 0, "rounds": []}
+    serving.run(1, 4)
+    found = serving.answer("rounds:0")
+    rounds: list[Mapping[str, Any]] = found["rounds"]
+    assert [each["round"] for each in rounds] == list(range(1, len(rounds) + 1))
+    assert found["last"] == len(rounds)
+    assert [each["decoding"] for each in rounds[:4]] == [0, 1, 1, 1]
+    assert rounds[0]["prefill_tokens"] == 3
+    assert serving.answer(f"rounds:{len(rounds) - 1}")["rounds"] == rounds[-1:]
+    assert serving.answer("rounds:1000") == {"last": len(rounds), "rounds": []}
+
+
+def test_old_rounds_are_forgotten() -> None:
+    serving = Serving()
+    for key in range(12):
+        serving.run(key, 400)
+    found = serving.answer("rounds")["rounds"]
+    assert len(found) == ROUNDS
+    assert found[0]["round"] > 1
+
+
+def test_decisions_name_the_policy() -> None:
+    serving = Serving()
+    serving.run(1, 4)
+    assert serving.answer("decisions:5") == {"policy": "covey", "decisions": []}, "without drafters there is no choice"
+
+
+@pytest.mark.parametrize("question", ["", "facts:1", "decisions:-1", "rounds:x", "secrets", "rounds:" + "9" * 16])
+def test_other_questions_are_refused(question: str) -> None:
+    with pytest.raises(BadField, match="inspect"):
+        Serving().reports.answer(question)
