@@ -150,11 +150,13 @@ def test_the_backend_directory_is_built_once_and_by_many(tmp_path: Path) -> None
     with pytest.raises(StartError, match="holds no backend"):
         backend_dir.assemble(found, backends, tmp_path / "state")
     (backends / "echo" / "model.py").touch()
-    built = backend_dir.assemble(found, backends, tmp_path / "state")
+    held = backend_dir.assemble(found, backends, tmp_path / "state")
+    built = held.path
     assert (built / "echo" / "model.py").samefile(backends / "echo" / "model.py")
     assert os.access(built / "python" / "triton_python_backend_stub", os.X_OK)
     assert not (built / "python" / "libtriton_python.so").is_symlink()
-    assert backend_dir.assemble(found, backends, tmp_path / "state") == built
+    again = backend_dir.assemble(found, backends, tmp_path / "state")
+    assert again.path == built
     code = "import sys; from pathlib import Path; from covey.server import backend_dir, installation\n"
     code += "backend_dir.assemble(installation.find(None), Path(sys.argv[1]), Path(sys.argv[2]))"
     at_once = [subprocess.Popen([sys.executable, "-c", code, backends, tmp_path / "other"]) for _ in range(3)]
@@ -162,7 +164,31 @@ def test_the_backend_directory_is_built_once_and_by_many(tmp_path: Path) -> None
     assert len(list((tmp_path / "other").iterdir())) == 1
     (backends / "more").mkdir()
     (backends / "more" / "model.py").touch()
-    assert backend_dir.assemble(found, backends, tmp_path / "state") != built
+    other = backend_dir.assemble(found, backends, tmp_path / "state")
+    assert other.path != built
+    for each in (held, again, other):
+        each.release()
+
+
+def test_backend_directories_that_no_server_holds_are_removed(tmp_path: Path) -> None:
+    state, found = tmp_path / "state", installation.find(None)
+    folders = []
+    for name in ("one", "two"):
+        (tmp_path / name / "echo").mkdir(parents=True)
+        (tmp_path / name / "echo" / "model.py").touch()
+        folders.append(backend_dir.assemble(found, tmp_path / name, state))
+    one, two = folders
+    (state / "backends-old").mkdir()  # of a release that held none
+    assert backend_dir.prune(state) == ("backends-old",)
+    with subprocess.Popen(["sleep", "60"], pass_fds=(one.fd,)) as server:
+        one.release()
+        two.release()
+        assert backend_dir.prune(state) == (two.path.name,), "the server outlives its launcher"
+        assert (tmp_path / "two" / "echo" / "model.py").exists(), "what is linked stays"
+        server.kill()
+    assert backend_dir.prune(state) == (one.path.name,)
+    assert list(state.iterdir()) == []
+    backend_dir.assemble(found, tmp_path / "one", state).release()
 
 
 def test_machines_that_cannot_run_the_wheel_s_binary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,20 +1,36 @@
 """Triton's backend directory: its python backend with the stub of this interpreter, and Covey's backends beside it.
 
 Covey's backends are links; Triton's library is copied, because Triton refuses one that is a link out of its folder.
-The name digests what is in it: two servers may build it at once, an upgrade gets another directory, and a server that
-runs keeps its own.
+The name digests what is in it: two servers may build it at once, and an upgrade gets another directory. Every server
+holds a shared lock on its own, which its processes inherit; what nobody holds is removed by the next start.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
+from covey.server import processes
 from covey.server.errors import StartError
 from covey.server.installation import Installation
+
+LOCK = "lock"
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """A directory that stays as long as somebody has `fd` open."""
+
+    path: Path
+    fd: int
+
+    def release(self) -> None:
+        os.close(self.fd)
 
 
 def backend_names(folder: Path) -> tuple[str, ...]:
@@ -27,33 +43,73 @@ def backend_names(folder: Path) -> tuple[str, ...]:
     return names
 
 
-def assemble(installation: Installation, backends: Path, state: Path) -> Path:
-    """The directory for `--backend-directory`; builds it where it is not there yet."""
+def assemble(installation: Installation, backends: Path, state: Path) -> Assembled:
+    """The directory for `--backend-directory`, held; builds it where it is not there yet."""
     copies = {path.name: path for path in installation.python_backend.iterdir() if path.is_file()}
     copies["triton_python_backend_stub"] = installation.stub
     links = {name: (backends / name).resolve() for name in backend_names(backends)}
     final = state / f"backends-{_digest(installation, copies, links)}"
-    if final.is_dir():
-        return final
-    state.mkdir(parents=True, exist_ok=True)
-    building = Path(tempfile.mkdtemp(prefix=".building-", dir=state))
+    while True:
+        if not final.is_dir():
+            _build(final, copies, links)
+        try:
+            fd = os.open(final / LOCK, os.O_RDONLY)
+        except FileNotFoundError:  # another start has removed it meanwhile
+            continue
+        fcntl.flock(fd, fcntl.LOCK_SH)
+        if (final / LOCK).exists() and os.path.samestat(os.stat(final / LOCK), os.fstat(fd)):
+            return Assembled(final, fd)
+        os.close(fd)
+
+
+def prune(state: Path) -> tuple[str, ...]:
+    """Remove the directories that no server holds; returns their names."""
+    removed = []
+    for folder in sorted(state.glob("backends-*")):
+        try:
+            fd = os.open(folder / LOCK, os.O_RDONLY)
+        except FileNotFoundError:  # an earlier release's: its servers had no lock, but name it
+            if not processes.named_by(str(folder)):
+                removed.append(_remove(folder))
+            continue
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            removed.append(_remove(folder))
+        except BlockingIOError:  # in use
+            pass
+        finally:
+            os.close(fd)
+    return tuple(removed)
+
+
+def _build(final: Path, copies: dict[str, Path], links: dict[str, Path]) -> None:
+    final.parent.mkdir(parents=True, exist_ok=True)
+    building = Path(tempfile.mkdtemp(prefix=".building-", dir=final.parent))
     try:
         (building / "python").mkdir()
         for name, path in copies.items():
             shutil.copy2(path, building / "python" / name)
         for name, path in links.items():
             (building / name).symlink_to(path)
+        (building / LOCK).touch()
         building.chmod(0o755)
         os.rename(building, final)
     except OSError:
         if not final.is_dir():  # else another server was quicker, with the same links
             raise
         shutil.rmtree(building)
-    return final
+
+
+def _remove(folder: Path) -> str:
+    """Under another name first: whoever looks for it now builds it anew."""
+    doomed = folder.with_name(f".removing-{folder.name}-{os.getpid()}")
+    os.rename(folder, doomed)
+    shutil.rmtree(doomed)
+    return folder.name
 
 
 def _digest(installation: Installation, copies: dict[str, Path], links: dict[str, Path]) -> str:
-    lines = [installation.version]
+    lines = [installation.version, LOCK]
     for name, path in sorted(copies.items()):
         found = path.stat()
         lines.append(f"{name} {path} {found.st_size} {found.st_mtime_ns}")

@@ -35,6 +35,7 @@ class Server:
         self._watcher = watcher or (lambda _loaded, _all: None)
         self._process: subprocess.Popen[bytes] | None = None
         self._claim: shared_memory.Claim | None = None
+        self._backends: backend_dir.Assembled | None = None
 
     @property
     def http_url(self) -> str:
@@ -80,11 +81,12 @@ class Server:
         self.models = preflight.models(self.options)
         preflight.weights(self.options, self.models)
         self.options = preflight.with_ports(self.options)
-        directory = backend_dir.assemble(found, self.options.backends_folder(), self.options.state)
-        self.swept = shared_memory.sweep()
-        self._claim = shared_memory.claim(self.options.http_port)
-        words = command.command(self.options, found, directory, self.models, self._claim.prefix)
         try:
+            self._backends = backend_dir.assemble(found, self.options.backends_folder(), self.options.state)
+            backend_dir.prune(self.options.state)
+            self.swept = shared_memory.sweep()
+            self._claim = shared_memory.claim(self.options.http_port)
+            words = command.command(self.options, found, self._backends.path, self.models, self._claim.prefix)
             with self._open_log() as output:
                 self._process = subprocess.Popen(
                     words,
@@ -93,7 +95,7 @@ class Server:
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,  # Ctrl-C is for the launcher, which drains
-                    pass_fds=(self._claim.fd,),
+                    pass_fds=(self._claim.fd, self._backends.fd),
                     preexec_fn=_end_with_launcher(),  # noqa: PLW1509 - one system call, looked up before
                 )
             self._wait_until_ready()
@@ -155,6 +157,9 @@ class Server:
         if self._claim is not None:
             self._claim.release()
             self._claim = None
+        if self._backends is not None:
+            self._backends.release()
+            self._backends = None
 
     def _open_log(self) -> BinaryIO:
         self.log_file = self.options.log_file or (

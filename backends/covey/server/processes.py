@@ -7,10 +7,34 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 from pathlib import Path
 
 PROC = Path("/proc")
+INSTANCE = re.compile(r"\w+_\d+_\d+")  # of a model, on its stub's command line; its first one is 0_0
+
+
+def named(server: int) -> dict[str, int]:
+    """A running server's processes: `tritonserver`, and by its name each model's whose parent it is."""
+    found = {"tritonserver": server}
+    for entry in PROC.glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError):  # it has ended meanwhile
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            instances = [word.removesuffix("_0_0") for word in words if INSTANCE.fullmatch(word)]
+            if parent == server and instances:
+                found[instances[-1]] = int(entry.name)
+    return found
+
+
+def named_by(marker: str) -> bool:
+    """Whether a process has `marker` on its command line."""
+    for path in PROC.glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if marker.encode() in path.read_bytes():
+                return True
+    return False
 
 
 def kill(marker: str) -> int:
