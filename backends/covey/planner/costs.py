@@ -1,11 +1,10 @@
 """What a round of n rows and depth k takes, learnt from the rounds there were.
 
-    T(n, k) = verify(n, n (k + 1)) + [k > 0] (draft(n, k) + upkeep n) + overhead(n)
+    T(n, k) = verify(n, n (k + 1)) + [k > 0] draft(n, k) + overhead(n)
     verify(n, t) = f(t) + g(n)               piecewise linear between doublings
     draft(n, k)  = call(n) + k step(n)       one such curve per set of drafters in use
 
-`upkeep` is catch-up per row and round while drafting goes on: new requests must be read by the drafter too. Catch-up
-after a pause is C_switch and is not in here (`covey.planner.switching`).
+A drafter's catch-up is not in here (`covey.planner.switching`, `covey.planner.upkeep`).
 """
 
 from __future__ import annotations
@@ -35,8 +34,6 @@ class RoundCosts:
         self._verify = Regression(np.concatenate([shape, np.zeros(len(self._rows))]), doubt)
         self._overhead = Regression(np.ones(len(self._rows)), smooth(len(self._rows), 3.0, 0.5), noise=0.2)
         self._drafts: dict[Mix, Regression] = {}
-        self._upkeep = 0.0
-        self._kept_up = 0
         self._rounds = 0
         for rows, tokens, seconds in table.verify if table else ():
             self._verify.update(self._verify_features(rows, tokens), seconds)
@@ -52,7 +49,6 @@ class RoundCosts:
         curve = self._draft(mix)
         seconds = self._verify.mean(verify)
         drafting = curve.mean(draft)
-        drafting += self._upkeep * rows
         np.maximum(drafting, 0.0, out=drafting)
         drafting[0] = 0.0
         seconds += drafting
@@ -83,11 +79,6 @@ class RoundCosts:
             self._overhead.update(plain, overhead)
         if depth > 0:
             self._draft(mix).update(drafting[depth], draft)
-
-    def keep_up(self, rows: int, catch_up: float) -> None:
-        """A round that went on drafting spent so long on catch-up."""
-        self._kept_up += 1
-        self._upkeep += max(0.01, 1 / self._kept_up) * (catch_up / rows - self._upkeep)
 
     def _draft(self, mix: Mix) -> Regression:
         curve = self._drafts.get(mix)
@@ -123,7 +114,6 @@ class RoundCosts:
             "verify": self._verify.state(),
             "overhead": self._overhead.state(),
             "drafts": [[list(mix), curve.state()] for mix, curve in self._drafts.items() if curve.scaled],
-            "upkeep": self._upkeep,
         }
 
     def restore(self, state: JsonDict) -> None:
@@ -132,4 +122,3 @@ class RoundCosts:
         self._overhead.restore(state["overhead"])
         for mix, curve in state["drafts"]:
             self._draft(tuple(str(name) for name in mix)).restore(curve)
-        self._upkeep, self._kept_up = max(0.0, float(state["upkeep"])), 100

@@ -2,7 +2,8 @@
 
     value(k) = tokens(k) / seconds(k)
     tokens   = sum over drafters of rows * E(k)               (covey.planner.acceptance)
-    seconds  = T(n, k) * residual(n, k)                       (covey.planner.costs, covey.planner.residuals)
+    seconds  = T(n, k) * residual(n, k) + [k > 0] upkeep * tokens(k)
+                                                              (covey.planner.costs, .residuals, .upkeep)
 
 Four rules make a choice of these values:
 
@@ -31,6 +32,7 @@ from covey.planner.cost_table import CostTable
 from covey.planner.costs import Mix, RoundCosts
 from covey.planner.residuals import Residuals
 from covey.planner.switching import SwitchCost
+from covey.planner.upkeep import Upkeep
 from covey.types import JsonDict
 
 SHARE = 0.005  # of all time may be lost by exploring
@@ -54,6 +56,7 @@ class Covey:
         self._costs = RoundCosts(max_depth, max_rows, table)
         self._residuals = Residuals(max_depth, max_rows)
         self._acceptance: dict[str, Acceptance] = {}
+        self._upkeep = Upkeep()
         self._current = 0
         self._started = False
         self._debt = 0.0
@@ -72,20 +75,25 @@ class Covey:
         mix, tokens, doubt = self._tokens(situation)
         mean, variance = self._costs.predict(rows, mix)
         self._seconds = mean.tolist()
+        upkeep = self._upkeep.per_token
         seconds = (mean * self._residuals.factors(rows)).tolist()
+        seconds[1:] = [time + upkeep * count for time, count in zip(seconds[1:], tokens[1:])]
         variances = variance.tolist()
         values = [tokens[depth] / seconds[depth] for depth in range(self._max_depth + 1)]
         predicted = [1.0 / value for value in values]
+        if self._more:
+            self._more -= (
+                1  # beside prefill too: what is explored must not stop and begin again, and not outlast its price
+            )
+            if self._exploring <= situation.ceiling:
+                self.reason = Reason("explore", predicted)
+                return self._exploring
         if situation.prefill and self._started:
             return self._beside_prefill(situation, tokens, values, seconds, predicted)
         if situation.ceiling == 0:
             self._current, self._debt, self._more = 0, 0.0, 0
             self.reason = Reason("no drafter", predicted)
             return 0
-        if self._more and self._exploring <= situation.ceiling:
-            self._more -= 1
-            self.reason = Reason("explore", predicted)
-            return self._exploring
         best = max(depths, key=values.__getitem__)
         restart = self._switch_cost(situation.lag, rows) if situation.previous == 0 else 0.0
         current = self._settled(situation, best, values, seconds, restart)
@@ -131,13 +139,10 @@ class Covey:
                 self._accepted(name).update(trials.offered, trials.accepted)
             elif situation.ceiling:
                 self._accepted(name).idle()
-        seconds = outcome.seconds
-        if depth > 0 and situation.previous == 0:
-            seconds -= catch_up
-        elif depth > 0:
-            self._costs.keep_up(rows, catch_up)
+        if depth > 0 and situation.previous > 0:
+            self._upkeep.update(catch_up, outcome.tokens)
         if usual and self._seconds and outcome.verified == rows * (depth + 1):
-            self._residuals.update(rows, depth, seconds / self._seconds[depth])
+            self._residuals.update(rows, depth, (outcome.seconds - catch_up) / self._seconds[depth])
 
     def keep(self, rows: int) -> int | None:  # noqa: ARG002  # every draft it asked for is worth verifying
         return None
@@ -241,6 +246,7 @@ class Covey:
             "costs": self._costs.state(),
             "residuals": self._residuals.state(),
             "acceptance": {name: counts.state() for name, counts in self._acceptance.items()},
+            "upkeep": self._upkeep.state(),
             "switching": self._switch_cost.state(),
         }
 
@@ -255,7 +261,9 @@ class Covey:
             acceptance = {str(name): Acceptance(self._max_depth) for name in state["acceptance"]}
             for name, counts in acceptance.items():
                 counts.restore(state["acceptance"][name])
+            upkeep = Upkeep()
+            upkeep.restore(state["upkeep"])
             self._switch_cost.restore(state["switching"])
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from None
-        self._costs, self._residuals, self._acceptance = costs, residuals, acceptance
+        self._costs, self._residuals, self._acceptance, self._upkeep = costs, residuals, acceptance, upkeep
