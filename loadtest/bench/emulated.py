@@ -20,11 +20,12 @@ from rich.table import Table
 
 from covey.errors import SettingError
 from covey.types import JsonDict
+from loadtest.arrivals import Arrival
 from loadtest.bench import emulated_published, loads, report
 from loadtest.bench.emulated_oracle import ORACLE
 from loadtest.bench.emulated_pairs import PAIRS, Pair, requests
 from loadtest.bench.emulated_serving import Served, as_json, play
-from loadtest.bench.loads import Times
+from loadtest.bench.loads import AZURE, TWO_PEAKS, Times
 from loadtest.bench.session import FULL, QUICK, Session
 
 OFF, COVEY = "off", "covey"
@@ -36,9 +37,6 @@ QUICK_POLICIES = (OFF, "fixed:3", "nightjar", COVEY, ORACLE)
 RATES, FULL_RATES = (2.0, 8.0, 15.0, 25.0, 35.0), (2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0)
 REQUESTS, FULL_REQUESTS, QUICK_REQUESTS = 160, 480, 12
 TRACE_REQUESTS, FULL_TRACE_REQUESTS = 240, 960
-MEAN_LOAD = 0.6  # of what plain decoding can serve, in the trace
-LOW, HIGH = 0.1, 1.3  # of the same, in the two peaks; 0.55 on average
-TWO_PEAKS, AZURE = "two_peaks", "azure"
 
 
 @dataclass
@@ -141,19 +139,14 @@ def run(session: Session) -> None:
             pool.shutdown(cancel_futures=True)
 
 
-def _loads(pair: Pair, size: str, trace: Sequence[loads.Arrival] | None, seed: int) -> dict[str, Times]:
+def _loads(pair: Pair, size: str, trace: Sequence[Arrival] | None, seed: int) -> dict[str, Times]:
     quick, full = size == QUICK, size == FULL
     count = QUICK_REQUESTS if quick else FULL_REQUESTS if full else REQUESTS
     rates = (15.0,) if quick else FULL_RATES if full else RATES
     made = {f"{rate:g}": loads.poisson(rate, count, seed) for rate in rates}
     served = QUICK_REQUESTS if quick else FULL_TRACE_REQUESTS if full else TRACE_REQUESTS
     capacity = pair.capacity()
-    mean = capacity * (LOW + (HIGH - LOW) * 3 / 8)  # of sin^4
-    made[TWO_PEAKS] = loads.two_peaks(LOW * capacity, HIGH * capacity, served / mean, seed)
-    if trace is not None:
-        rate = MEAN_LOAD * capacity
-        made[AZURE] = loads.recorded(trace, rate, served / rate, seed)
-    return made
+    return made | loads.around(capacity, served / (loads.MEAN * capacity), trace, seed)
 
 
 def _chosen(names: Sequence[str]) -> list[Pair]:

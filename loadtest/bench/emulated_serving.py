@@ -12,10 +12,11 @@ import numpy as np
 
 from covey.bandits.length import LengthPolicy
 from covey.engine import Engine, RoundRecord
-from covey.planner.build import build
+from covey.planner import policies
 from covey.planner.choice import Planner
 from covey.planner.cost_table import CostTable, Surface
 from covey.planner.gamma import GammaPlanner
+from covey.planner.switching import SwitchCost
 from covey.ports import Clock
 from covey.profile import SpeculationSettings
 from covey.runtime.emulated import ALONG, EmulatedDrafter, EmulatedTarget, HashModel
@@ -64,7 +65,8 @@ def play(pair: Pair, policy: str, times: Times, lengths: Sequence[Lengths], seed
     """Serve these requests from a start in which nothing is learnt. As in Nightjar's runs the table of C_switch is
     known to whoever uses it; all else is for the policy to find out."""
     table = pair.table()
-    clock, sink = VirtualClock(), _Sink()
+    clock = VirtualClock()
+    sink = _Sink(clock)
     target = EmulatedTarget(table, MODEL, clock, blocks=pair.blocks, block_size=BLOCK)
     drafters = {name: _drafter(name, pair, table, clock, pauses_cost=policy != ORACLE) for name in pair.drafters}
     scheduler = Scheduler(
@@ -81,7 +83,6 @@ def play(pair: Pair, policy: str, times: Times, lengths: Sequence[Lengths], seed
         draft_deadline=PATIENCE,
         observe=lambda record: records.append((clock.now(), record)),
     )
-    sink.now = clock.now
     asked = [(at, _request(key, at, length, pair)) for key, (at, length) in enumerate(zip(times, lengths))]
     serve(engine, clock, asked)
     engine.stop()
@@ -126,13 +127,13 @@ class CatchingUp:
 class _Sink:
     """Implements `covey.ports.Sink`: counts tokens and notes when requests end."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self.tokens = 0
         self.ended: dict[int, float] = {}
-        self.now = lambda: 0.0
 
     def publish(self, batch: Sequence[Progress]) -> None:
-        now = self.now()
+        now = self._clock.now()
         for progress in batch:
             self.tokens += len(progress.tokens)
             if progress.finish is not None:
@@ -149,9 +150,16 @@ def _planner(policy: str, pair: Pair, table: CostTable, seed: int) -> Planner:
     if policy == ORACLE:
         oracle: LengthPolicy = Oracle(pair, table, MAX_DEPTH)
         return GammaPlanner(oracle, max_depth=MAX_DEPTH, drafters=pair.drafters)
-    settings = SpeculationSettings(policy=policy, max_depth=MAX_DEPTH)
-    known = CostTable(name=table.name, switch=table.switch)
-    return build(settings, pair.drafters, max_rows=MAX_ROWS, costs=known, seed=seed)
+    switch_cost = SwitchCost(table.switch[pair.drafters[0]])
+    made = policies.make(
+        policy,
+        max_depth=MAX_DEPTH,
+        max_rows=MAX_ROWS,
+        rng=np.random.default_rng(seed),
+        switch_cost=switch_cost,
+        table=SpeculationSettings().table,
+    )
+    return GammaPlanner(made, max_depth=MAX_DEPTH, drafters=pair.drafters, switch_cost=switch_cost)
 
 
 def _request(key: int, at: float, length: Lengths, pair: Pair) -> Request:

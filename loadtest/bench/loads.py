@@ -12,7 +12,21 @@ from pathlib import Path
 from loadtest import arrivals
 from loadtest.arrivals import DATA_VARIABLE, Arrival, Trace
 
+AZURE, TWO_PEAKS = "azure", "two_peaks"
+MEAN = 0.6  # of what can be served without speculation, on average in the trace
+LOW, HIGH = 0.1, 1.3  # of the same, between the peaks and in them
+TWO_PEAKS_MEAN = LOW + (HIGH - LOW) * 3 / 8  # the mean of a sine's fourth power being 3/8
+
 Times = tuple[float, ...]  # seconds after the start, in order
+
+
+def around(capacity: float, seconds: float, trace: Sequence[Arrival] | None, seed: int) -> dict[str, Times]:
+    """Two peaks, and the trace where there is one, so scaled that `capacity` requests a second are what can be served
+    without speculation: quiet times and crowded ones."""
+    made = {TWO_PEAKS: two_peaks(LOW * capacity, HIGH * capacity, seconds, seed)}
+    if trace is not None:
+        made[AZURE] = recorded(trace, MEAN * capacity, seconds, seed)
+    return {load: times for load, times in made.items() if times}
 
 
 def poisson(rate: float, count: int, seed: int) -> Times:

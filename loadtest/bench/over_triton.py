@@ -46,6 +46,13 @@ class OverTriton:
         used = spent(before, self._meter.read())
         return Run(tuple(_answer(*parts) for parts in raw), seconds, used)
 
+    def offer(self, asks: Sequence[Ask], times: Sequence[float], tenant: str = "") -> Run:
+        """An open loop: each request at its own time, in seconds after the start, whatever the server does meanwhile.
+        Times of answers, and of the run, count from when they were due."""
+        messages = [self._message(ask, tenant) for ask in asks]
+        seconds, raw = self._loop.run_until_complete(self._ask_at(messages, times))
+        return Run(tuple(_answer(*parts) for parts in raw), seconds)
+
     def close(self) -> None:
         self._loop.close()
 
@@ -73,6 +80,21 @@ class OverTriton:
             started = time.perf_counter()
             await asyncio.gather(*(caller() for _ in range(concurrency)))
             return time.perf_counter() - started, raw
+
+    async def _ask_at(self, messages: Sequence[Any], times: Sequence[float]) -> tuple[float, list[_Raw]]:
+        async with grpc.aio.insecure_channel(self._server.grpc_url, options=_OPTIONS) as channel:
+            await channel.channel_ready()
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            ask_one = _streamed if self._stream else _whole
+            begun = time.perf_counter() - times[0]
+
+            async def caller(message: Any, due: float) -> _Raw:
+                await asyncio.sleep(max(0.0, due - time.perf_counter()))
+                return due, await ask_one(stub, message)
+
+            calls = [caller(message, begun + at) for message, at in zip(messages, times)]
+            raw = list(await asyncio.gather(*calls))
+            return time.perf_counter() - begun - times[0], raw
 
 
 _Raw = tuple[float, list[tuple[float, Any]]]  # when asked; when each response came, and the response

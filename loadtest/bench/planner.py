@@ -41,6 +41,7 @@ from covey.types import (
 )
 from loadtest.bench import report
 from loadtest.bench.emulated_pairs import BLOCK, DRAFTER, PAIRS
+from loadtest.bench.emulated_serving import PATIENCE
 from loadtest.bench.session import QUICK, Session
 from loadtest.bench.statistics import Spread, percentile
 

@@ -1,0 +1,121 @@
+"""Policies against fixed depths in a closed loop: so many callers, each asking again when its last answer is complete.
+
+One run, entrants in turns, requests the same for all. The best of `off` and `fixed:k` is picked on odd repetitions and
+compared on even ones, then the other way round; of a single repetition the best is picked on the very runs it is
+compared on, which flatters it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from covey.types import JsonDict
+from loadtest.bench import report
+from loadtest.bench.line_up import COVEY, STATIC, Entrant, asks, in_turn, line_up, warm_up
+from loadtest.bench.session import QUICK, Session
+from loadtest.bench.statistics import Spread, best_over
+from loadtest.bench.work import Run
+
+CONCURRENCIES, QUICK_CONCURRENCIES = (1, 2, 4, 8, 16, 32), (1, 4)
+REQUESTS = {1: 5, 2: 8, 4: 14, 8: 24, 16: 40, 32: 72}
+REPETITIONS, FULL_REPETITIONS = 6, 20
+
+
+@dataclass
+class Measured:
+    """All runs so far, by concurrency and entrant, in the order of repetitions."""
+
+    runs: dict[int, dict[str, list[Run]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
+
+    def summary(self) -> JsonDict:
+        """The JSON's keys."""
+        points = {str(concurrency): self._point(self.runs[concurrency]) for concurrency in sorted(self.runs)}
+        over = [point["covey_over_best_static"] for point in points.values()]
+        known = [ratio for ratio in over if ratio is not None]
+        return {"points": points, "min_covey_over_best_static": min(known, default=None)}
+
+    def _point(self, runs: Mapping[str, list[Run]]) -> JsonDict:
+        whole = min((len(done) for done in runs.values()), default=0)
+        rates = {name: [run.rate for run in done[:whole]] for name, done in runs.items()}
+        static = {name: rates[name] for name in STATIC if name in rates}
+        found: JsonDict = {"covey_over_best_static": None, "interval": None, "picked": None}
+        best = best_over({COVEY: rates[COVEY]}, static) if COVEY in rates and static else None
+        if best is not None:
+            found |= {"covey_over_best_static": best.ratio, "interval": [best.low, best.high]}
+            found["picked"] = [max(static, key=lambda name: sum(static[name][odd::2])) for odd in (1, 0)]
+        elif whole:
+            fastest = max(static, key=lambda name: static[name][0])
+            found |= {"covey_over_best_static": rates[COVEY][0] / static[fastest][0], "picked": [fastest]}
+        found["tokens_per_second"] = {name: report.as_json(Spread.of(values)) for name, values in rates.items()}
+        found["depth"] = {name: _depth(done) for name, done in runs.items()}
+        return found
+
+
+def run(session: Session) -> None:
+    """Measure; results go into the session as they come."""
+    measured = Measured()
+    session.summarise = measured.summary
+    quick = session.wanted.size == QUICK
+    repetitions = session.repetitions(REPETITIONS, FULL_REPETITIONS)
+    with line_up(session) as entrants:
+        warm_up(session, entrants)
+        for repetition in range(repetitions):
+            if repetition and session.out_of_time():
+                break
+            _repetition(session, measured, entrants, repetition, QUICK_CONCURRENCIES if quick else CONCURRENCIES)
+            session.notes["repetitions"] = repetition + 1
+
+
+def _repetition(
+    session: Session, measured: Measured, entrants: list[Entrant], repetition: int, concurrencies: tuple[int, ...]
+) -> None:
+    steps = [(c, entrant) for c in concurrencies for entrant in in_turn(entrants, repetition)]
+    labels = [f"repetition {repetition + 1}: {entrant.name} at {c}" for c, entrant in steps]
+    seed = session.wanted.seed * 1000 + repetition
+    for (concurrency, entrant), _ in zip(steps, session.steps(labels)):
+        if repetition and session.out_of_time():
+            return
+        tenant = f"{repetition} {entrant.name} {concurrency}"  # finds nothing of the others' in any cache
+        done = entrant.asks.run(asks(REQUESTS[concurrency], seed), concurrency, tenant=tenant)
+        measured.runs[concurrency][entrant.name].append(done)
+
+
+def _depth(runs: list[Run]) -> float | None:
+    """Drafted tokens of a row and round, on average: every round emits one token that was not drafted."""
+    drafted = sum(answer.drafted for run in runs for answer in run.answers)
+    rounds = sum(len(answer.tokens) - answer.accepted for run in runs for answer in run.answers)
+    return drafted / rounds if rounds else None
+
+
+def show(result: JsonDict, console: Console, picture: Path) -> None:
+    """The table, and throughput over concurrency as a picture."""
+    points: JsonDict = result["points"]
+    names = list(dict.fromkeys(name for point in points.values() for name in point["tokens_per_second"]))
+    rows = [
+        [
+            name,
+            *(
+                report.number((point["tokens_per_second"].get(name) or {}).get("median"), 0)
+                for point in points.values()
+            ),
+        ]
+        for name in names
+    ]
+    rows.append(["covey over best static", *(report.number(p["covey_over_best_static"], 3) for p in points.values())])
+    rows.append(["covey's depth", *(report.number(p["depth"].get(COVEY), 1) for p in points.values())])
+    console.print(report.table("Closed loop, tokens per second", ["at", *points], rows))
+    lines = {
+        name: {
+            float(concurrency): spread
+            for concurrency, point in points.items()
+            if (spread := report.from_json(point["tokens_per_second"].get(name))) is not None
+        }
+        for name in names
+    }
+    axes = ("concurrency", "tokens per second")
+    report.curves(picture, title="Policies and fixed depths", lines=lines, axes=axes, log_x=True)
