@@ -108,13 +108,6 @@ class BlockPool:
             self._block_of[key] = block
             self._hash_of[block] = key
 
-    def forget_kept(self) -> None:
-        """Drop everything that nobody owns."""
-        for block in self._kept:
-            self._forget(block)
-            self._free.append(block)
-        self._kept.clear()
-
     def check(self, owned: Iterable[Sequence[int]] | None = None) -> None:
         """Raise AssertionError unless every block is free, kept or owned, once; with `owned` (the tables of all
         sequences) also unless the reference counts are exactly what those tables say."""

@@ -8,7 +8,6 @@ Knows no tensors. Position p of a request lives in pool slot `slots[p]`; node i 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -127,9 +126,6 @@ class Sequences:
         for sequence in self._open.values():
             assert 0 <= sequence.cached <= sequence.known, "KV beyond the known tokens"
             assert sequence.cached <= len(sequence.slots), "KV without blocks"
-
-    def tags(self) -> Iterable[int]:
-        return tuple(self._open)
 
     def _map(self, sequence: Sequence) -> None:
         sequence.table = np.asarray(sequence.blocks, np.int32)

@@ -68,7 +68,7 @@ class TargetRunner:
     def load(cls, folder: str | Path, settings: TargetSettings, *, token_budget: int, name: str) -> TargetRunner:
         """The target that the settings describe, in `folder`. No pass will have more than `token_budget` tokens."""
         torch.set_num_threads(settings.threads or os.cpu_count() or 1)
-        blocks = settings.kv_blocks or blocks_in(settings.kv_memory_mb << 20, folder, settings)
+        blocks = settings.kv_blocks or blocks_in(settings.kv_memory_mb << 20, folder, settings, "target")
         model = PagedModel(
             folder,
             dtype=settings.dtype,
@@ -280,8 +280,8 @@ class TargetRunner:
         return contexts
 
 
-def blocks_in(memory: int, folder: str | Path, settings: TargetSettings) -> int:
-    """How many KV blocks of the folder's model fit in `memory` bytes."""
+def blocks_in(memory: int, folder: str | Path, settings: TargetSettings, section: str) -> int:
+    """How many KV blocks of the folder's model fit in `memory` bytes, which the profile's `section` gives."""
     config = read_config(Path(folder))
     dtype = choose_dtype(settings.dtype, choose_device(settings.device))
     heads = int(config.num_attention_heads)
@@ -289,5 +289,5 @@ def blocks_in(memory: int, folder: str | Path, settings: TargetSettings) -> int:
     head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
     block = 2 * int(config.num_hidden_layers) * kv_heads * head_dim * settings.block_size * dtype.itemsize
     if memory < block:
-        raise SettingError(f"target.kv_memory_mb: one KV block of {folder} takes {block} bytes; give it more")
+        raise SettingError(f"{section}.kv_memory_mb: one KV block of {folder} takes {block} bytes; give it more")
     return memory // block

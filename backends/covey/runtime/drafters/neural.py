@@ -63,7 +63,7 @@ class NeuralDrafter:
     def load(cls, folder: str | Path, settings: DrafterSettings, *, name: str) -> NeuralDrafter:
         """The drafter in `folder`."""
         alike = TargetSettings(dtype=settings.dtype, device=settings.device, block_size=settings.block_size)
-        blocks = settings.kv_blocks or blocks_in(settings.kv_memory_mb << 20, folder, alike)
+        blocks = settings.kv_blocks or blocks_in(settings.kv_memory_mb << 20, folder, alike, "drafter")
         model = PagedModel(
             folder,
             dtype=settings.dtype,

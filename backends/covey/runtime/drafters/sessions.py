@@ -13,7 +13,6 @@ Knows no tensors: what to copy is given back to the caller.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -137,13 +136,11 @@ class Sessions:
                 return tag
         return None
 
-    def tags(self) -> Iterable[int]:
-        return tuple(self._open)
-
     def check(self) -> None:
         """Raise AssertionError unless every block is where it should be."""
         self._sequences.check()
-        assert set(self._open) == set(self._sequences.tags()), "tags and tables differ"
-        for session in self._open.values():
+        assert len(self._open) == len(self._sequences), "tags and tables differ"
+        for tag, session in self._open.items():
+            assert self._sequences.get(tag) is session.sequence, "tags and tables differ"
             assert session.sequence.cached <= session.width, "keys beyond the known tokens"
             assert session.skipped >= 0, "a gap of negative length"
