@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from covey.clock import RealClock
 from covey.engine import Engine
@@ -31,14 +30,6 @@ SAMPLINGS = (
     Sampling(temperature=0.7, top_p=0.9, seed=2),
     Sampling(temperature=1.2, top_k=10, repetition_penalty=1.2, seed=3),
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
