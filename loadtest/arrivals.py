@@ -3,6 +3,7 @@
 | shape | arrivals |
 |---|---|
 | `closed:N` | N users, each asking again as soon as it is answered |
+| `paced:N,RATE` | N users who together ask RATE times a second, or less where answers take longer |
 | `poisson:RATE` | RATE requests a second on average, independent of one another |
 | `bursts:LOW,HIGH,EVERY,LENGTH` | LOW a second, and HIGH for LENGTH seconds of every EVERY |
 | `peaks:LOW,HIGH` | LOW a second, rising to HIGH at a quarter and at three quarters of the run |
@@ -31,6 +32,7 @@ DATA_VARIABLE = "COVEY_DATA"
 HASH_TOKENS = 512
 SHAPES = (
     "closed:N",
+    "paced:N,RATE",
     "poisson:RATE",
     "bursts:LOW,HIGH,EVERY,LENGTH",
     "peaks:LOW,HIGH",
@@ -58,6 +60,11 @@ class Shape(Protocol):
         """Of a closed shape; 0 for an open one."""
         ...
 
+    @property
+    def period(self) -> float:
+        """Seconds from one request of a user to its next, on average; 0: as soon as it is answered."""
+        ...
+
     def arrivals(self, seconds: float, rng: random.Random) -> Iterator[Arrival]:
         """Of an open shape, in order, none later than `seconds`."""
         ...
@@ -66,6 +73,7 @@ class Shape(Protocol):
 @dataclass(frozen=True)
 class Closed:
     users: int
+    period: float = 0.0
 
     def arrivals(self, seconds: float, rng: random.Random) -> Iterator[Arrival]:  # noqa: ARG002 - none
         return iter(())
@@ -78,6 +86,7 @@ class Varying:
     rate: Callable[[float, float], float]
     highest: float
     users: int = 0
+    period: float = 0.0
 
     def arrivals(self, seconds: float, rng: random.Random) -> Iterator[Arrival]:
         at = 0.0
@@ -92,6 +101,7 @@ class Trace:
 
     recorded: Sequence[Arrival]
     users: int = 0
+    period: float = 0.0
 
     def arrivals(self, seconds: float, rng: random.Random) -> Iterator[Arrival]:  # noqa: ARG002 - nothing is drawn
         return itertools.takewhile(lambda arrival: arrival.at <= seconds, self.recorded)
@@ -125,6 +135,8 @@ def parse(text: str, *, data: Path | None = None, rate: float | None = None, len
     numbers = _numbers(text, rest)
     if kind == "closed" and len(numbers) == 1 and numbers[0] >= 1 and numbers[0].is_integer():
         return Closed(int(numbers[0]))
+    if kind == "paced" and len(numbers) == 2 and numbers[0] >= 1 and numbers[0].is_integer() and numbers[1] > 0:
+        return Closed(int(numbers[0]), numbers[0] / numbers[1])
     if kind == "poisson" and len(numbers) == 1 and numbers[0] > 0:
         return Varying(lambda _at, _seconds: numbers[0], numbers[0])
     if kind == "bursts" and len(numbers) == 4 and 0 <= numbers[0] <= numbers[1] and 0 < numbers[3] <= numbers[2]:

@@ -98,6 +98,14 @@ def test_an_interrupted_run_reports_what_ran(canned_server: Running, prompts: Pa
     assert "This run was cut short" in (tmp_path / "cut" / "report.html").read_text(encoding="utf-8")
 
 
+def test_paced_users_ask_at_their_rate(canned_server: Running, prompts: Path, tmp_path: Path) -> None:
+    given = words(canned_server[0], prompts, "--shape", "paced:4,8", "--seconds", "5", "--out", str(tmp_path))
+    ran = run(["loadtest"], *given, "--name", "paced")
+    assert ran.returncode == 0, ran.stderr
+    found = records.load(tmp_path / "paced").records
+    assert 24 <= len(found) <= 48, "four at once, then eight a second"
+
+
 def test_locusts_own_command_line(canned_server: Running, prompts: Path) -> None:
     given = words(canned_server[0], prompts, "--shape", "closed:3", "--transport", "both")
     locust = ["-f", "loadtest/locustfile.py", "--headless", "--only-summary", "-u", "4", "-r", "4", "--run-time", "2s"]

@@ -33,8 +33,12 @@ def within(found: list[float], low: float, high: float) -> int:
 
 
 def test_closed_has_users_and_no_arrivals() -> None:
-    assert arrivals.parse("closed:8").users == 8
+    closed = arrivals.parse("closed:8")
+    assert (closed.users, closed.period) == (8, 0.0)
     assert times("closed:8", 100) == []
+    paced = arrivals.parse("paced:8,2.5")
+    assert (paced.users, paced.period) == (8, 3.2)
+    assert times("paced:8,2.5", 100) == []
 
 
 def test_poisson_comes_at_its_rate_with_its_spread() -> None:
@@ -104,6 +108,8 @@ def test_mooncake_is_read_compressed_or_not(tmp_path: Path, monkeypatch: pytest.
     [
         "closed:0",
         "closed:1.5",
+        "paced:4",
+        "paced:4,0",
         "poisson:0",
         "poisson:x",
         "bursts:1,2,3",
@@ -114,7 +120,7 @@ def test_mooncake_is_read_compressed_or_not(tmp_path: Path, monkeypatch: pytest.
     ],
 )
 def test_a_shape_that_is_none_lists_the_shapes(shape: str) -> None:
-    with pytest.raises(SettingError, match=r"allowed: closed:N, poisson:RATE"):
+    with pytest.raises(SettingError, match=r"allowed: closed:N, paced:N,RATE"):
         arrivals.parse(shape)
 
 
