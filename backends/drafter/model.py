@@ -15,12 +15,12 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         parameters = json.loads(args["model_config"])["parameters"]
         kind, named = (parameters.get(key, {}).get("string_value", "") for key in ("kind", "folder"))
-        if kind == "neural":
-            import torch  # lookups do without
+        chosen, name = profile.from_environment(), args["model_name"]
+        if kind == "neural" and chosen.target.kind == "neural":
+            import torch  # lookups and emulated drafters do without
 
             torch.set_num_threads(1)  # the target has the cores
         entry = Path(args["model_repository"]) / args["model_version"]
-        chosen, name = profile.from_environment(), args["model_name"]
         folder = chosen.drafter.folder_of(name) or named or entry
         target = chosen.target.folder or entry.parents[1] / "target" / entry.name
         self._drafter = load_drafter(kind, folder, target, chosen, name=name)

@@ -94,17 +94,7 @@ def test_profiles_that_compose_names_exist() -> None:
 def test_profiles_name_models_that_exist() -> None:
     for path in profile.profiles_folder().glob("*.toml"):
         for model in profile.load(path.stem).models:
-            places = (DOCKER.parent / "model_repository" / model, DOCKER / "models" / model)
-            assert any((place / "config.pbtxt").is_file() for place in places), f"{path.stem}: {model}"
-
-
-def test_the_hubs_drafter_differs_from_the_bundled_one_by_its_folder() -> None:
-    def lines(path: Path) -> set[str]:
-        return {line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")}
-
-    bundled = lines(DOCKER.parent / "model_repository" / "draft_general" / "config.pbtxt")
-    extra = lines(DOCKER / "models" / "draft_hub" / "config.pbtxt") ^ bundled
-    assert extra == {'parameters { key: "folder" value: { string_value: "/models/drafter" } }'}
+            assert (DOCKER.parent / "model_repository" / model / "config.pbtxt").is_file(), f"{path.stem}: {model}"
 
 
 def test_the_entrypoint_refuses_to_start_without_a_secret() -> None:

@@ -49,8 +49,6 @@ def test_acceptance_is_by_drafter_and_tenant() -> None:
 def test_what_cannot_be_emulated_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"set target\.kind to emulated"):
         load_drafter("emulated", FOLDER, FOLDER, Profile("neural"), name="draft_emulated")
-    with pytest.raises(SettingError, match="a model cannot draft for an emulated target"):
-        load_drafter("neural", FOLDER, FOLDER, EMULATED, name="draft_code")
     with pytest.raises(SettingError, match="has no such drafter, only draft_emulated"):
         load_drafter("emulated", FOLDER, FOLDER, EMULATED, name="draft_other")
     small = TargetSettings(kind="emulated", kv_memory_mb=1)

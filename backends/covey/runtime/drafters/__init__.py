@@ -17,8 +17,9 @@ from covey.runtime.drafters.suffix import SuffixDrafter
 
 def load_drafter(kind: str, folder: str | Path, target: str | Path, profile: Profile, *, name: str) -> Drafter:
     """The drafter of an entry of the model repository, ready to answer at full speed. `target` is the folder of the
-    model that it drafts for; where that has no configuration, whoever asks must compare the vocabularies."""
-    if kind == "emulated":
+    model that it drafts for; where that has no configuration, whoever asks must compare the vocabularies. For an
+    emulated target a neural drafter is emulated too: no model agrees with a hash."""
+    if kind == "emulated" or (kind == "neural" and profile.target.kind == "emulated"):
         return emulation.load_drafter(target, profile, RealClock(), name=name)
     settings = profile.drafter
     expected = _vocabulary(target)
@@ -28,8 +29,6 @@ def load_drafter(kind: str, folder: str | Path, target: str | Path, profile: Pro
         return SuffixDrafter(settings, name=name, vocab_size=expected)
     if kind != "neural":
         raise SettingError(f"{name}: parameter kind: got {kind!r}, allowed: neural, ngram, suffix, emulated")
-    if profile.target.kind == "emulated":
-        raise SettingError(f"{name}: a model cannot draft for an emulated target: leave it out of the profile's models")
     found = _vocabulary(folder)
     if ANY_VOCABULARY not in (expected, found) and expected != found:
         raise SettingError(
