@@ -169,7 +169,6 @@ class TargetReply:
     total_blocks: int
     epoch: int
     seconds: float  # inside the pass, on the target's side
-    alignment: Floats = field(default_factory=lambda: NO_FLOATS)  # 1 - TV(p, q) per tree node where q was shipped
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,8 +95,7 @@ def propose_rejection(
 
 
 def sparse_q(logits: Tensor, count: int = SPARSE) -> tuple[Ints, Floats]:
-    """Ids and probabilities, at temperature 1 and not renormalised, of each row's best `count` tokens: what
-    `rejection.alignment` compares."""
+    """Ids and probabilities, at temperature 1 and not renormalised, of each row's best `count` tokens."""
     logits = _plain(logits)
     leaders, values = leading_tokens(logits, count)
     best = np.where(np.isfinite(values[:, 0]), values[:, 0], 0.0)

@@ -104,21 +104,6 @@ def probabilities(
     return probs, faults
 
 
-def alignment(logits: Tensor, q_ids: Ints, q_probs: Floats) -> Floats:
-    """1 - TV(p, q) per row, p being the target's distribution at temperature 1 and q a sparse row.
-
-    It is the sum of min(p, q) over the ids given, which is exact for the row given. If that row holds the largest
-    entries of a longer q, not renormalised, the missing part is at most min(1 - sum of q, 1 - sum of p) over those
-    ids, and never negative: the value is a lower bound."""
-    rows = len(q_ids)
-    values = logits.double()
-    best = best_tokens(values.contiguous())[1]
-    p = torch.exp(values.gather(1, _to(q_ids.astype(np.int64), values)) - _to(best, values).unsqueeze(1))
-    p /= _to(mass_of(values, best, np.ones(rows)), values).unsqueeze(1)
-    overlap: Floats = np.minimum(p.cpu().numpy(), q_probs).sum(axis=1).astype(np.float32)
-    return overlap
-
-
 def _q_rows(trees: Trees) -> tuple[Ints, Reals]:
     """The q rows; a node without one, or with one that says its token could not be, was proposed with certainty."""
     certain = np.ones((len(trees.tokens), 1))

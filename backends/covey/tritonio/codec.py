@@ -30,7 +30,7 @@ from covey.types import (
     Trees,
 )
 
-VERSION = 2
+VERSION = 3
 REQUEST_TENSOR = "message"
 REPLY_TENSOR = "reply"
 
@@ -68,7 +68,6 @@ TARGET_REPLY = Layout(
         "offsets": "i4",
         "tokens": "i4",
         "logprobs": "f4",
-        "alignment": "f4",
     },
 )
 DRAFT_WORK = Layout(
@@ -181,7 +180,6 @@ def encode_target_reply(reply: TargetReply) -> Ints:
         offsets=reply.offsets,
         tokens=reply.tokens,
         logprobs=reply.logprobs,
-        alignment=reply.alignment,
     )
 
 
