@@ -4,11 +4,14 @@ __main__.py       command line; the bench's module is looked up by name
 session.py        one run of a bench: options, time budget, progress, what is written when it ends or is cut short
 work.py           what is asked (Ask), what came (Answer, Run), and who can be asked (Competitor)
 workload.py       prompts and output lengths
+loads.py          when the requests of an open loop come
 in_process.py     competitor: engine and target in this process
 over_triton.py    competitor: the real server, unary or streaming
 hugging_face.py   competitor: transformers' generate, plain, assisted, with prompt lookup
+contestants.py    who takes part in `speedup`;  line_up.py: in `load` and `trace`
+emulated_*.py     pairs that are not there, their servers in virtual time, the oracle, what Nightjar printed
 statistics.py     medians, spread, paired ratios, cross-fitted best choice, loops
 scrape.py         the server's metrics;  processes.py: processor time by process
 facts.py          hardware and versions;  report.py: tables, JSON, pictures
-tax.py, speedup.py  the benches
+tax.py, speedup.py, planner.py, load.py, trace.py, emulated.py  the benches
 """

@@ -209,29 +209,22 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
 
 
 def _table(title: str, pair: JsonDict) -> Table:
-    loads_ = list(pair["loads"])
+    """Throughputs, and covey's gain over each policy on average and where it is least."""
+    loads_: JsonDict = pair["loads"]
     rows = []
-    for policy in pair["loads"][loads_[0]]:
-        over = pair["covey_over"].get(policy)
-        later = pair["latency_over_covey"].get(policy)
+    for policy in next(iter(loads_.values())):
+        gains = [pair[key].get(policy) for key in ("covey_over", "latency_over_covey")]
         printed = (pair["nightjar_printed"] or {}).get(policy)
         rows.append(
             [
                 policy,
-                *(
-                    f"{pair['loads'][load][policy]['throughput']:.0f} {pair['loads'][load][policy]['latency']:.1f}"
-                    for load in loads_
-                ),
-                f"{over['mean']:.3f} ({over['least']:.3f})" if over else "",
-                f"{later['mean']:.3f} ({later['least']:.3f})" if later else "",
-                f"{printed['throughput']['ShareGPT']:.0f} {printed['latency_ms']['ShareGPT'] / 1000:.1f}"
-                if printed
-                else "",
+                *(report.number(load[policy]["throughput"], 0) for load in loads_.values()),
+                *(f"{gain['mean']:.2f} {gain['least']:.2f}" if gain else "" for gain in gains),
+                report.number(printed["throughput"]["ShareGPT"], 0) if printed else "",
             ]
         )
-    heads = [load if load in (AZURE, TWO_PEAKS) else f"{load}/s" for load in loads_]
-    columns = ["tokens/s, s", *heads, "covey over it (least)", "its latency over covey's (least)", "Nightjar printed"]
-    return report.table(title, columns, rows)
+    heads = [load.removeprefix("two_") if load in (AZURE, TWO_PEAKS) else f"{load}/s" for load in loads_]
+    return report.table(title, ["tokens/s", *heads, "gain", "in time", "printed"], rows)
 
 
 def _panels(pair: JsonDict) -> Iterator[report.Panel]:
