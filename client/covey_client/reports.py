@@ -50,6 +50,8 @@ class Round:
     verify_seconds: float
     commit_seconds: float
     catch_up_seconds: float
+    waiting: int  # requests left, in the queue and in the batch
+    running: int
 
 
 class Reports:

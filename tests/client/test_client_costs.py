@@ -29,7 +29,7 @@ FACTS = Facts(
 
 
 def seen(number: int, rows: int, **changes: float) -> Round:
-    plain = Round(number, rows, rows, 0, 0, 0, 0.001, 0.0, 0.01, 0.002, 0.0)
+    plain = Round(number, rows, rows, 0, 0, 0, 0.001, 0.0, 0.01, 0.002, 0.0, 0, rows)
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
@@ -92,6 +92,7 @@ def measured() -> Samples:
             drafting = [seen(1, rows, trees=rows, drafted=2 * rows, draft_seconds=0.005, catch_up_seconds=0.001)]
             samples.decoded(Batch(rows, 2, name), drafting)
     samples.read(Prefill(64), [seen(1, 1, verify_seconds=0.02)])
+    samples.read(Prefill(128), [])
     for found in (beginning([seen(1, 1, trees=1, catch_up_seconds=seconds)], 16, 1) for seconds in (0.0001, 0.003)):
         assert found is not None
         samples.began("a", found)

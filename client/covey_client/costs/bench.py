@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from covey_client.request import Request
 
 POLL_SECONDS = 0.05
 SHAPE_SECONDS = 30.0  # at most, for one visit of a shape
+IDLE_SECONDS = 1.0  # without a new round: the calls have ended by themselves
 ENDED_SECONDS = 10.0  # for cancelled requests to leave the batch
 FIRST = 4  # rounds of a shape that are unlike those that follow
 ARRIVAL_SECONDS = 0.01  # between requests whose order matters
@@ -34,7 +36,7 @@ class Bench:
         self._reports = reports
         self._facts = facts
         self._rng = random.Random(seed)
-        self._last = -1  # the number of the last round seen
+        self._last = reports.last_round()  # the number of the last round seen
 
     def close(self) -> None:
         self._transport.close()
@@ -91,13 +93,16 @@ class Bench:
         """The rounds that the calls bring, until there are enough; then the calls are given up and waited for."""
         rounds: list[Round] = []
         until = time.monotonic() + SHAPE_SECONDS
-        while not enough(rounds) and time.monotonic() < until:
+        latest = math.inf  # when there was a new one
+        while True:
             time.sleep(POLL_SECONDS)
+            now = time.monotonic()
             new = self._reports.rounds(self._last)
-            if rounds and not new:
-                break  # the calls have ended of their own accord
-            rounds += new
-            self._last = rounds[-1].round if rounds else self._last
+            if new:
+                rounds += new
+                self._last, latest = new[-1].round, now
+            if enough(rounds) or now > min(until, latest + IDLE_SECONDS):
+                break
         for call in calls:
             call.cancel()
         for call in calls:
@@ -107,13 +112,13 @@ class Bench:
         return rounds
 
     def settle(self) -> None:
-        """Wait until there are no more rounds; raises Overloaded where somebody else is served."""
+        """Wait until nothing is served; raises Overloaded where that does not come."""
         until = time.monotonic() + ENDED_SECONDS
         while time.monotonic() < until:
-            last = self._reports.last_round()
-            if last == self._last:
+            found = self._reports.rounds(max(0, self._last - 1))
+            self._last = found[-1].round if found else 0
+            if not found or found[-1].running + found[-1].waiting == 0:
                 return
-            self._last = last
             time.sleep(POLL_SECONDS)
         raise Overloaded("the server is serving others: measure when it is idle")
 

@@ -42,7 +42,8 @@ class Samples:
                 self.plain[shape.rows].append(aside + each.draft_seconds + each.verify_seconds)
 
     def read(self, shape: Prefill, rounds: Iterable[Round]) -> None:
-        self.prefill[shape.tokens] += [each.verify_seconds for each in rounds]
+        for each in rounds:
+            self.prefill[shape.tokens].append(each.verify_seconds)
 
     def began(self, drafter: str, found: Beginning) -> None:
         self.switch[drafter, found.lag, found.rows].append(found.seconds)

@@ -1,0 +1,84 @@
+"""`covey profile` against the real server, the next server that starts from its table, and what that one keeps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from covey.errors import SettingError
+from covey.planner.cost_table import CostTable
+from covey.server import FREE, Options, Server
+from covey_client import Client
+from covey_client.cli import main
+from covey_client.reports import Reports
+
+pytestmark = pytest.mark.e2e
+
+PROMPT = "User: Do you like films?\nAssistant:"
+PROFILE = """
+models = ["target", "controller", "covey", "draft_general"]
+[target]
+threads = 1
+[speculation]
+drafters = ["draft_general"]
+costs = "{costs}"
+state = "{state}"
+"""
+
+
+def options(folder: Path, costs: Path) -> Options:
+    profile = folder / "mine.toml"
+    profile.write_text(PROFILE.format(costs=costs, state=folder / "state"))
+    ports = {"http_port": FREE, "grpc_port": FREE, "metrics_port": FREE}
+    return Options(**ports, profile=str(profile), log_file=folder / "tritonserver.log", drain_seconds=10.0)
+
+
+def test_measure_then_start_from_it_then_go_on_from_what_was_learnt(server: Server, tmp_path: Path) -> None:
+    costs = tmp_path / "measured.json"
+    where = ["--url", server.grpc_url, "--http-url", server.http_url]
+    assert main(["profile", str(costs), "--quick", "--drafters", "draft_general", *where]) == 0
+    table = CostTable.load(costs)
+    assert {rows for rows, _, _ in table.verify} == {1, 8}
+    assert {depth for _, depth, _ in table.draft["draft_general"]} == {1, 6}
+    assert {rows for _, rows, _ in table.switch["draft_general"]} == {1, 4}
+    assert [tokens for tokens, _ in table.prefill] == [16, 128]
+    assert [rows for rows, _ in table.plain] == [1, 8]
+    assert costs.with_suffix(".png").read_bytes()[:4] == b"\x89PNG"
+
+    with Server(options(tmp_path, costs)) as fresh:
+        with Client(fresh.grpc_url) as client:
+            client.generate(PROMPT, max_tokens=60)
+        first = Reports(fresh.http_url).decisions(256)["decisions"][0]
+        plain = dict(table.plain)[1]
+        assert first["predicted"][0] == pytest.approx(plain, rel=0.5), "known before anything was measured here"
+    state = tmp_path / "state" / "covey.json"
+    kept = json.loads(state.read_text())
+    assert kept["policy"] == "covey"
+    assert kept["state"]["acceptance"]["draft_general"]["offered"][0] > 0
+    with Server(options(tmp_path, costs)) as again:
+        Reports(again.http_url).facts()  # there is an engine now
+        assert f"goes on from what {state} holds" in again.log_text()
+
+
+def test_a_bad_table_stops_the_start_with_one_line(tmp_path: Path) -> None:
+    costs = tmp_path / "bad.json"
+    costs.write_text("{}")
+    with pytest.raises(SettingError) as caught:
+        Server(options(tmp_path, costs)).start()
+    assert f"cost table {costs}: not a cost table of version 1" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_decisions_are_explained(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    with Client(server.grpc_url) as client:
+        client.generate(PROMPT, max_tokens=40)
+    assert main(["status", "--url", server.http_url, "--decisions", "3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "policy covey"
+    assert len(lines) == 4
+    assert all("ms/token predicted/observed" in line for line in lines[1:])
+    assert main(["status", "--url", server.http_url, "--decisions", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["decisions"][0]["rows"] == 1
+    assert main(["status", "--url", server.http_url, "--decisions", "0"]) == 2
