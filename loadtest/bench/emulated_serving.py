@@ -99,9 +99,10 @@ def play(pair: Pair, policy: str, times: Times, lengths: Sequence[Lengths], seed
 
 
 class CatchingUp:
-    """Implements `covey.ports.Drafter`: an emulated drafter whose catch-up takes what the rows that lag take, not all
-    rows of the batch. Without `pauses_cost` only a request's prompt is read at a price: what switching back on after a
-    pause takes is left out."""
+    """Implements `covey.ports.Drafter`: an emulated drafter whose catch-up takes what the tokens take that rows have
+    missed, packed as in one prefill: C_switch of the rows that lag and their mean lag, where the paper looks up the
+    whole batch and its longest. Without `pauses_cost` only a request's prompt is read at a price: what switching back
+    on after a pause takes is left out."""
 
     def __init__(self, drafter: EmulatedDrafter, switch: Surface, clock: Clock, *, pauses_cost: bool) -> None:
         self._drafter, self._switch, self._clock = drafter, switch, clock
@@ -119,7 +120,7 @@ class CatchingUp:
                 lags.append(missed + len(opening.tokens) if self._pauses_cost else opening.num_prompt)
             elif missed > ALONG and self._pauses_cost:
                 lags.append(missed)
-        seconds = self._switch(max(lags), len(lags)) if lags else 0.0
+        seconds = self._switch(sum(lags) / len(lags), len(lags)) if lags else 0.0
         self._clock.sleep(seconds)
         return replace(self._drafter.draft(work), catch_up_seconds=seconds)
 
