@@ -113,7 +113,7 @@ def run(session: Session) -> None:
     session.notes |= {
         "clock": "virtual",
         "repetitions": repetitions,
-        "acceptance": {pair.name: pair.acceptance() for pair in chosen},
+        "acceptance": {pair.name: pair.right() for pair in chosen},
         "capacity_without_speculation": {pair.name: pair.capacity() for pair in chosen},
     }
     jobs = [
@@ -195,7 +195,7 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
     """A table for each pair, and for each a picture beside the JSON."""
     for name, pair in result["pairs"].items():
         titles = {one.name: one.title for one in PAIRS}
-        console.print(_table(f"Emulated {titles[name]}, {name}", pair))
+        console.print(_table(f"{name}: {titles[name]}", pair))
         best = ", ".join(f"{load}: {found['latency']}" for load, found in pair["best_fixed"].items())
         console.print(f"best fixed length by requests/s (0: off), by latency: {best}")
         for trace in (AZURE, TWO_PEAKS):
@@ -205,7 +205,8 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
                     f"{report.number(pair[trace]['throughput_covey_over_best_static'], 3)}; latency, best static over "
                     f"covey {report.number(pair[trace]['latency_best_static_over_covey'], 3)}"
                 )
-        report.panels(picture.with_name(f"{picture.stem}-{name}.png"), f"Emulated: {titles[name]}", list(_panels(pair)))
+        drawn = picture.with_name(f"{picture.stem}-{name.removeprefix('emulated-')}.png")
+        report.panels(drawn, f"Emulated: {titles[name]}", list(_panels(pair)))
 
 
 def _table(title: str, pair: JsonDict) -> Table:

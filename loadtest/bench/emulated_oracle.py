@@ -11,7 +11,7 @@ It is served by drafters that resume after a pause at no cost (see `emulated_ser
 from __future__ import annotations
 
 from covey.bandits.length import Forgetful, Outcome, Reason, Situation
-from covey.planner.cost_table import CostTable, Surface
+from covey.planner.cost_table import Surface
 from loadtest.bench.emulated_pairs import OUTPUT, PROMPT, Pair
 
 ORACLE = "oracle"
@@ -20,10 +20,11 @@ ORACLE = "oracle"
 class Oracle(Forgetful):
     """Implements `LengthPolicy`."""
 
-    def __init__(self, pair: Pair, table: CostTable, max_depth: int) -> None:
+    def __init__(self, pair: Pair, max_depth: int) -> None:
+        table = pair.table
         self._verify = Surface(table.verify)
         self._draft = {name: Surface(table.draft[name]) for name in pair.drafters}
-        rate = pair.acceptance()
+        rate = pair.right()
         self._tokens = [sum(rate**depth for depth in range(deepest + 1)) for deepest in range(max_depth + 1)]
         first = Surface(table.switch[pair.drafters[0]])
         self._reading = first(PROMPT, 1) / OUTPUT

@@ -14,23 +14,21 @@ from covey.bandits.length import LengthPolicy
 from covey.engine import Engine, RoundRecord
 from covey.planner import policies
 from covey.planner.choice import Planner
-from covey.planner.cost_table import CostTable, Surface
+from covey.planner.cost_table import Surface
 from covey.planner.gamma import GammaPlanner
 from covey.planner.switching import SwitchCost
 from covey.ports import Clock
-from covey.profile import SpeculationSettings
 from covey.runtime.emulated import ALONG, EmulatedDrafter, EmulatedTarget, HashModel
 from covey.runtime.virtual import VirtualClock, serve
 from covey.scheduler import Scheduler
 from covey.types import DrafterInfo, DraftReply, DraftWork, Progress, Request, Sampling
 from loadtest.bench.emulated_oracle import ORACLE, Oracle
-from loadtest.bench.emulated_pairs import BLOCK, MAX_ROWS, Lengths, Pair
+from loadtest.bench.emulated_pairs import Lengths, Pair
 from loadtest.bench.loads import Times
 from loadtest.bench.statistics import percentile
 
 MODEL = HashModel(32000, low=8)
 MAX_DEPTH = 5
-TOKEN_BUDGET = 2048
 SLICES = 60  # points of depth over time
 PATIENCE = 3600.0  # seconds of real time for a drafter's answer: a busy machine must not change results
 
@@ -64,19 +62,23 @@ class Served:
 def play(pair: Pair, policy: str, times: Times, lengths: Sequence[Lengths], seed: int) -> Served:
     """Serve these requests from a start in which nothing is learnt. As in Nightjar's runs the table of C_switch is
     known to whoever uses it; all else is for the policy to find out."""
-    table = pair.table()
+    settings = pair.profile
     clock = VirtualClock()
     sink = _Sink(clock)
-    target = EmulatedTarget(table, MODEL, clock, blocks=pair.blocks, block_size=BLOCK)
-    drafters = {name: _drafter(name, pair, table, clock, pauses_cost=policy != ORACLE) for name in pair.drafters}
+    target = EmulatedTarget(pair.table, MODEL, clock, blocks=pair.blocks, block_size=settings.target.block_size)
+    drafters = {name: _drafter(name, pair, clock, pauses_cost=policy != ORACLE) for name in pair.drafters}
     scheduler = Scheduler(
-        max_running=MAX_ROWS, max_waiting=1 << 20, token_budget=TOKEN_BUDGET, growth_tokens=64, block_size=BLOCK
+        max_running=settings.scheduler.max_running,
+        max_waiting=len(times),
+        token_budget=settings.scheduler.token_budget,
+        growth_tokens=settings.scheduler.growth_tokens,
+        block_size=settings.target.block_size,
     )
     records: list[tuple[float, RoundRecord]] = []
     engine = Engine(
         target,
         scheduler,
-        _planner(policy, pair, table, seed),
+        _planner(policy, pair, seed),
         sink,
         clock,
         drafters=drafters,
@@ -141,24 +143,24 @@ class _Sink:
                 self.ended[progress.key] = now
 
 
-def _drafter(name: str, pair: Pair, table: CostTable, clock: Clock, *, pauses_cost: bool) -> CatchingUp:
-    free = replace(table, switch={})
+def _drafter(name: str, pair: Pair, clock: Clock, *, pauses_cost: bool) -> CatchingUp:
+    free = replace(pair.table, switch={})
     drafter = EmulatedDrafter(free, MODEL, clock, name=name, rates=pair.rates[name])
-    return CatchingUp(drafter, Surface(table.switch[name]), clock, pauses_cost=pauses_cost)
+    return CatchingUp(drafter, Surface(pair.table.switch[name]), clock, pauses_cost=pauses_cost)
 
 
-def _planner(policy: str, pair: Pair, table: CostTable, seed: int) -> Planner:
+def _planner(policy: str, pair: Pair, seed: int) -> Planner:
     if policy == ORACLE:
-        oracle: LengthPolicy = Oracle(pair, table, MAX_DEPTH)
+        oracle: LengthPolicy = Oracle(pair, MAX_DEPTH)
         return GammaPlanner(oracle, max_depth=MAX_DEPTH, drafters=pair.drafters)
-    switch_cost = SwitchCost(table.switch[pair.drafters[0]])
+    switch_cost = SwitchCost(pair.table.switch[pair.drafters[0]])
     made = policies.make(
         policy,
         max_depth=MAX_DEPTH,
-        max_rows=MAX_ROWS,
+        max_rows=pair.profile.scheduler.max_running,
         rng=np.random.default_rng(seed),
         switch_cost=switch_cost,
-        table=SpeculationSettings().table,
+        table=pair.profile.speculation.table,
     )
     return GammaPlanner(made, max_depth=MAX_DEPTH, drafters=pair.drafters, switch_cost=switch_cost)
 

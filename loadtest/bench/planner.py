@@ -40,7 +40,7 @@ from covey.types import (
     TargetWork,
 )
 from loadtest.bench import report
-from loadtest.bench.emulated_pairs import BLOCK, DRAFTER, PAIRS
+from loadtest.bench.emulated_pairs import PAIRS
 from loadtest.bench.emulated_serving import PATIENCE
 from loadtest.bench.session import QUICK, Session
 from loadtest.bench.statistics import Spread, percentile
@@ -124,25 +124,29 @@ def choosing(name: str, count: int, seed: int) -> list[float]:
 def overheads(policy: str, count: int) -> list[float]:
     """Seconds of rounds of 32 decoding rows outside target and drafters."""
     pair, model, clock = PAIRS[0], HashModel(32000, low=8), VirtualClock()
-    table = pair.table()
-    target = _TimedTarget(EmulatedTarget(table, model, clock, blocks=1 << 20, block_size=BLOCK))
-    drafter = _TimedDrafter(EmulatedDrafter(table, model, clock, name=DRAFTER, rates=pair.rates[DRAFTER]))
+    table, (drafter_name,), block_size = pair.table, pair.drafters, pair.profile.target.block_size
+    target = _TimedTarget(EmulatedTarget(table, model, clock, blocks=1 << 20, block_size=block_size))
+    drafter = _TimedDrafter(EmulatedDrafter(table, model, clock, name=drafter_name, rates=pair.rates[drafter_name]))
     scheduler = Scheduler(
-        max_running=MAX_ROWS, max_waiting=MAX_ROWS, token_budget=2048, growth_tokens=64, block_size=BLOCK
+        max_running=MAX_ROWS,
+        max_waiting=MAX_ROWS,
+        token_budget=2048,
+        growth_tokens=64,
+        block_size=block_size,
     )
     decoding = [0]
 
     def observe(record: RoundRecord) -> None:
         decoding[0] = record.decoding if not record.prefill_tokens else 0
 
-    planner = build(SpeculationSettings(policy=policy, max_depth=5), (DRAFTER,), max_rows=MAX_ROWS)
+    planner = build(SpeculationSettings(policy=policy, max_depth=5), pair.drafters, max_rows=MAX_ROWS)
     engine = Engine(
         target,
         scheduler,
         planner,
         _Nowhere(),
         clock,
-        drafters={DRAFTER: drafter},
+        drafters={drafter_name: drafter},
         observe=observe,
         draft_deadline=PATIENCE,
     )

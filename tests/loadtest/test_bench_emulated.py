@@ -12,10 +12,11 @@ from covey.planner.cost_table import Surface
 from loadtest.bench import planner
 from loadtest.bench.__main__ import main
 from loadtest.bench.emulated_oracle import ORACLE, Oracle
-from loadtest.bench.emulated_pairs import DRAFTER, OUTPUT, PAIRS, PROMPT, requests
+from loadtest.bench.emulated_pairs import OUTPUT, PAIRS, PROMPT, requests
 from loadtest.bench.emulated_serving import Served, play
 
 SMALL = 6
+DRAFTER = PAIRS[0].drafters[0]
 
 
 def served(policy: str, pair: int = 0, count: int = SMALL, gap: float = 0.05) -> Served:
@@ -26,22 +27,22 @@ def served(policy: str, pair: int = 0, count: int = SMALL, gap: float = 0.05) ->
 def test_a_quick_run_has_the_keys_it_promises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COVEY_DATA", raising=False)
     out = tmp_path / "emulated.json"
-    assert main(["emulated", "--quick", "--pair", "7b-24g", "--json", str(out)]) == 0
+    assert main(["emulated", "--quick", "--pair", "emulated-7b", "--json", str(out)]) == 0
     found = json.loads(out.read_text())
     assert (found["emulated"], found["clock"]) == (True, "virtual")
-    pair = found["pairs"]["7b-24g"]
+    pair = found["pairs"]["emulated-7b"]
     assert set(pair["covey_over"]) == {"off", "fixed:3", "nightjar", ORACLE}
     assert pair["best_fixed"]["15"].keys() == {"throughput", "latency"}
     assert pair["two_peaks"]["throughput_covey_over_best_static"] > 0
     assert pair["two_peaks"]["latency_best_static_over_covey"] > 0
     assert pair["azure"] is None
     assert pair["nightjar_printed"]["off"]["throughput"]["ShareGPT"] == 3653.61
-    assert (tmp_path / "emulated-7b-24g.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "emulated-7b.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_an_unknown_pair_is_named_with_those_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["emulated", "--pair", "1t", "--json", str(tmp_path / "out.json")]) == 1
-    assert "7b-24g" in capsys.readouterr().err
+    assert "emulated-7b" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("pair", range(len(PAIRS)))
@@ -61,13 +62,13 @@ def test_runs_are_reproducible() -> None:
 def test_a_new_request_is_read_at_its_own_price_not_that_of_the_whole_batch() -> None:
     together, alone = served("fixed:1", gap=0.0), served("fixed:1", gap=5.0)
     assert together.tokens == alone.tokens
-    table = Surface(PAIRS[0].table().switch[DRAFTER])
+    table = Surface(PAIRS[0].table.switch[DRAFTER])
     assert table(PROMPT, 1) < 0.5 * table(PROMPT, 32)
 
 
 def test_the_oracle_drafts_where_it_pays_and_only_there() -> None:
     pair = PAIRS[0]
-    oracle = Oracle(pair, pair.table(), 5)
+    oracle = Oracle(pair, 5)
 
     def depth(rows: int, prefill: int = 0) -> int:
         return oracle.choose(Situation(rows, 5, 0, 9, ((DRAFTER, rows),), prefill))
