@@ -43,6 +43,11 @@ class RoundCosts:
             for rows, depth, seconds in cells:
                 self._draft((name,)).update(self._draft_features(rows, depth), seconds)
 
+    @property
+    def known(self) -> bool:
+        """Whether anything was measured: before that, predictions compare depths and are no seconds."""
+        return self._verify.scaled
+
     def predict(self, rows: int, mix: Mix) -> tuple[Array, Array]:
         """Seconds of a round, and their variance, for each depth from 0."""
         verify, draft, overhead = self._cached(rows)

@@ -80,7 +80,7 @@ class Covey:
         seconds[1:] = [time + upkeep * count for time, count in zip(seconds[1:], tokens[1:])]
         variances = variance.tolist()
         values = [tokens[depth] / seconds[depth] for depth in range(self._max_depth + 1)]
-        predicted = [1.0 / value for value in values]
+        predicted = [1.0 / value for value in values] if self._costs.known else []
         if self._more:
             self._more -= (
                 1  # beside prefill too: what is explored must not stop and begin again, and not outlast its price
