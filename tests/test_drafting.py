@@ -116,6 +116,9 @@ def test_text_is_the_targets_whatever_is_drafted(skill: float, depth: int) -> No
     assert last.drafted > 0
     assert last.accepted == {0.0: 0, 1.0: last.drafted}.get(skill, last.accepted)
     assert 0 <= last.accepted <= last.drafted
+    assert sum(count * drafts for count, drafts in enumerate(last.acceptance)) == last.accepted
+    assert len(last.acceptance) <= depth + 1
+    assert sum(last.acceptance) <= last.rounds
 
 
 def test_a_good_drafter_saves_rounds() -> None:

@@ -21,7 +21,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -73,6 +73,8 @@ class RoundRecord:
     reused: int
     preempted: int
     choice: Choice
+    sizes: Ints  # by row: tokens drafted, and how many of them were accepted
+    accepts: Ints
     catch_up_seconds: float = 0.0  # of draft_seconds, the longest that a drafter took to see tokens it had missed
 
 
@@ -194,6 +196,8 @@ class Engine:
             reused=int(reply.reused.sum()),
             preempted=self.scheduler.preemptions,
             choice=choice,
+            sizes=trees.sizes,
+            accepts=reply.accepted.copy(),  # a view would keep the whole message
             catch_up_seconds=self._drafting.catch_up_seconds,
         )
         self.planner.observe(batch, trees, reply, record)
@@ -280,8 +284,8 @@ class Engine:
             kept, finish = crop(live, reply.tokens[span], frozenset(live.request.sampling.end_ids))
             live.output.extend(kept.tolist())
             live.rounds += 1
-            live.drafted += sizes[row]
-            live.accepted += min(accepted[row], len(kept))
+            if sizes[row]:
+                live.judged(sizes[row], min(accepted[row], len(kept)))
             if finish is not None:
                 self._close(live)
             progress.append(_progress(live, kept, reply.logprobs[span][: len(kept)], finish))
@@ -333,11 +337,12 @@ def _progress(live: Live, tokens: Ints, logprobs: Floats, finish: Finish | None)
         accepted=live.accepted,
         reused=live.reused,
         rounds=live.rounds,
+        acceptance=tuple(live.acceptance),
     )
 
 
 def _last_word(live: Live, finish: Finish, error: Exception | None = None) -> Progress:
-    return Progress(live.key, NO_INTS, NO_FLOATS, finish, error, live.drafted, live.accepted, live.reused, live.rounds)
+    return replace(_progress(live, NO_INTS, NO_FLOATS, finish), error=error)
 
 
 def _ending(key: int, finish: Finish, error: Exception) -> Progress:

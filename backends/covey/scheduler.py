@@ -29,6 +29,7 @@ class Live:
     rounds: int = 0  # verify rounds
     drafted: int = 0
     accepted: int = 0
+    acceptance: list[int] = field(default_factory=list)  # place j: drafts of which j tokens were accepted
     seen: dict[str, int] = field(default_factory=dict)  # drafter -> tokens of this request that it holds
 
     @property
@@ -49,6 +50,13 @@ class Live:
     def decoding(self) -> bool:
         """Whether the next pass computes its last known token and so yields a new one."""
         return self.opened and self.known - self.cached == 1
+
+    def judged(self, drafted: int, accepted: int) -> None:
+        """Count one draft that was verified."""
+        self.drafted += drafted
+        self.accepted += accepted
+        self.acceptance += [0] * (accepted + 1 - len(self.acceptance))
+        self.acceptance[accepted] += 1
 
     def tokens(self, start: int = 0) -> Ints:
         """Its tokens from `start` on."""

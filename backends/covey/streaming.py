@@ -40,6 +40,7 @@ class Chunk:
     accepted: int
     state: DetokenizerState | None = None  # for an outlet whose text is made elsewhere
     emulated: bool = False  # the text is no model's
+    acceptance: tuple[int, ...] = ()  # place j: drafts of which j tokens were accepted
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +292,7 @@ class Streamer:
                         last.accepted,
                         state,
                         self._emulated,
+                        last.acceptance,
                     )
                 )
         except CoveyError:

@@ -259,6 +259,7 @@ class Progress:
     accepted: int = 0
     reused: int = 0
     rounds: int = 0
+    acceptance: tuple[int, ...] = ()  # place j: drafts of the request so far of which j tokens were accepted
 
 
 JsonDict = dict[str, Any]

@@ -26,6 +26,22 @@ class Usage:
     draft_tokens: int = 0
     accepted_draft_tokens: int = 0
     acceptance_rate: float = 0.0
+    mean_acceptance_length: float = 0.0  # tokens a verified draft brought, the target's own one included
+    acceptance_histogram: tuple[int, ...] = ()  # place j: drafts of which j tokens were accepted
+
+    @property
+    def drafts(self) -> int:
+        """Drafts verified."""
+        return sum(self.acceptance_histogram)
+
+    @property
+    def acceptance_by_position(self) -> tuple[float, ...]:
+        """The share of all drafts whose first, second, ... token was accepted."""
+        reached, found = 0, []
+        for count in self.acceptance_histogram[:0:-1]:
+            reached += count
+            found.append(reached / self.drafts)
+        return tuple(reversed(found))
 
 
 @dataclass(frozen=True)
@@ -107,6 +123,8 @@ def _chunk(values: Mapping[str, Sequence[Any]]) -> Chunk:
             draft_tokens=int(one("total_draft_tokens", 0)),
             accepted_draft_tokens=int(one("total_accepted_draft_tokens", 0)),
             acceptance_rate=float(one("acceptance_rate", 0.0)),
+            mean_acceptance_length=float(one("mean_acceptance_length", 0.0)),
+            acceptance_histogram=tuple(known.get("acceptance_histogram", ())),
         ),
         emulated=bool(one("emulated", False)),
     )

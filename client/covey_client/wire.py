@@ -62,6 +62,8 @@ OUTPUTS = (
     Field("acceptance_rate", "FP32"),
     Field("total_accepted_draft_tokens", "INT32"),
     Field("total_draft_tokens", "INT32"),
+    Field("mean_acceptance_length", "FP32"),
+    Field("acceptance_histogram", "INT32", many=True),
     Field("emulated", "BOOL"),
 )
 

@@ -80,15 +80,27 @@ def test_answers_of_both_protocols_read_alike() -> None:
         ("output_ids", "INT32", struct.pack("<i", 9)),
         ("finish_reason", "BYTES", b"\x03\x00\x00\x00eos"),
         ("num_output_tokens", "INT32", struct.pack("<i", 1)),
+        ("mean_acceptance_length", "FP32", struct.pack("<f", 2.25)),
+        ("acceptance_histogram", "INT32", struct.pack("<3i", 1, 1, 2)),
         ("new_in_a_later_version", "FP64", b"12345678"),
     ):
         message.outputs.add(name=name, datatype=dtype, shape=[1])
         message.raw_output_contents.append(data)
-    chunk = Chunk("é", (9,), (), "eos", 0, Usage(output_tokens=1))
-    line = '{"text_output": "é", "output_ids": 9, "finish_reason": "eos", "num_output_tokens": 1, "other": 1}'
+    chunk = Chunk(
+        "é", (9,), (), "eos", 0, Usage(output_tokens=1, mean_acceptance_length=2.25, acceptance_histogram=(1, 1, 2))
+    )
+    drafts = '"mean_acceptance_length": 2.25, "acceptance_histogram": [1, 1, 2]'
+    line = f'{{"text_output": "é", "output_ids": 9, "finish_reason": "eos", "num_output_tokens": 1, {drafts}, "x": 1}}'
     assert from_grpc(message) == from_json(line) == chunk
     assert from_grpc(service_pb2.ModelInferResponse()) is None
     assert Completion.join([chunk, chunk]).text == "éé"
+
+
+def test_usage_tells_acceptance_by_position() -> None:
+    usage = Usage(acceptance_histogram=(2, 1, 0, 1))
+    assert usage.drafts == 4
+    assert usage.acceptance_by_position == (0.5, 0.25, 0.25)
+    assert Usage(acceptance_histogram=(3,)).acceptance_by_position == Usage().acceptance_by_position == ()
 
 
 @pytest.mark.parametrize("line", ["", "nonsense", '{"model_name": "covey"}'])

@@ -9,12 +9,19 @@ import pytest
 from covey import profile, prompts
 from covey.profile import DEFAULT_PROFILE
 from covey.server import Server
-from covey_client import Client, InvalidRequest
+from covey_client import Client, InvalidRequest, Usage
 
 pytestmark = pytest.mark.e2e
 
 DRAFTERS = profile.load(DEFAULT_PROFILE).speculation.drafters
 PROMPTS = [prompts.load(domain)[0] for domain in prompts.DOMAINS]
+
+
+def assert_histogram(usage: Usage) -> None:
+    accepted = sum(count * drafts for count, drafts in enumerate(usage.acceptance_histogram))
+    assert accepted == usage.accepted_draft_tokens
+    assert usage.mean_acceptance_length == pytest.approx(1 + accepted / usage.drafts, abs=1e-6)
+    assert sum(usage.acceptance_by_position) == pytest.approx(accepted / usage.drafts)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -31,6 +38,7 @@ def test_every_drafter_gives_the_same_text(server: Server, temperature: float) -
             if usage.draft_tokens:
                 rate = usage.accepted_draft_tokens / usage.draft_tokens
                 assert usage.acceptance_rate == pytest.approx(rate, abs=1e-6)
+                assert_histogram(usage)
         for prompt, expected in zip(PROMPTS, plain):
             assert client.generate(prompt, **settings).tokens == expected.tokens, "auto"
             assert client.generate(prompt, num_draft_tokens=5, **settings).tokens == expected.tokens

@@ -1,6 +1,7 @@
 """The public request and response: the one table of their fields, and the checks that make a `Request` of the former.
 
-Names follow TensorRT-LLM's Triton models. Model configurations and the client are tested against these tables.
+Names follow TensorRT-LLM's Triton models and, for what it lacks about a request's drafts, vLLM's responses. Model
+configurations and the client are tested against these tables.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ OUTPUTS = (
     Field("acceptance_rate", "FP32"),
     Field("total_accepted_draft_tokens", "INT32"),
     Field("total_draft_tokens", "INT32"),
+    Field("mean_acceptance_length", "FP32"),
+    Field("acceptance_histogram", "INT32", -1),
     Field("emulated", "BOOL"),
 )
 

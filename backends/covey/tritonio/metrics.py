@@ -12,6 +12,7 @@ import triton_python_backend_utils as pb_utils
 
 from covey.engine import RoundRecord
 from covey.streaming import Served
+from covey.tritonio.drafts import Drafts
 from covey.types import TargetInfo
 
 FLUSH_SECONDS = 0.25
@@ -25,9 +26,10 @@ COUNTERS = {
     "covey_prefix_cache_hit_tokens_total": "Prompt tokens whose KV was reused",
     "covey_prefill_tokens_total": "Tokens computed as prefill",
     "covey_preemptions_total": "Requests put back because the KV pool was exhausted",
-    "covey_spec_decode_num_drafts_total": "Trees verified",
+    "covey_spec_decode_num_drafts_total": "Trees verified, by drafter",
     "covey_spec_decode_num_draft_tokens_total": "Tokens drafted",
     "covey_spec_decode_num_accepted_tokens_total": "Drafted tokens accepted",
+    "covey_spec_decode_num_accepted_tokens_per_pos_total": "Drafts of which the token at the position was accepted",
     "covey_planner_rounds_total": "Rounds by the draft depth that the policy chose, and why",
     "covey_planner_switches_total": "Changes to drafting (on) and to plain decoding (off)",
     "covey_planner_predicted_seconds_total": "What the policy expected rounds to take for the tokens they brought",
@@ -39,6 +41,7 @@ GAUGES = {
     "covey_target_info": "Always 1; its labels say what is served, on which device (emulated: none), in which numerics",
     "covey_requests_running": "Requests in the batch",
     "covey_requests_waiting": "Requests in the queue",
+    "covey_drafter_resident_bytes": "Memory of each drafter's weights and caches; 0: it does not answer",
     "covey_kv_blocks": "KV blocks by state: used, free (never used, or kept for reuse)",
 }
 HISTOGRAMS = {
@@ -78,7 +81,8 @@ class Metrics:
         self._added: dict[tuple[str, Labels], float] = defaultdict(float)
         self._set: dict[tuple[str, Labels], float] = {}
         self._observed: list[tuple[str, float]] = []
-        self._followed: list[Totals] = []
+        self._drafts = Drafts()
+        self._followed: list[Totals] = [self._drafts.totals]
         self._reached: dict[tuple[str, Labels], float] = defaultdict(float)
         self._preempted = 0
         self._stopped = threading.Event()
@@ -92,6 +96,11 @@ class Metrics:
                 "covey_target_info", 1, target=info.model, device=info.device, dtype=info.dtype, numerics=info.numerics
             )
 
+    def drafter(self, name: str, resident_bytes: int) -> None:
+        """Once a drafter is known to be there, or to be gone. Any thread."""
+        with self._lock:
+            self._put("covey_drafter_resident_bytes", resident_bytes, drafter=name)
+
     def round(self, record: RoundRecord) -> None:
         """Engine's thread, once a round."""
         with self._lock:
@@ -100,9 +109,7 @@ class Metrics:
             add("covey_generation_tokens_total", record.emitted)
             add("covey_prefill_tokens_total", record.prefill_tokens)
             add("covey_prefix_cache_hit_tokens_total", record.reused)
-            add("covey_spec_decode_num_draft_tokens_total", record.drafted)
-            add("covey_spec_decode_num_accepted_tokens_total", record.accepted)
-            add("covey_spec_decode_num_drafts_total", record.trees)
+            self._drafts.add(record)
             add("covey_preemptions_total", record.preempted - self._preempted)
             self._preempted = record.preempted
             transport = record.verify_seconds - record.pass_seconds

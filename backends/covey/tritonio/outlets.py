@@ -26,6 +26,7 @@ REPORT = "report"
 def outputs(chunk: Chunk) -> dict[str, Any]:
     """The chunk as the public response's arrays, by the names of `covey.tritonio.fields.OUTPUTS`."""
     rate = chunk.accepted / chunk.drafted if chunk.drafted else 0.0
+    drafts = sum(chunk.acceptance)
     arrays = {
         "text_output": np.array([chunk.text.encode()], np.object_),
         "output_ids": chunk.ids,
@@ -38,6 +39,8 @@ def outputs(chunk: Chunk) -> dict[str, Any]:
         "acceptance_rate": np.array([rate], np.float32),
         "total_accepted_draft_tokens": np.array([chunk.accepted], np.int32),
         "total_draft_tokens": np.array([chunk.drafted], np.int32),
+        "mean_acceptance_length": np.array([1 + chunk.accepted / drafts if drafts else 0.0], np.float32),
+        "acceptance_histogram": np.array(chunk.acceptance, np.int32),
         "emulated": np.array([chunk.emulated], np.bool_),
     }
     if chunk.state is not None:
