@@ -13,13 +13,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from covey_client.rates import Span
+from covey_client.rates import Reading, Span
 from loadtest import summary
 from loadtest.records import Record, Run
 from loadtest.summary import Points, attained, counted, gauge, over_time, quantile, share
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # told apart by the colour-blind too
+COLOURS = (  # told apart by the colour-blind too
+    *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#b8a800"),
+)
 PHASES = ("plan", "draft", "pass", "transport", "commit")
+RESIDENT = "covey_drafter_resident_bytes"
 GENERATED, DRAFTED, ACCEPTED, TREES = (
     "covey_generation_tokens_total",
     "covey_spec_decode_num_draft_tokens_total",
@@ -124,6 +127,30 @@ def pictures(run: Run) -> list[Picture]:
                 Line("drafted", lambda r: counted(r, lambda s: s.ratio(DRAFTED, TREES)), compared=True),
                 Line("accepted", lambda r: counted(r, lambda s: s.ratio(ACCEPTED, TREES))),
             ],
+        ),
+        Picture(
+            "Depths chosen",
+            "rounds/s",
+            "Rounds a second by the draft depth that the policy chose; 0 is plain decoding.",
+            [
+                Line(depth, _by_label("covey_planner_rounds_total", "depth", depth))
+                for depth in sorted(_values(run, "covey_planner_rounds_total", "depth"), key=int)
+            ],
+            stacked=True,
+        ),
+        Picture(
+            "Drafted tokens accepted, by drafter",
+            "%",
+            "Accepted over drafted tokens of each drafter, by the server's counters.",
+            [Line(name, _acceptance_of(name)) for name in _values(run, DRAFTED, "drafter")],
+            top=100,
+        ),
+        Picture(
+            "Drafters in memory",
+            "MiB",
+            "Memory of each drafter's weights and caches; 0 while it does not answer.",
+            [Line(name, _memory_of(name)) for name in _values(run, RESIDENT, "drafter")],
+            stacked=True,
         ),
         Picture(
             "KV blocks in use",
@@ -235,6 +262,31 @@ def _by_topic(topic: str) -> Callable[[Run], Points]:
     return lambda run: over_time(
         run, lambda rows: summary.acceptance([record for record in rows if record.finished and record.topic == topic])
     )
+
+
+def _values(run: Run, metric: str, label: str) -> list[str]:
+    """Of a label, in any look."""
+    return sorted({value for reading in run.readings for value in reading.by(metric, label)})
+
+
+def _by_label(metric: str, label: str, value: str) -> Callable[[Run], Points]:
+    return lambda run: counted(run, lambda span: span.rate(metric, **{label: value}))
+
+
+def _acceptance_of(drafter: str) -> Callable[[Run], Points]:
+    def value(span: Span) -> float | None:
+        drafted = span.grew(DRAFTED, drafter=drafter)
+        return 100 * (span.grew(ACCEPTED, drafter=drafter) or 0.0) / drafted if drafted else None
+
+    return lambda run: counted(run, value)
+
+
+def _memory_of(drafter: str) -> Callable[[Run], Points]:
+    def value(reading: Reading) -> float | None:
+        held = reading.value(RESIDENT, drafter=drafter)
+        return None if held is None else held / 2**20
+
+    return lambda run: gauge(run, value)
 
 
 def _phase(phase: str) -> Callable[[Run], Points]:

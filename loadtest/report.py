@@ -32,7 +32,7 @@ NOTES = (
     "Service levels are measured by the client: the server is told nothing of them. Failed requests count as not met; "
     "requests that were unfinished when the run ended are left out.",
     "The pictures of batch, drafts, KV, rounds and prefill come from the server's metrics port, which counts all "
-    "clients. It does not export drafters' residency or acceptance by drafter, so these are not shown.",
+    "clients.",
 )
 
 

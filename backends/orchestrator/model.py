@@ -20,7 +20,7 @@ import triton_python_backend_utils as pb_utils
 from covey import profile
 from covey.clock import RealClock
 from covey.engine import Engine, RoundRecord
-from covey.errors import BadField, CoveyError, Overloaded, PortError, RequestError
+from covey.errors import BadField, CoveyError, Overloaded, PortError, RequestError, StubDead
 from covey.planner import learnt
 from covey.planner.build import build
 from covey.planner.cost_table import CostTable
@@ -55,7 +55,7 @@ class TritonPythonModel:
         self._keeper: learnt.Keeper | None = None
         parameters = json.loads(args["model_config"])["parameters"]
         self._target = bls.BlsTarget(parameters["target"]["string_value"])
-        self._supervisor = Supervisor(parameters["controller"]["string_value"])
+        self._supervisor = Supervisor(parameters["controller"]["string_value"], self._drafter_back)
         self._clock = RealClock()
         self._keys = itertools.count(1)
         self._metrics = Metrics(self._name)
@@ -169,14 +169,16 @@ class TritonPythonModel:
         for name in self._profile.speculation.drafters:
             found[name] = bls.BlsDrafter(name)
             try:
-                vocabulary = found[name].info().vocab_size
+                own = found[name].info()
             except PortError as error:
+                self._metrics.drafter(name, 0)
                 log.warning("drafter %s does not answer yet: %s", name, error)
                 continue
-            if vocabulary not in (ANY_VOCABULARY, info.vocab_size):
+            self._metrics.drafter(name, own.resident_bytes)
+            if own.vocab_size not in (ANY_VOCABULARY, info.vocab_size):
                 log.error(
                     "drafter %s is not used: its vocabulary has %d tokens, that of %s has %d",
-                    *(name, vocabulary, info.model, info.vocab_size),
+                    *(name, own.vocab_size, info.model, info.vocab_size),
                 )
                 del found[name]
         return found
@@ -187,7 +189,12 @@ class TritonPythonModel:
 
     def _drafter_failed(self, name: str, error: CoveyError) -> None:
         self._metrics.drafter_failed(name)
+        if isinstance(error, StubDead):
+            self._metrics.drafter(name, 0)
         self._supervisor.report(name, error)
+
+    def _drafter_back(self, name: str) -> None:
+        self._metrics.drafter(name, bls.BlsDrafter(name).info().resident_bytes)
 
     def _recover(self, error: PortError) -> None:
         log.warning("the target failed: %s", error)

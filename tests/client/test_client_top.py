@@ -30,10 +30,12 @@ covey_round_seconds_total{{model="covey",phase="pass"}} {0.03 * rounds}
 covey_round_seconds_total{{model="covey",phase="draft"}} {0.01 * rounds}
 covey_requests_total{{model="covey",outcome="eos"}} {done}
 covey_requests_total{{model="covey",outcome="refused"}} {done}
-covey_spec_decode_num_drafts_total{{model="covey"}} {rounds}
-covey_spec_decode_num_draft_tokens_total{{model="covey"}} {5 * rounds}
-covey_spec_decode_num_accepted_tokens_total{{model="covey"}} {3 * rounds}
+covey_spec_decode_num_drafts_total{{model="covey",drafter="draft_code"}} {rounds}
+covey_spec_decode_num_draft_tokens_total{{model="covey",drafter="draft_code"}} {5 * rounds}
+covey_spec_decode_num_accepted_tokens_total{{model="covey",drafter="draft_code"}} {3 * rounds}
 covey_drafter_failures_total{{model="covey",drafter="draft_code"}} {rounds // 5}
+covey_drafter_resident_bytes{{model="covey",drafter="draft_code"}} {64 << 20}
+covey_drafter_resident_bytes{{model="covey",drafter="draft_gone"}} 0
 covey_requests_running{{model="covey"}} 7
 covey_requests_waiting{{model="covey"}} 2
 covey_kv_blocks{{model="covey",state="used"}} 30
@@ -129,6 +131,8 @@ def test_the_view_shows_what_happened_between_looks() -> None:
         "first token (TTFT) 100 ms 190 ms 198 ms",
         "draft 10",
         "pass 30",
+        "draft_code 250 tok/s 60.0 % 5 tok 64 MiB",
+        "draft_gone 0 tok/s – – 0 MiB",
         "drafter failures: draft_code 10",
     ):
         assert figure in shown

@@ -27,6 +27,13 @@ def finished(at: float, level: str = "fast", **changes: object) -> Record:
 
 def reading(at: float, **values: float) -> Reading:
     samples = [Sample(f"covey_{name}_total", {"model": "covey"}, value) for name, value in values.items()]
+    of_one = {"model": "covey", "drafter": "draft_math"}
+    samples += [
+        Sample("covey_spec_decode_num_draft_tokens_total", of_one, 40.0 * at),
+        Sample("covey_spec_decode_num_accepted_tokens_total", of_one, 30.0 * at),
+        Sample("covey_drafter_resident_bytes", of_one, 2.0**25),
+        Sample("covey_planner_rounds_total", {"model": "covey", "depth": "3", "why": "best"}, 10.0 * at),
+    ]
     samples += [Sample("covey_kv_blocks", {"state": state}, value) for state, value in (("used", 25.0), ("free", 75.0))]
     return Reading(at, tuple(samples))
 
@@ -39,10 +46,7 @@ RECORDS = (
     Record(4.0, "grpc", "fast", "math", "ServerError", error="the <target> failed"),
     Record(5.0, "grpc", "fast", "math", "unfinished", ttft=0.05),
 )
-READINGS = tuple(
-    reading(float(at), generation_tokens=100.0 * at, spec_decode_num_draft_tokens=40.0 * at, rounds=10.0 * at)
-    for at in range(9)
-)
+READINGS = tuple(reading(float(at), generation_tokens=100.0 * at, rounds=10.0 * at) for at in range(9))
 
 
 def a_run(tmp_path: Path, rows: tuple[Record, ...] = RECORDS, name: str = "one") -> Run:
@@ -57,6 +61,19 @@ def a_run(tmp_path: Path, rows: tuple[Record, ...] = RECORDS, name: str = "one")
 
 def figure(run: Run, name: str, unit: str | None = None) -> float | None:
     return next(f.value for f in summary.totals(run) if f.name == name and unit in (None, f.unit))
+
+
+def test_drafters_and_depths_have_lines_of_their_own(tmp_path: Path) -> None:
+    run = a_run(tmp_path)
+    drawn = {picture.title: picture for picture in pictures.pictures(run)}
+    for title, label, value in (
+        ("Depths chosen", "3", 10.0),
+        ("Drafted tokens accepted, by drafter", "draft_math", 75.0),
+        ("Drafters in memory", "draft_math", 32.0),
+    ):
+        [line] = drawn[title].lines
+        assert line.label == label
+        assert {found for _, found in line.points(run)} == {value}
 
 
 def test_a_run_comes_back_as_it_was_written(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+from collections.abc import Callable
 
 from covey.errors import CoveyError, PortError, StubDead
 from covey.tritonio import bls
@@ -15,8 +16,10 @@ log = logging.getLogger("covey.supervisor")
 class Supervisor:
     """Reloads models one at a time; a model that is being seen to is not queued twice."""
 
-    def __init__(self, controller: str) -> None:
+    def __init__(self, controller: str, came_back: Callable[[str], None]) -> None:
+        """`came_back` is called with a model that was reloaded, on this one's thread."""
         self._controller = controller
+        self._came_back = came_back
         self._queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._seen_to: set[str] = set()
         self._lock = threading.Lock()
@@ -48,6 +51,7 @@ class Supervisor:
             try:
                 self.reload(model)
                 log.info("%s is back", model)
+                self._came_back(model)
             except PortError as error:
                 log.error("%s could not be reloaded: %s", model, error)
             with self._lock:

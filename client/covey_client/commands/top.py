@@ -95,7 +95,8 @@ def view(name: str, ready: bool, span: Span | None, problem: str = "") -> Render
     if span is None:
         said = problem or "no figures: the metrics port does not answer, or nothing has been served"
         return Group(head, Text(said, "yellow"))
-    return Group(head, Text(f"over the last {span.seconds:.0f} s", "dim"), Text(), _rates(span), Text(), _latency(span))
+    over = Text(f"over the last {span.seconds:.0f} s", "dim")
+    return Group(head, over, Text(), _rates(span), Text(), _drafters(span), Text(), _latency(span))
 
 
 def _rates(span: Span) -> Table:
@@ -123,6 +124,27 @@ def _rates(span: Span) -> Table:
     ]
     for index in range(0, len(figures), 3):
         table.add_row(*(cell for figure in figures[index : index + 3] for cell in figure))
+    return table
+
+
+def _drafters(span: Span) -> Table:
+    """A line for each drafter, in memory or not."""
+    table = Table("drafter", box=None, pad_edge=False)
+    for head in ("drafted", "acceptance", "gamma", "memory"):
+        table.add_column(head, justify="right", min_width=10)
+    drafted, accepted, trees = (
+        span.grew_by(f"{SPEC}_{what}_total", "drafter") for what in ("draft_tokens", "accepted_tokens", "drafts")
+    )
+    memory = span.after.by("covey_drafter_resident_bytes", "drafter")
+    for name in sorted(drafted.keys() | memory.keys()):
+        tokens, drafts = drafted.get(name, 0.0), trees.get(name, 0.0)
+        table.add_row(
+            name,
+            _number(tokens / span.seconds if span.seconds else None, " tok/s"),
+            _percent(accepted.get(name, 0.0) / tokens if tokens else None),
+            _number(tokens / drafts if drafts else None, " tok"),
+            _number(memory[name] / 2**20 if name in memory else None, " MiB"),
+        )
     return table
 
 
