@@ -74,6 +74,9 @@ class Measured:
                 policy: _span([_ratio(by_policy, policy, COVEY, latency=True) for by_policy in loads_.values()])
                 for policy in others
             },
+            "covey_over_best_static": _span(
+                [_ratio(by_policy, COVEY, _best_static(by_policy)[0]) for by_policy in loads_.values()]
+            ),
             "best_fixed": {load: _best_fixed(by_policy) for load, by_policy in sweep.items()},
             "loads": {
                 load: {policy: _middle(by_policy[policy]) for policy in self.policies}
@@ -88,9 +91,7 @@ class Measured:
     def _trace(self, by_policy: dict[str, list[Served]] | None) -> JsonDict | None:
         if by_policy is None:
             return None
-        static = [policy for policy in STATIC if policy in by_policy]
-        fastest = max(static, key=lambda policy: _throughput(by_policy[policy]))
-        soonest = min(static, key=lambda policy: _latency(by_policy[policy]))
+        fastest, soonest = _best_static(by_policy)
         return {
             "throughput_covey_over_best_static": _ratio(by_policy, COVEY, fastest),
             "latency_best_static_over_covey": _ratio(by_policy, soonest, COVEY, latency=True),
@@ -157,14 +158,6 @@ def _chosen(names: Sequence[str]) -> list[Pair]:
     return [known[name] for name in names] or list(PAIRS)
 
 
-def _throughput(runs: Sequence[Served]) -> float:
-    return median(served.throughput for served in runs)
-
-
-def _latency(runs: Sequence[Served]) -> float:
-    return median(served.latency for served in runs)
-
-
 def _ratio(by_policy: dict[str, list[Served]], above: str, below: str, *, latency: bool = False) -> float:
     """Of throughputs or mean latencies; the median over repetitions, each with its own requests."""
     pairs = zip(by_policy[above], by_policy[below])
@@ -177,13 +170,19 @@ def _span(ratios: Sequence[float]) -> JsonDict:
     return {"mean": geometric_mean(ratios), "least": min(ratios), "most": max(ratios)}
 
 
+def _best_static(by_policy: dict[str, list[Served]]) -> tuple[str, str]:
+    """Of `off` and `fixed:k`, the best by throughput and by mean latency."""
+    static = [policy for policy in STATIC if policy in by_policy]
+    return (
+        max(static, key=lambda policy: median(served.throughput for served in by_policy[policy])),
+        min(static, key=lambda policy: median(served.latency for served in by_policy[policy])),
+    )
+
+
 def _best_fixed(by_policy: dict[str, list[Served]]) -> JsonDict:
     """0 is off."""
-    static = [policy for policy in STATIC if policy in by_policy]
-    return {
-        "throughput": STATIC.index(max(static, key=lambda policy: _throughput(by_policy[policy]))),
-        "latency": STATIC.index(min(static, key=lambda policy: _latency(by_policy[policy]))),
-    }
+    fastest, soonest = _best_static(by_policy)
+    return {"throughput": STATIC.index(fastest), "latency": STATIC.index(soonest)}
 
 
 def _middle(runs: Sequence[Served]) -> JsonDict:
