@@ -239,7 +239,9 @@ def test_the_command_line_says_everything(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_what_the_environment_says_of_threads_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     found = installation.find(None)
-    assert command.environment(Options(), found)["OMP_WAIT_POLICY"] == "PASSIVE"
+    usual = command.environment(Options(), found)
+    assert usual["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert usual["LRU_CACHE_CAPACITY"] == usual["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "256"
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
     assert command.environment(Options(environment={"A": "b"}), found)["OMP_WAIT_POLICY"] == "ACTIVE"
     assert command.environment(Options(environment={"A": "b"}), found)["A"] == "b"
