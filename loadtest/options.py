@@ -12,7 +12,7 @@ from typing import Any
 
 from covey.errors import SettingError
 from covey_client.address import Address
-from covey_client.client import USUAL_PORTS
+from covey_client.caller import USUAL_PORTS
 from loadtest import arrivals, asks, levels
 
 TRANSPORTS = {"grpc": ("grpc",), "http": ("http",), "both": ("grpc", "http")}

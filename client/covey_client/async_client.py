@@ -3,47 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from covey_client.address import Address
-from covey_client.client import TIMEOUT, USUAL_PORTS, Protocol, Timeout, Usual
-from covey_client.deadline import Deadline
+from covey_client.caller import Caller, Protocol, Timeout, Usual
 from covey_client.errors import ConnectionLost, CoveyClientError
-from covey_client.request import Request
 from covey_client.response import Chunk, Completion
 from covey_client.transport import AsyncCall, AsyncTransport
-from covey_client.wire import MODEL, Settings
+from covey_client.wire import Settings
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-class AsyncClient:
-    """One server, over one protocol, in one event loop; many streams at once."""
+class AsyncClient(Caller):
+    """In one event loop; many streams at once. May be made outside the loop: connects at the first call."""
 
-    def __init__(
-        self,
-        url: str = "127.0.0.1",
-        *,
-        transport: Protocol = "grpc",
-        model: str = MODEL,
-        timeout: float | None = TIMEOUT,
-        tls: bool = False,
-        root_certificates: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        """As `Client`. May be made outside the loop: connects at the first call."""
-        if transport not in USUAL_PORTS:
-            raise ValueError(f"transport: got {transport!r}, allowed: {', '.join(USUAL_PORTS)}")
-        self._address = Address.parse(
-            url, port=USUAL_PORTS[transport], tls=tls, root_certificates=root_certificates, headers=headers
-        )
-        self._protocol = transport
+    def _prepare(self) -> None:
         self._opened: AsyncTransport | None = None
-        self._model = model
-        self._timeout = timeout
 
     async def generate(
         self,
@@ -53,7 +32,7 @@ class AsyncClient:
         **settings: Unpack[Settings],
     ) -> Completion:
         """The whole answer to a prompt (text or token ids). Raises CoveyClientError."""
-        request = Request.build(prompt, settings, stream=False, model=self._model)
+        request = self._request(prompt, settings, stream=False)
         async with AsyncStream(self._transport().call(request, self._deadline(timeout))) as stream:
             return Completion.join([chunk async for chunk in stream])
 
@@ -66,7 +45,7 @@ class AsyncClient:
     ) -> AsyncStream:
         """The answer as it comes: `async with client.stream(...) as stream: async for chunk in stream`. Leaving the
         `with`, or cancelling the task that iterates, cancels the request. Call it inside the event loop."""
-        request = Request.build(prompt, settings, stream=True, model=self._model)
+        request = self._request(prompt, settings, stream=True)
         return AsyncStream(self._transport().call(request, self._deadline(timeout)))
 
     async def close(self) -> None:
@@ -87,9 +66,6 @@ class AsyncClient:
         if self._opened is None:
             self._opened = _open(self._protocol, self._address)
         return self._opened
-
-    def _deadline(self, timeout: Timeout) -> Deadline:
-        return Deadline.after(self._timeout if isinstance(timeout, Usual) else timeout)
 
 
 class AsyncStream:

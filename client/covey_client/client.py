@@ -3,59 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from enum import Enum
+from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from covey_client.address import Address
-from covey_client.deadline import Deadline
+from covey_client.caller import Caller, Protocol, Timeout, Usual
 from covey_client.errors import ConnectionLost, CoveyClientError
-from covey_client.request import Request
 from covey_client.response import Chunk, Completion
 from covey_client.transport import Call, Transport
-from covey_client.wire import MODEL, Settings
+from covey_client.wire import Settings
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-Protocol = Literal["grpc", "http"]
-USUAL_PORTS = {"grpc": 8001, "http": 8000}
-TIMEOUT = 600.0  # seconds; a stub that died never answers, so that no call waits for ever unless it is told to
 
+class Client(Caller):
+    """Safe for many threads and many streams at once."""
 
-class Usual(Enum):
-    """Stands for a call's `timeout` where None already means for ever."""
-
-    TIMEOUT = "the client's"
-
-
-Timeout = float | None | Usual
-
-
-class Client:
-    """One server, over one protocol. Safe for many threads and many streams at once."""
-
-    def __init__(
-        self,
-        url: str = "127.0.0.1",
-        *,
-        transport: Protocol = "grpc",
-        model: str = MODEL,
-        timeout: float | None = TIMEOUT,
-        tls: bool = False,
-        root_certificates: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        """`url` is `host:port` of the port that speaks `transport`; `timeout` holds for every call that names none."""
-        if transport not in USUAL_PORTS:
-            raise ValueError(f"transport: got {transport!r}, allowed: {', '.join(USUAL_PORTS)}")
-        address = Address.parse(
-            url, port=USUAL_PORTS[transport], tls=tls, root_certificates=root_certificates, headers=headers
-        )
-        self._transport = _open(transport, address)
-        self._model = model
-        self._timeout = timeout
+    def _prepare(self) -> None:
+        self._transport = _open(self._protocol, self._address)
 
     def generate(
         self,
@@ -65,7 +32,7 @@ class Client:
         **settings: Unpack[Settings],
     ) -> Completion:
         """The whole answer to a prompt (text or token ids). Raises CoveyClientError."""
-        request = Request.build(prompt, settings, stream=False, model=self._model)
+        request = self._request(prompt, settings, stream=False)
         with Stream(self._transport.call(request, self._deadline(timeout))) as stream:
             return Completion.join(stream)
 
@@ -77,7 +44,7 @@ class Client:
         **settings: Unpack[Settings],
     ) -> Stream:
         """The answer as it comes. Closing what this returns, or leaving its `with`, cancels the request."""
-        request = Request.build(prompt, settings, stream=True, model=self._model)
+        request = self._request(prompt, settings, stream=True)
         return Stream(self._transport.call(request, self._deadline(timeout)))
 
     def close(self) -> None:
@@ -91,9 +58,6 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _deadline(self, timeout: Timeout) -> Deadline:
-        return Deadline.after(self._timeout if isinstance(timeout, Usual) else timeout)
 
 
 class Stream:

@@ -6,7 +6,8 @@ import argparse
 import os
 from typing import Any
 
-from covey_client.client import TIMEOUT, USUAL_PORTS, Client
+from covey_client.caller import TIMEOUT, USUAL_PORTS
+from covey_client.client import Client
 from covey_client.wire import INPUTS, MODEL
 
 Subparsers = Any  # argparse does not export the type of what add_subparsers returns

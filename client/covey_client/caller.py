@@ -1,0 +1,60 @@
+"""What `Client` and `AsyncClient` share: which server, how it is reached, and what a call becomes before it is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Literal
+
+from covey_client.address import Address
+from covey_client.deadline import Deadline
+from covey_client.request import Request
+from covey_client.wire import MODEL
+
+Protocol = Literal["grpc", "http"]
+USUAL_PORTS = {"grpc": 8001, "http": 8000}
+TIMEOUT = 600.0  # seconds; a stub that died never answers, so that no call waits for ever unless it is told to
+
+
+class Usual(Enum):
+    """Stands for a call's `timeout` where None already means for ever."""
+
+    TIMEOUT = "the client's"
+
+
+Timeout = float | None | Usual
+
+
+class Caller:
+    """One server, over one protocol."""
+
+    def __init__(
+        self,
+        url: str = "127.0.0.1",
+        *,
+        transport: Protocol = "grpc",
+        model: str = MODEL,
+        timeout: float | None = TIMEOUT,
+        tls: bool = False,
+        root_certificates: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """`url` is `host:port` of the port that speaks `transport`; `timeout` holds for every call that names none."""
+        if transport not in USUAL_PORTS:
+            raise ValueError(f"transport: got {transport!r}, allowed: {', '.join(USUAL_PORTS)}")
+        self._address = Address.parse(
+            url, port=USUAL_PORTS[transport], tls=tls, root_certificates=root_certificates, headers=headers
+        )
+        self._protocol = transport
+        self._model = model
+        self._timeout = timeout
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """What a client has besides; called when all of the above is known."""
+
+    def _request(self, prompt: str | Sequence[int], settings: Mapping[str, object], *, stream: bool) -> Request:
+        return Request.build(prompt, settings, stream=stream, model=self._model)
+
+    def _deadline(self, timeout: Timeout) -> Deadline:
+        return Deadline.after(self._timeout if isinstance(timeout, Usual) else timeout)
