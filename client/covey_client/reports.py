@@ -53,6 +53,11 @@ class Round:
     waiting: int  # requests left, in the queue and in the batch
     running: int
 
+    @property
+    def idle(self) -> bool:
+        """Whether it was the last round before there was nothing more to do."""
+        return self.waiting + self.running == 0
+
 
 class Reports:
     """Asks one server."""

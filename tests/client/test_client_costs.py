@@ -9,11 +9,13 @@ import pytest
 
 from covey.planner.cost_table import CostTable
 from covey_client.cli import main
+from covey_client.costs import bench as benches
 from covey_client.costs import curves
-from covey_client.costs.bench import beginning
+from covey_client.costs.bench import Bench, beginning
 from covey_client.costs.shapes import Batch, Prefill, Switch, blocker, growth, shapes
 from covey_client.costs.table import Samples
-from covey_client.reports import Facts, Round
+from covey_client.errors import Overloaded
+from covey_client.reports import Facts, Reports, Round
 
 FACTS = Facts(
     *("m", "cpu", "bfloat16", "fast", "demo"),
@@ -82,6 +84,28 @@ def test_rows_that_began_apart_or_never_say_nothing() -> None:
     assert beginning(apart, 64, 2) is None
     assert beginning([seen(1, 2)], 64, 2) is None
     assert beginning([seen(1, 2, trees=1, catch_up_seconds=0.1)], 64, 2) is None
+
+
+class Told(Reports):
+    """A server that was asked for its rounds so many times: the last round left others running until then."""
+
+    def __init__(self, busy: int) -> None:
+        self.busy = busy
+
+    def last_round(self) -> int:
+        return 7
+
+    def rounds(self, after: int) -> list[Round]:
+        assert after == 6
+        self.busy -= 1
+        return [seen(7, 1, running=int(self.busy >= 0))]
+
+
+def test_nothing_is_measured_while_others_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benches, "ENDED_SECONDS", 0.2)
+    Bench("127.0.0.1:9", Told(2), FACTS).settle()
+    with pytest.raises(Overloaded, match="serving others"):
+        Bench("127.0.0.1:9", Told(1000), FACTS).settle()
 
 
 def measured() -> Samples:
