@@ -1,138 +1,104 @@
 """The bundled models: speculation never changes a token, whatever drafts, how deep, how wide and in whose company.
 
-There is no tolerance at all, in whichever numerics mode the target came up.
+There is no tolerance at all, in whichever numerics mode the target came up. Every output is compared with the one that
+its prompt, settings and seed give without speculation, computed once. In the sample a run has one setting for its whole
+batch. In the whole grid requests of many settings join and leave one running batch, which takes a fraction of the time
+and shows that no row minds its neighbours.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
-from covey import profile, prompts
-from covey.clock import RealClock
-from covey.engine import Engine
-from covey.planner.static import StaticPlanner
-from covey.ports import Drafter
-from covey.runtime.drafters import load_drafter
-from covey.runtime.target import TargetRunner
-from covey.scheduler import Scheduler
-from covey.tokenization import load_tokenizer
-from covey.types import Ints, Sampling
-from tests.fakes import Collector, request
+from tests.bundled import DRAFTERS, MAX_DEPTH, MAX_WIDTH, PROMPTS, SAMPLINGS, Case, Outputs, Pending, Workers
 from tests.grids import pairwise, whole
 
-MODELS = Path(__file__).resolve().parents[1] / "model_repository"
-SAMPLINGS = {
-    "greedy": Sampling(),
-    "warm": Sampling(temperature=0.7, top_p=0.9),
-    "hot": Sampling(temperature=1.0, top_p=0.95),
-}
-NEURAL = ("draft_general", "draft_code", "draft_math", "draft_translate", "draft_chat", "draft_summary")
+ROWS = {1: 1, 8: 2, 32: 4}  # batch size -> requests for each setting, so that each one meets a full batch
 GRID = {
-    "drafter": [*NEURAL, "draft_ngram", "draft_suffix"],
-    "depth": list(range(1, 9)),
-    "width": [1, 2, 3, 4],
-    "batch": [1, 8, 32],
+    "drafter": DRAFTERS,
+    "depth": range(1, MAX_DEPTH + 1),
+    "width": range(1, MAX_WIDTH + 1),
+    "batch": list(ROWS),
     "sampling": list(SAMPLINGS),
 }
-SETTINGS = profile.load("demo-cpu")
-BUDGET = 1024
-
-
-@lru_cache(maxsize=1)
-def target() -> TargetRunner:
-    return TargetRunner.load(MODELS / "target" / "1", SETTINGS.target, token_budget=BUDGET, name="target")
-
-
-@lru_cache(maxsize=16)
-def drafter(name: str) -> Drafter:
-    kind = name.removeprefix("draft_") if name not in NEURAL else "neural"
-    return load_drafter(kind, MODELS / name / "1", MODELS / "target" / "1", SETTINGS, name=name)
-
-
-@lru_cache(maxsize=1)
-def texts() -> list[Ints]:
-    """All bundled prompts, the domains taking turns."""
-    tokenizer = load_tokenizer(MODELS / "target" / "1")
-    assert tokenizer is not None
-    turns = zip(*(prompts.load(domain) for domain in prompts.DOMAINS))
-    return [np.asarray(tokenizer.encode(text).ids, np.int32) for turn in turns for text in turn]
-
-
-def generate(
-    numbers: list[int], sampling: str, count: int, batch: int, name: str = "", depth: int = 0, width: int = 1
-) -> list[list[int]]:
-    """The output of prompts by number; request n is seeded with n."""
-    torch.set_num_threads(2)
-    sink = Collector()
-    scheduler = Scheduler(
-        max_running=batch,
-        max_waiting=4096,
-        token_budget=BUDGET,
-        growth_tokens=64,
-        block_size=SETTINGS.target.block_size,
-    )
-    drafters = {name: drafter(name)} if name else {}
-    planner = StaticPlanner(depth, width, tuple(drafters))
-    engine = Engine(target(), scheduler, planner, sink, RealClock(), drafters=drafters, draft_deadline=60.0)
-    for number in numbers:
-        chosen = SAMPLINGS[sampling]
-        seeded = Sampling(chosen.temperature, top_p=chosen.top_p, seed=number, end_ids=target().info().end_ids)
-        engine.submit(request(number + 1, texts()[number % len(texts())], count, sampling=seeded))
-    while engine.round():
-        pass
-    target().check()
-    if depth:
-        assert sum(item.drafted for item in sink.ended.values()) > 0, "nothing was drafted"
-    return [sink.tokens[number + 1] for number in numbers]
-
-
-@lru_cache(maxsize=6)
-def plain(sampling: str, count: int) -> tuple[tuple[int, ...], ...]:
-    """Every prompt's output without speculation; some of them alone too, which must make no difference."""
-    numbers = list(range(len(texts())))
-    crowded = generate(numbers, sampling, count, 32)
-    for number in numbers[:: len(numbers) // 4]:
-        assert crowded[number] == generate([number], sampling, count, 1)[0]
-    return tuple(tuple(tokens) for tokens in crowded)
-
-
-def check(row: dict[str, Any], first: int, count: int) -> None:
-    numbers = [(first + index) % len(texts()) for index in range(row["batch"])]
-    found = generate(numbers, row["sampling"], count, row["batch"], row["drafter"], row["depth"], row["width"])
-    for number, tokens in zip(numbers, found):
-        expected = list(plain(row["sampling"], count)[number])
-        assert tokens == expected, (row, number, target().info().numerics)
-
-
 SAMPLE = pairwise(GRID)
+LENGTH = 32  # tokens of output
+
+
+class Bundled:
+    """Owns the processes and what they found without speculation."""
+
+    def __init__(self) -> None:
+        self.workers = Workers()
+        self._plain: dict[tuple[str, int], Outputs] = {}
+
+    def plain(self, sampling: str, length: int) -> Outputs:
+        """Every prompt's output without speculation; some of them alone too, which must make no difference."""
+        if (sampling, length) not in self._plain:
+            cases = [Case(number, sampling) for number in range(PROMPTS)]
+            some = slice(None, None, PROMPTS // 4)
+            crowded = self.workers.begin(cases, length, 32)
+            alone = self.workers.begin(cases[some], length, 1)
+            self._plain[sampling, length] = crowded.outputs()
+            assert alone.outputs() == self._plain[sampling, length][some]
+        return self._plain[sampling, length]
+
+    def check(self, found: Pending, length: int) -> None:
+        """Nothing in the cases' outputs shows that they were drafted."""
+        for case, tokens in zip(found.cases, found.outputs()):
+            assert tokens == self.plain(case.sampling, length)[case.number], case
+
+
+@pytest.fixture(scope="module")
+def bundled() -> Iterator[Bundled]:
+    made = Bundled()
+    yield made
+    made.workers.close()
+
+
+def spread(rows: Iterable[Mapping[str, Any]]) -> list[Case]:
+    """One case for each row of the grid, with another prompt each."""
+    return [
+        Case(index * 29 % PROMPTS, row["sampling"], row["drafter"], row["depth"], row["width"])
+        for index, row in enumerate(rows)
+    ]
 
 
 @pytest.mark.parametrize("index", range(0, len(SAMPLE), 8))
-def test_a_sample_that_covers_every_pair(index: int) -> None:
-    for offset, row in enumerate(SAMPLE[index : index + 8]):
-        check(row, first=(index + offset) * 29, count=32)
+def test_a_sample_that_covers_every_pair(bundled: Bundled, index: int) -> None:
+    begun = []
+    for place, row in enumerate(SAMPLE[index : index + 8], start=index):
+        numbers = [(place * 29 + offset) % PROMPTS for offset in range(row["batch"])]
+        cases = [Case(number, row["sampling"], row["drafter"], row["depth"], row["width"]) for number in numbers]
+        begun.append(bundled.workers.begin(cases, LENGTH, row["batch"]))
+    for found in begun:
+        bundled.check(found, LENGTH)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(7200)
-@pytest.mark.parametrize("name", GRID["drafter"])
-def test_the_whole_grid(name: str) -> None:
-    rows = [row for row in whole(GRID) if row["drafter"] == name]
-    for index, row in enumerate(rows):
-        check(row, first=index * 29, count=32)
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("batch", ROWS)
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_the_whole_grid(bundled: Bundled, name: str, batch: int) -> None:
+    rows = [row for row in whole(GRID) if row["drafter"] == name and row["batch"] == batch]
+    cases = spread(rows * ROWS[batch])
+    bundled.check(bundled.workers.begin(cases, LENGTH, batch), LENGTH)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("sampling", list(SAMPLINGS))
-def test_two_hundred_prompts_of_128_tokens(sampling: str) -> None:
-    numbers = list(range(200))
-    expected = [list(tokens) for tokens in plain(sampling, 128)]
-    for name, depth, width in (("draft_general", 4, 1), ("draft_general", 3, 3), ("draft_suffix", 6, 1)):
-        assert generate(numbers, sampling, 128, 32, name, depth, width) == expected
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_two_hundred_prompts_of_128_tokens(bundled: Bundled, sampling: str) -> None:
+    """All drafters side by side, in every depth and width; and one setting for all."""
+    assert PROMPTS >= 200
+    rows = [row for row in whole(GRID) if row["sampling"] == sampling and row["batch"] == 32]
+    mixed = bundled.workers.begin(spread(rows), 128, 32)
+    begun = [mixed]
+    for setting in (("draft_general", 4, 1), ("draft_general", 3, 3), ("draft_suffix", 6, 1)):
+        cases = [Case(number, sampling, *setting) for number in range(PROMPTS)]
+        begun.append(bundled.workers.begin(cases, 128, 32))
+    for found in begun:
+        bundled.check(found, 128)

@@ -1,0 +1,161 @@
+"""The bundled models in process: many requests, each drafted in its own way, through one engine.
+
+What runs here runs in processes of their own (`Workers`), one for each of two cores: passes of models as small as these
+take longer with two threads than with one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+
+from covey import profile, prompts
+from covey.clock import RealClock
+from covey.engine import Engine, RoundRecord
+from covey.planner.choice import Choice
+from covey.planner.static import StaticPlanner
+from covey.ports import Drafter
+from covey.runtime.drafters import load_drafter
+from covey.runtime.target import TargetRunner
+from covey.scheduler import Batch, Scheduler
+from covey.tokenization import load_tokenizer
+from covey.types import Ints, Sampling
+from tests.fakes import Collector, request
+
+MODELS = Path(__file__).resolve().parents[1] / "model_repository"
+NEURAL = ("draft_general", "draft_code", "draft_math", "draft_translate", "draft_chat", "draft_summary")
+DRAFTERS = (*NEURAL, "draft_ngram", "draft_suffix")
+SAMPLINGS = {
+    "greedy": Sampling(),
+    "warm": Sampling(temperature=0.7, top_p=0.9),
+    "hot": Sampling(temperature=1.0, top_p=0.95),
+}
+MAX_DEPTH, MAX_WIDTH, MAX_BATCH = 8, 4, 32
+SETTINGS = profile.load("demo-cpu")
+BUDGET = MAX_BATCH * (1 + MAX_DEPTH * MAX_WIDTH) + 224  # the largest trees for a full batch, and prompts beside them
+PROMPTS = sum(len(prompts.load(domain)) for domain in prompts.DOMAINS)
+
+Outputs = list[list[int]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One request: which prompt, drawn how, drafted how."""
+
+    number: int
+    sampling: str
+    drafter: str = ""
+    depth: int = 0
+    width: int = 1
+
+
+class Wishes(StaticPlanner):
+    """Drafts each request as its case wishes; `granted` is the most that each got at once."""
+
+    def __init__(self, cases: Mapping[int, Case], drafters: Sequence[str]) -> None:
+        super().__init__(0, MAX_WIDTH, drafters)
+        self._cases = cases
+        self.granted: dict[int, tuple[int, int]] = {}
+
+    def plan(self, batch: Batch, token_budget: int) -> Choice:
+        laid_out = super().plan(batch, token_budget)
+        wanted = np.array([self._cases[live.key].width for live in batch.rows], np.int32)
+        choice = replace(laid_out, width=np.minimum(laid_out.width, wanted))
+        for live, depth, width in zip(batch.rows, choice.depth.tolist(), choice.width.tolist()):
+            self.granted[live.key] = max(self.granted.get(live.key, (0, 1)), (depth, width))
+        return choice
+
+
+@cache
+def target() -> TargetRunner:
+    return TargetRunner.load(MODELS / "target" / "1", SETTINGS.target, token_budget=BUDGET, name="target")
+
+
+@cache
+def drafter(name: str) -> Drafter:
+    kind = "neural" if name in NEURAL else name.removeprefix("draft_")
+    return load_drafter(kind, MODELS / name / "1", MODELS / "target" / "1", SETTINGS, name=name)
+
+
+@cache
+def texts() -> list[Ints]:
+    """All bundled prompts, the domains taking turns."""
+    tokenizer = load_tokenizer(MODELS / "target" / "1")
+    assert tokenizer is not None
+    turns = zip(*(prompts.load(domain) for domain in prompts.DOMAINS))
+    return [np.asarray(tokenizer.encode(text).ids, np.int32) for turn in turns for text in turn]
+
+
+def generate(cases: Sequence[Case], length: int, batch: int) -> Outputs:
+    """The cases' outputs, from an engine with up to `batch` of them in flight; prompt n is seeded with n."""
+    sink, numbered = Collector(), dict(enumerate(cases, start=1))
+    drafters = {case.drafter: drafter(case.drafter) for case in cases if case.drafter}
+    planner, records = Wishes(numbered, tuple(drafters)), list[RoundRecord]()
+    scheduler = Scheduler(
+        max_running=batch,
+        max_waiting=len(cases),
+        token_budget=BUDGET,
+        growth_tokens=64,
+        block_size=SETTINGS.target.block_size,
+    )
+    engine = Engine(
+        target(),
+        scheduler,
+        planner,
+        sink,
+        RealClock(),
+        drafters=drafters,
+        draft_deadline=60.0,
+        observe=records.append,
+    )
+    for key, case in numbered.items():
+        sampling = replace(SAMPLINGS[case.sampling], seed=case.number, end_ids=target().info().end_ids)
+        speculation = f"fixed:{case.depth}" if case.depth else "off"
+        prompt = texts()[case.number]
+        engine.submit(request(key, prompt, length, sampling=sampling, speculation=speculation, drafter=case.drafter))
+    while engine.round():
+        pass
+    target().check()
+    assert max(record.decoding for record in records) == min(batch, len(cases))
+    for key, case in numbered.items():
+        if len(sink.tokens[key]) > 1:
+            assert planner.granted[key] == (case.depth, case.width), f"{case} was not drafted so"
+    for name in drafters:
+        drafted = (sink.ended[key].drafted for key, case in numbered.items() if case.drafter == name)
+        assert sum(drafted) > 0, f"{name} drafted nothing"
+    return [sink.tokens[key] for key in numbered]
+
+
+class Workers:
+    """Processes that generate."""
+
+    def __init__(self, count: int = 2) -> None:
+        self._count = count
+        self._pool = ProcessPoolExecutor(count, get_context("spawn"))
+
+    def begin(self, cases: Sequence[Case], length: int, batch: int) -> Pending:
+        """Start on the cases; shared out where they fill a batch for each process."""
+        shares = self._count if len(cases) >= self._count * batch else 1
+        parts = [self._pool.submit(generate, cases[first::shares], length, batch) for first in range(shares)]
+        return Pending(tuple(cases), tuple(parts))
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+
+@dataclass(frozen=True)
+class Pending:
+    """Cases whose outputs are to come: those of case i from part i modulo the number of parts."""
+
+    cases: tuple[Case, ...]
+    parts: tuple[Future[Outputs], ...]
+
+    def outputs(self) -> Outputs:
+        found = [part.result() for part in self.parts]
+        return [found[index % len(found)][index // len(found)] for index in range(len(self.cases))]
