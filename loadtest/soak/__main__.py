@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import signal
@@ -31,6 +32,7 @@ from loadtest.soak.footprint import Footprint, Sample
 FLAT, GREW, COULD_NOT_RUN, INTERRUPTED = 0, 1, 2, 130
 LOOKS = 600  # of a whole run; at most one a second
 LATE = 60.0  # seconds that the load generators may take beyond the run, to start and to end
+HELD_UP_SECONDS = 10.0  # between two looks: this process did not run, and perhaps nothing did
 LINE_SECONDS = 30.0  # between lines of progress where there is no terminal
 
 
@@ -141,7 +143,8 @@ def _watch(
     averages: list[float] | None = None,
 ) -> list[str]:
     """Look at the memory until the load has ended; returns what went wrong with that."""
-    began = time.monotonic()
+    began = looked = time.monotonic()
+    held_up = 0.0
     every = max(1.0, seconds / LOOKS)
     columns = (
         TextColumn(label),
@@ -151,8 +154,10 @@ def _watch(
     with Progress(*columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal) as bar:
         task, line = bar.add_task(label, total=seconds, said=""), LINE_SECONDS
         while traffic.running:
-            now = time.monotonic() - began
-            if now > seconds + load.GRACE + LATE:
+            gap, looked = time.monotonic() - looked, time.monotonic()
+            held_up += gap if gap > HELD_UP_SECONDS else 0.0
+            now = looked - began
+            if now - held_up > seconds + load.GRACE + LATE:
                 return ["the load generators did not end in time"]
             found = footprint.look(now)
             if samples is not None and averages is not None:
@@ -205,12 +210,17 @@ def _result(given: argparse.Namespace, soaked: Soaked, found: verdict.Verdict, w
         "requests_finished": soaked.finished,
         "strays": soaked.strays,
         "load_average": round(soaked.load_average, 2),
+        "held_up_seconds": round(sum(gap for gap in _gaps(soaked.samples) if gap > HELD_UP_SECONDS), 1),
         "hardware": facts.hardware(),
         "versions": facts.versions(),
         "processes": [dataclasses.asdict(trend) for trend in found.trends],
         "shared_bytes": {"after_warm_up": found.shared[0], "at_the_end": found.shared[1]},
         "samples": [dataclasses.asdict(sample) for sample in soaked.samples],
     }
+
+
+def _gaps(samples: Sequence[Sample]) -> Iterator[float]:
+    return (later.at - earlier.at for earlier, later in itertools.pairwise(samples))
 
 
 def _listed(rates: dict[str, float]) -> str:
