@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from pathlib import Path
@@ -16,6 +17,9 @@ BACKEND_SETTINGS = {
     "stub-timeout-seconds": "300",
     "thread-pool-size": "128",  # shared by BLS calls in flight and sends; the default of 32 delays sends by 0.2 s
 }
+# tritonserver that gives up waiting for requests ends while they still run, and as a rule aborts or crashes on the way
+# (the streams that a killed model process left behind never end). The launcher's SIGKILL, which does not, comes first.
+EXIT_MARGIN_SECONDS = 5
 # Idle OpenMP threads must sleep: several processes share the cores, and a spinning one steals another's.
 PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
 # oneDNN and PyTorch's layer above it each keep what they compiled for a shape, 0.3 MB apiece, 1024 of them by default:
@@ -40,7 +44,7 @@ def command(
         f"--grpc-port={options.grpc_port}",
         f"--metrics-address={options.host}",
         f"--metrics-port={options.metrics_port}",
-        f"--exit-timeout-secs={max(1, int(options.stop_seconds))}",
+        f"--exit-timeout-secs={math.ceil(options.stop_seconds) + EXIT_MARGIN_SECONDS}",
         f"--log-verbose={options.verbose}",
     ]
     words += [f"--backend-config=python,{key}={value}" for key, value in settings.items()]
