@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from covey.server import FREE, Options, Server
 from covey_client import Client
 from covey_client.cli import main
 from covey_client.reports import Reports
+from covey_client.status import read
 
 pytestmark = pytest.mark.e2e
 
@@ -82,3 +84,18 @@ def test_decisions_are_explained(server: Server, capsys: pytest.CaptureFixture[s
     assert main(["status", "--url", server.http_url, "--decisions", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["decisions"][0]["rows"] == 1
     assert main(["status", "--url", server.http_url, "--decisions", "0"]) == 2
+
+
+def test_choices_are_counted_in_metrics(server: Server) -> None:
+    with Client(server.grpc_url) as client:
+        client.generate(PROMPT, max_tokens=40)
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        samples = read(server.http_url, server.metrics_url.split("/")[2]).samples
+        rounds = [sample for sample in samples if sample.name == "covey_planner_rounds_total"]
+        observed = [sample.value for sample in samples if sample.name == "covey_planner_observed_seconds_total"]
+        if rounds and sum(observed) > 0:
+            break
+        time.sleep(0.1)
+    assert {"depth", "why"} <= set(rounds[0].labels)
+    assert sum(observed) > 0
