@@ -124,6 +124,8 @@ def _soak(given: argparse.Namespace, addresses: load.Addresses, footprint: Footp
         errors = _watch(traffic, footprint, 60 * given.minutes, "load", console, samples, averages)
     except KeyboardInterrupt:
         interrupted = True
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)  # or the second loses what the first wants judged
         console.print("interrupted: judging what ran")
     finally:
         traffic.stop()
