@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -174,3 +177,40 @@ def test_beside_prefill_a_draft_is_weighed_against_the_time_it_adds() -> None:
     assert depths[0] >= depths[1] > depths[2]
     assert policy.choose(Situation(8, 0, 1, 1, (("simulated", 8),), 4000)) == 0, "prompts have taken the whole budget"
     assert policy.choose(Situation(8, 5, 0, 9, (("simulated", 8),))) == depths[0], "plain rounds go on as before"
+
+
+def test_a_detour_beside_prefill_must_be_worth_its_crossings(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = covey()
+    replay(policy, environment("card", 0.02), [8] * 400, np.random.default_rng(0))
+    monkeypatch.setattr(policy._costs, "more", lambda _rows, _prefill: 0.05 * np.arange(6.0))  # drafts are dear there
+    beside = Situation(8, 5, 1, 1, (("simulated", 8),), 900)
+    policy._bank = 0.0  # no exploring
+    policy._surplus = 0.0
+    assert policy.choose(beside) == 0
+    policy._surplus = 5.0
+    assert policy.choose(beside) > 0, "leaving and coming back take more than not drafting spares"
+
+
+@pytest.mark.parametrize("regime", ["card", "processor"])
+def test_a_machine_that_is_slow_at_times_misleads_nobody(regime: str) -> None:
+    """Everything takes longer for a while: no depth is to be blamed for being played just then."""
+    costs, rates = DEVICES[regime]
+    rounds = itertools.count()
+    slow = 1.0
+
+    def verify(rows: int, tokens: int) -> float:
+        nonlocal slow
+        slow = 1.6 if next(rounds) // 150 % 2 else 1.0
+        return slow * costs.verify(rows, tokens)
+
+    drifting = replace(costs, verify=verify, draft=lambda rows, depth: slow * costs.draft(rows, depth))
+    rng = np.random.default_rng(0)
+    played = replay(covey(), Environment(drifting, ((0, rates),), 0.1), [8] * 6000, rng).depths[8]
+    latencies = World(environment(regime), rng).expected(8)[2]
+    lost = sum(count * (latencies[depth] / min(latencies) - 1.0) for depth, count in enumerate(played)) / 6000
+    assert lost < 0.02, played
+
+
+def test_one_long_prompt_does_not_make_a_whole_batch_dear_to_catch_up() -> None:
+    assert Situation(4, 5, 0, 100).mean_lag == 100
+    assert Situation(4, 5, 0, 100, missed=121).mean_lag == 31

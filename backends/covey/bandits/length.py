@@ -22,6 +22,12 @@ class Situation:
     lag: int = 0  # L_max: most tokens of one row that its drafter has not seen
     shares: tuple[tuple[str, int], ...] = ()  # rows by drafter
     prefill: int = 0  # prompt tokens in the same pass; such a round is played but teaches nothing
+    missed: int = 0  # tokens of all rows that their drafters have not seen; 0: as many of each row as `lag` says
+
+    @property
+    def mean_lag(self) -> int:
+        """Of the rows. Catching up reads them packed, so that this and not the longest says what it takes."""
+        return -(-self.missed // self.rows) if self.missed and self.rows else self.lag
 
 
 @dataclass(frozen=True, slots=True)

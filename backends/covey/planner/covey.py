@@ -18,7 +18,8 @@ explore  Exploration lives on a bank: a fixed share of all time goes in, the tim
          A first round with or without drafting is unlike those that follow (caches, threads): it teaches no costs,
          and exploring across that line lasts a few rounds.
 prefill  A pass with prompt tokens in it is long whatever the depth, so its own tokens per second say little. There the
-         depth is best that gains most over spending its time at the usual speed: max of tokens - speed * seconds.
+         depth is best that gains most over spending its time at the usual speed: max of tokens - speed * seconds, less
+         what leaving the usual side of the line between drafting and none, and coming back, takes.
 forget   Every estimate forgets (see each), so drift is followed.
 """
 
@@ -95,7 +96,7 @@ class Covey:
             self.reason = Reason("no drafter", predicted)
             return 0
         best = max(depths, key=values.__getitem__)
-        restart = self._switch_cost(situation.lag, rows) if situation.previous == 0 else 0.0
+        restart = self._switch_cost(situation.mean_lag, rows) if situation.previous == 0 else 0.0
         current = self._settled(situation, best, values, seconds, restart)
         probe, price = self._probe(current, depths, values, seconds, variances, doubt, restart)
         self._bank = min(self._bank, max(2 * FULL * seconds[current], 2 * price))
@@ -155,12 +156,21 @@ class Covey:
         seconds: list[float],
         predicted: list[float],
     ) -> int:
-        """The best depth of a round with prefill; what is in use in plain rounds stays."""
+        """The best depth of a round with prefill; what is in use in plain rounds stays. Across the line between
+        drafting and none it is a detour, which must be worth both crossings."""
+        rows = max(1, situation.rows)
         usual = min(self._current, situation.ceiling)
-        more = self._costs.more(max(1, situation.rows), situation.prefill).tolist()
-        gains = [
-            tokens[depth] - values[usual] * (seconds[depth] + more[depth]) for depth in range(situation.ceiling + 1)
-        ]
+        more = self._costs.more(rows, situation.prefill).tolist()
+        surplus = max(0.0, self._surplus)
+        there = surplus if (situation.previous > 0) == (usual > 0) else 0.0  # else a detour that began before
+        gains = []
+        for depth in range(situation.ceiling + 1):
+            time = seconds[depth] + more[depth]
+            if (depth > 0) != (usual > 0):
+                time += there * seconds[depth] + surplus * seconds[usual]
+                if depth > 0 and situation.previous == 0:
+                    time += self._switch_cost(situation.mean_lag, rows)
+            gains.append(tokens[depth] - values[usual] * time)
         best = max(range(len(gains)), key=gains.__getitem__)
         clear = gains[best] - gains[usual] > CLEAR * values[usual] * seconds[usual]
         self.reason = Reason("beside prefill", predicted)

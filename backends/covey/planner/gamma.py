@@ -88,7 +88,7 @@ class GammaPlanner:
         situation, depth = self._situation, self._depth
         drafted = record.trees > 0
         if drafted and self._previous == 0 and record.catch_up_seconds > 0:
-            self._switch_cost.observe(situation.lag, situation.rows, record.catch_up_seconds)
+            self._switch_cost.observe(situation.mean_lag, situation.rows, record.catch_up_seconds)
         if situation.rows and batch.decoding:
             learnt = (
                 record.prefill_tokens == 0
@@ -138,14 +138,16 @@ class GammaPlanner:
         rows = batch.decoding
         first = self._drafters[0]
         counts: dict[str, int] = {}
-        lag = 0
+        lag = missed = 0
         for live in batch.rows[:rows]:
             name = live.request.drafter or first
             counts[name] = counts.get(name, 0) + 1
-            lag = max(lag, live.known - live.seen.get(name, 0))
+            unseen = live.known - live.seen.get(name, 0)
+            lag = max(lag, unseen)
+            missed += unseen
         ceiling = max(0, min(self._max_depth, spare(batch, token_budget)))
         prefill = int(batch.chunk[rows:].sum()) if len(batch.rows) > rows else 0
-        return Situation(rows, ceiling, self._previous, lag, tuple(counts.items()), prefill)
+        return Situation(rows, ceiling, self._previous, lag, tuple(counts.items()), prefill, missed)
 
     def _trials(self, batch: Batch, trees: Trees, reply: TargetReply, choice: Choice) -> dict[str, Trials]:
         """Per drafter: how many rows' drafts were looked at and accepted, by position."""
