@@ -164,3 +164,36 @@ def test_guesses_that_keep_failing_are_not_made(folder: Path) -> None:
         guessed.append(runner._ahead._running is not None)
     assert guessed[0]
     assert not any(guessed[20:])
+
+
+def test_a_request_that_takes_another_s_place_is_computed(folder: Path) -> None:
+    """Each request is freed with its next token guessed, as one of just that many tokens is opened."""
+    ahead, plain = load(folder, True), load(folder, False)
+    random = np.random.default_rng(0)
+    for tag in range(1, 16):
+        prompt = ints(random.integers(2, VOCABULARY, 4 + tag).tolist())
+        opens = (Open(tag, prompt, len(prompt), Sampling()),)
+        work = TargetWork(
+            *(ints([tag]), ints([len(prompt)]), ints([len(prompt)]), Trees.empty(1)),
+            opens=opens,
+            frees=(tag - 1,),
+            sequence=tag,
+            room=ints([9]),
+        )
+        same(ahead.step(work), plain.step(work))
+
+
+def test_requests_that_end_say_nothing_of_guesses(folder: Path) -> None:
+    """Nothing is guessed after a last token, so that a new request proves nothing wrong."""
+    runner = load(folder, True)
+    for tag in range(1, 30):
+        work = TargetWork(
+            *(ints([tag]), ints([3]), ints([3]), Trees.empty(1)),
+            opens=(Open(tag, ints([5, 6, tag]), 3, Sampling()),),
+            frees=(tag - 1,),
+            sequence=tag,
+            room=ints([1]),
+        )
+        runner.step(work)
+    assert runner._ahead is not None
+    assert runner._ahead._came_true == 1.0

@@ -28,16 +28,16 @@ FORGETTING = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Foretold:
-    """A pass's result: row by row of `verified`, the sequence and how many tokens it had."""
+    """A pass's result, and how many tokens the sequence of each row of `verified` had."""
 
-    index: dict[int, int]  # a sequence's identity to its row
+    index: dict[Sequence, int]  # to its row; holds the sequences, lest a new one takes the identity of one that ended
     known: list[int]
     verified: Verified
     seconds: float
 
     def row(self, sequence: Sequence) -> int | None:
         """The row of a sequence that has not changed since."""
-        row = self.index.get(id(sequence))
+        row = self.index.get(sequence)
         return row if row is not None and self.known[row] == sequence.known else None
 
 
@@ -65,13 +65,15 @@ class Ahead:
 
     def guess(self, rows: list[Sequence]) -> None:
         """Begin the pass that the next message will ask for if these rows go on and no others join."""
+        if not rows:
+            return
         self._guess = {row.tag for row in rows}
-        if rows and self._came_true >= WORTH:
+        if self._came_true >= WORTH:
             self._running = self._thread.submit(self._foretell, rows)
 
     def _foretell(self, rows: list[Sequence]) -> Foretold:
         started = time.perf_counter()
         known = [row.known for row in rows]
         verified = self._compute(rows)
-        index = {id(row): at for at, row in enumerate(rows)}
+        index = {row: at for at, row in enumerate(rows)}
         return Foretold(index, known, verified, time.perf_counter() - started)
