@@ -83,9 +83,8 @@ class Covey:
         values = [tokens[depth] / seconds[depth] for depth in range(self._max_depth + 1)]
         predicted = [1.0 / value for value in values] if self._costs.known else []
         if self._more:
-            self._more -= (
-                1  # beside prefill too: what is explored must not stop and begin again, and not outlast its price
-            )
+            # Beside prefill too: what is explored must not stop and begin again, and not outlast its price.
+            self._more -= 1
             if self._exploring <= situation.ceiling:
                 self.reason = Reason("explore", predicted)
                 return self._exploring
