@@ -5,7 +5,7 @@ prompts by the drafter included:
 
     min over k of (verify(n, n (k + 1)) + [k > 0] draft(n, k)) / tokens(n, k) + [k > 0] switch(prompt, 1) / output
 
-It is served by drafters that resume after a pause at no cost (see `emulated_serving.CatchingUp`).
+It is served by drafters that resume after a pause at no cost (`EmulatedDrafter` with `pauses_cost` off).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Every number from here is a simulation's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,14 +14,13 @@ from covey.bandits.length import LengthPolicy
 from covey.engine import Engine, RoundRecord
 from covey.planner import policies
 from covey.planner.choice import Planner
-from covey.planner.cost_table import Surface
 from covey.planner.gamma import GammaPlanner
 from covey.planner.switching import SwitchCost
 from covey.ports import Clock
-from covey.runtime.emulated import ALONG, EmulatedDrafter, EmulatedTarget, HashModel
+from covey.runtime.emulated import EmulatedDrafter, EmulatedTarget, HashModel
 from covey.runtime.virtual import VirtualClock, serve
 from covey.scheduler import Scheduler
-from covey.types import DrafterInfo, DraftReply, DraftWork, Progress, Request, Sampling
+from covey.types import Progress, Request, Sampling
 from loadtest.bench.emulated_oracle import ORACLE, Oracle
 from loadtest.bench.emulated_pairs import Lengths, Pair
 from loadtest.bench.loads import Times
@@ -100,33 +99,6 @@ def play(pair: Pair, policy: str, times: Times, lengths: Sequence[Lengths], seed
     )
 
 
-class CatchingUp:
-    """Implements `covey.ports.Drafter`: an emulated drafter whose catch-up takes what the tokens take that rows have
-    missed, packed as in one prefill: C_switch of the rows that lag and their mean lag, where the paper looks up the
-    whole batch and its longest. Without `pauses_cost` only a request's prompt is read at a price: what switching back
-    on after a pause takes is left out."""
-
-    def __init__(self, drafter: EmulatedDrafter, switch: Surface, clock: Clock, *, pauses_cost: bool) -> None:
-        self._drafter, self._switch, self._clock = drafter, switch, clock
-        self._pauses_cost = pauses_cost
-
-    def info(self) -> DrafterInfo:
-        return self._drafter.info()
-
-    def draft(self, work: DraftWork) -> DraftReply:
-        opened = {opening.tag: opening for opening in work.opens}
-        lags = []
-        for tag, missed in zip(work.tags.tolist(), np.diff(work.offsets).tolist()):
-            opening = opened.get(tag)
-            if opening is not None:
-                lags.append(missed + len(opening.tokens) if self._pauses_cost else opening.num_prompt)
-            elif missed > ALONG and self._pauses_cost:
-                lags.append(missed)
-        seconds = self._switch(sum(lags) / len(lags), len(lags)) if lags else 0.0
-        self._clock.sleep(seconds)
-        return replace(self._drafter.draft(work), catch_up_seconds=seconds)
-
-
 class _Sink:
     """Implements `covey.ports.Sink`: counts tokens and notes when requests end."""
 
@@ -143,10 +115,8 @@ class _Sink:
                 self.ended[progress.key] = now
 
 
-def _drafter(name: str, pair: Pair, clock: Clock, *, pauses_cost: bool) -> CatchingUp:
-    free = replace(pair.table, switch={})
-    drafter = EmulatedDrafter(free, MODEL, clock, name=name, rates=pair.rates[name])
-    return CatchingUp(drafter, Surface(pair.table.switch[name]), clock, pauses_cost=pauses_cost)
+def _drafter(name: str, pair: Pair, clock: Clock, *, pauses_cost: bool) -> EmulatedDrafter:
+    return EmulatedDrafter(pair.table, MODEL, clock, name=name, rates=pair.rates[name], pauses_cost=pauses_cost)
 
 
 def _planner(policy: str, pair: Pair, seed: int) -> Planner:

@@ -16,7 +16,7 @@ from covey.profile import SpeculationSettings
 from covey.runtime.emulated import EmulatedDrafter, EmulatedTarget, HashModel
 from covey.runtime.virtual import VirtualClock, serve
 from covey.scheduler import Scheduler
-from covey.types import Finish, Request, Rule, Sampling
+from covey.types import DraftWork, Finish, Open, Request, Rule, Sampling
 from tests.fakes import Collector, request
 
 MODEL = HashModel(1000, low=8)
@@ -104,6 +104,35 @@ def test_time_is_the_tables() -> None:
     assert made.records[1].catch_up_seconds > 0.0, "the prompt is read by the drafter too"
     assert len(made.records) == 2 + 9 + 1
     assert made.clock.now() == pytest.approx(2.0 + 11 * 0.03 + 9 * 0.009 + 0.007 + 0.002, abs=1e-4)
+
+
+@pytest.mark.parametrize(("pauses_cost", "lag"), [(True, 72.5), (False, 40.0)])
+def test_catching_up_takes_what_the_rows_that_lag_missed(pauses_cost: bool, lag: float) -> None:
+    costs, clock = table(), VirtualClock()
+    drafter = EmulatedDrafter(costs, MODEL, clock, name="first", rates={}, pauses_cost=pauses_cost)
+    opening = Open(1, np.arange(10, 60, dtype=np.int32), 40, Sampling())
+    known = Open(2, np.arange(10, 20, dtype=np.int32), 10, Sampling())
+    drafter.draft(drafting([2], keep=[10], new=[[5]], opens=(known,), sequence=1))
+
+    def caught_up(sequence: int, **call: object) -> float:
+        return drafter.draft(drafting(sequence=sequence, **call)).catch_up_seconds  # type: ignore[arg-type]
+
+    assert caught_up(2, tags=[2], keep=[11], new=[[5] * 4]) == 0.0, "read along with the first step"
+    switch = Surface(costs.switch["first"])
+    seconds = caught_up(3, tags=[1, 2], keep=[50, 15], new=[[5] * 5, [6] * 90], opens=(opening,))
+    assert seconds == pytest.approx(switch(lag, 2 if pauses_cost else 1))
+
+
+def drafting(
+    tags: list[int], *, keep: list[int], new: list[list[int]], sequence: int, opens: tuple[Open, ...] = ()
+) -> DraftWork:
+    rows = len(tags)
+    offsets = np.cumsum([0, *map(len, new)])
+    tokens = np.concatenate([np.array(row, np.int32) for row in new])
+    depth, width, rounds = np.full(rows, 2), np.ones(rows, np.int32), np.zeros(rows, np.int32)
+    return DraftWork(
+        np.array(tags), np.array(keep), offsets, tokens, depth, width, rounds, opens=opens, sequence=sequence, epoch=0
+    )
 
 
 def test_drafters_agree_as_often_as_told() -> None:

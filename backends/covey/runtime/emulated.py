@@ -207,7 +207,12 @@ class _Done:
 
 
 class EmulatedDrafter:
-    """Implements `covey.ports.Drafter`. Proposes chains, whatever the width: a hash has no second choice."""
+    """Implements `covey.ports.Drafter`. Proposes chains, whatever the width: a hash has no second choice.
+
+    Catch-up takes what reading the missed tokens takes, packed as in one prefill: C_switch of the rows that lag and
+    their mean lag, where Nightjar's paper looks up the whole batch and its longest. Without `pauses_cost` only a
+    request's prompt is read at a price: what switching back on after a pause takes is left out.
+    """
 
     def __init__(
         self,
@@ -219,6 +224,7 @@ class EmulatedDrafter:
         rates: Mapping[str, Sequence[float]],
         max_positions: int = 1 << 20,
         resident_bytes: int = 0,
+        pauses_cost: bool = True,
     ) -> None:
         """`rates`: by tenant, "" being all others, the probability that a draft is right where those before it were,
         by position; the last serves all deeper ones."""
@@ -227,6 +233,7 @@ class EmulatedDrafter:
         self._model, self._clock = model, clock
         self._rates = {tenant: tuple(listed) for tenant, listed in rates.items()}
         self._rates.setdefault("", (0.0,))
+        self._pauses_cost = pauses_cost
         self._salt = model.state(list(name.encode()))
         self._texts: dict[int, _Text] = {}
         self._tenants: dict[int, str] = {}
@@ -247,10 +254,10 @@ class EmulatedDrafter:
         for opening in work.opens:
             self._texts[opening.tag] = _Text.of(self._model, opening.tokens.tolist())
             self._tenants[opening.tag] = opening.tenant
-        opened = {opening.tag: len(opening.tokens) for opening in work.opens}
+        opened = {opening.tag: opening for opening in work.opens}
         status, seen, sizes = [], [], []
         chains: list[int] = []
-        lag = 0
+        lags: list[int] = []
         for row, tag in enumerate(work.tags.tolist()):
             text = self._texts.get(tag)
             if text is None or len(text.tokens) < work.keep[row]:
@@ -262,14 +269,17 @@ class EmulatedDrafter:
             new = work.tokens[work.offsets[row] : work.offsets[row + 1]].tolist()
             text.append(self._model, new)
             # What the last round committed is read along with the first step; only more than that is catch-up.
-            missed = opened.get(tag, 0) + len(new)
-            lag = max(lag, missed if tag in opened or missed > ALONG else 0)
+            fresh = opened.get(tag)
+            if fresh is not None:
+                lags.append(len(fresh.tokens) + len(new) if self._pauses_cost else fresh.num_prompt)
+            elif len(new) > ALONG and self._pauses_cost:
+                lags.append(len(new))
             chain = self._chain(text, self._tenants[tag], int(work.depth[row]))
             status.append(RowStatus.OK)
             seen.append(len(text.tokens))
             sizes.append(len(chain))
             chains += chain
-        catch_up = self._switch(lag, len(status)) if self._switch is not None and lag else 0.0
+        catch_up = self._switch(sum(lags) / len(lags), len(lags)) if self._switch is not None and lags else 0.0
         depth = max(sizes, default=0)
         seconds = self._draft(len(status), depth) if depth else 0.0
         _pass_time(self._clock, started, catch_up + seconds)
