@@ -83,12 +83,6 @@ def warm_up(session: Session, entrants: Sequence[Entrant]) -> None:
         entrant.asks.run(asks(callers * (2 if learns else 1), 0), callers, tenant=f"warm-up {entrant.name}")
 
 
-def in_turn(entrants: Sequence[Entrant], repetition: int) -> list[Entrant]:
-    """A different one first each time."""
-    turn = repetition % len(entrants)
-    return [*entrants[turn:], *entrants[:turn]]
-
-
 def _entrant(name: str, server: Server, given: dict[str, str]) -> Entrant:
     asks_ = OverTriton(server, name, stream=True, settings=given)
     return Entrant(name, asks_, server)

@@ -1,6 +1,6 @@
 """Policies against fixed depths in a closed loop: so many callers, each asking again when its last answer is complete.
 
-One run, entrants in turns, requests the same for all. The best of `off` and `fixed:k` is picked on odd repetitions and
+One run, entrants in an order drawn anew each time, requests the same for all. The best of `off` and `fixed:k` is picked on odd repetitions and
 compared on even ones, then the other way round; of a single repetition the best is picked on the very runs it is
 compared on, which flatters it.
 """
@@ -15,8 +15,8 @@ from pathlib import Path
 from rich.console import Console
 
 from covey.types import JsonDict
-from loadtest.bench import report
-from loadtest.bench.line_up import COVEY, STATIC, Entrant, asks, in_turn, line_up, warm_up
+from loadtest.bench import report, workload
+from loadtest.bench.line_up import COVEY, STATIC, Entrant, asks, line_up, warm_up
 from loadtest.bench.session import QUICK, Session
 from loadtest.bench.statistics import Spread, best_over
 from loadtest.bench.work import Run
@@ -74,9 +74,9 @@ def run(session: Session) -> None:
 def _repetition(
     session: Session, measured: Measured, entrants: list[Entrant], repetition: int, concurrencies: tuple[int, ...]
 ) -> None:
-    steps = [(c, entrant) for c in concurrencies for entrant in in_turn(entrants, repetition)]
-    labels = [f"repetition {repetition + 1}: {entrant.name} at {c}" for c, entrant in steps]
     seed = session.wanted.seed * 1000 + repetition
+    steps = [(c, entrant) for c in concurrencies for entrant in workload.shuffled(entrants, seed, c)]
+    labels = [f"repetition {repetition + 1}: {entrant.name} at {c}" for c, entrant in steps]
     for (concurrency, entrant), _ in zip(steps, session.steps(labels)):
         if repetition and session.out_of_time():
             return

@@ -1,8 +1,9 @@
 """What static speculation gains at concurrency 1, domain by domain, over none and over transformers.
 
-Every prompt is put to every contestant in turn, a different one first each time, greedily and at temperature 1; texts
-end where the model ends them. The best static choice is picked on odd repetitions and compared on even ones, then the
-other way round; every repetition has prompts of its own.
+Every prompt is put to every contestant, greedily and at temperature 1, in an order drawn anew each time: a contestant
+may leave caches and threads in a state that its successor pays for. Texts end where the model ends them. The best
+static choice is picked on odd repetitions and compared on even ones, then the other way round; every repetition has
+prompts of its own.
 """
 
 from __future__ import annotations
@@ -196,9 +197,8 @@ def _repetition(
     labels = [f"repetition {repetition + 1}: {ask.domain} at temperature {ask.temperature:g}" for ask in asks]
     for index, (ask, _) in enumerate(zip(asks, session.steps(labels))):
         field_ = field_of[ask.domain, ask.temperature]
-        turn = (repetition + index) % len(field_)
         answers = {}
-        for competitor in [*field_[turn:], *field_[:turn]]:
+        for competitor in workload.shuffled(field_, session.wanted.seed, repetition, index):
             tenant = f"{repetition} {index} {competitor.name}"  # finds nothing of the others' in any cache
             answers[competitor.name] = competitor.run([ask], 1, tenant=tenant).answers[0]
         measured.prompts[ask.temperature, ask.domain, repetition].append(answers)

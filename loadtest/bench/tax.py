@@ -144,10 +144,8 @@ def _repetition(
     competitors: Sequence[Competitor],
     metrics_url: str,
 ) -> None:
-    """Every competitor once at every concurrency, a different one first each time."""
-    turn = repetition % len(competitors)
-    order = [*competitors[turn:], *competitors[:turn]]
-    steps = [(c, competitor) for c in CONCURRENCIES for competitor in order]
+    """Every competitor once at every concurrency, in an order drawn anew each time."""
+    steps = [(c, competitor) for c in CONCURRENCIES for competitor in workload.shuffled(competitors, repetition, c)]
     labels = [f"repetition {repetition + 1}: {competitor.name} at {c}" for c, competitor in steps]
     for (concurrency, competitor), _ in zip(steps, session.steps(labels)):
         over_triton = isinstance(competitor, OverTriton)

@@ -18,9 +18,9 @@ from statistics import mean, median
 from rich.console import Console
 
 from covey.types import JsonDict
-from loadtest.bench import loads, report
+from loadtest.bench import loads, report, workload
 from loadtest.bench.contestants import OFF
-from loadtest.bench.line_up import COVEY, NIGHTJAR, STATIC, Entrant, asks, in_turn, line_up, warm_up
+from loadtest.bench.line_up import COVEY, NIGHTJAR, STATIC, Entrant, asks, line_up, warm_up
 from loadtest.bench.loads import AZURE, TWO_PEAKS, Times
 from loadtest.bench.scrape import Watch
 from loadtest.bench.session import QUICK, Session
@@ -97,7 +97,7 @@ def _capacity(entrants: Sequence[Entrant]) -> float:
 def _repetition(
     session: Session, measured: Measured, entrants: Sequence[Entrant], load: str, times: Times, repetition: int
 ) -> None:
-    order = in_turn(entrants, repetition)
+    order = workload.shuffled(entrants, session.wanted.seed, repetition)
     labels = [f"repetition {repetition + 1}: {load}, {entrant.name}" for entrant in order]
     for entrant, _ in zip(order, session.steps(labels)):
         with Watch(entrant.server.metrics_url) as watch:

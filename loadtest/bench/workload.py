@@ -1,12 +1,15 @@
-"""Requests of mixed domains and output lengths, drawn by a seed. Knows no competitor."""
+"""Requests of mixed domains and output lengths, and orders, drawn by a seed. Knows no competitor."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import TypeVar
 
 from covey import prompts
 from loadtest.bench.work import Ask
+
+T = TypeVar("T")
 
 
 def mixed(count: int, *, shortest: int, longest: int, seed: int) -> list[Ask]:
@@ -28,6 +31,12 @@ def by_repetition(domain: str, repetitions: int, each: int, *, seed: int) -> lis
     texts = prompts.load(domain)
     random.Random(f"{seed} {domain}").shuffle(texts)
     return [_deal(texts, repetition * each, each) for repetition in range(repetitions)]
+
+
+def shuffled(entries: Sequence[T], *seeds: int) -> list[T]:
+    """In an order of the seeds' own: who runs leaves caches and threads in a state that whoever follows pays for, so
+    nobody should always follow the same."""
+    return random.Random(str(seeds)).sample(list(entries), len(entries))
 
 
 def _deal(texts: Sequence[str], start: int, count: int) -> list[str]:
