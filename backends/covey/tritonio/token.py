@@ -1,0 +1,13 @@
+"""What the models of one server know and its clients do not: the launcher gives it to tritonserver's processes."""
+
+from __future__ import annotations
+
+import os
+
+VARIABLE = "COVEY_TOKEN"
+BITS = 63  # fits a message as a non-negative number of two int32
+
+
+def token() -> int:
+    """This server's token; 0 where no launcher set one, as in tests and in one process."""
+    return int(os.environ.get(VARIABLE) or "0", 16) & ((1 << BITS) - 1)
