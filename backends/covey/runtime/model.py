@@ -8,6 +8,7 @@ shorter pass of `fuse.py` takes over, after it was seen to give the same.
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from covey.runtime.numerics import Matrix, Room, attention_agrees, passes_agree,
 from covey.types import NO_INTS, Ints
 
 _ATTENTION = "covey_paged"
+FEW = 16  # rows up to which every count has a product of its own
 _LOG = logging.getLogger(__name__)
 
 
@@ -163,7 +165,7 @@ class PagedModel:
         else:
             hidden = self._hidden(tokens, positions, _Run(plan, slots, self.pools))
         count = len(work.out)
-        wanted = np.resize(work.out, -(-count // self._tiling.rows) * self._tiling.rows) if count else work.out
+        wanted = np.resize(work.out, padded(count, self._tiling.rows)) if count else work.out
         return self._logits(hidden.index_select(0, torch.from_numpy(wanted).to(self.torch_device)))[:count]
 
     @torch.inference_mode()
@@ -174,8 +176,8 @@ class PagedModel:
 
     def _prepare(self, work: Pass) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Plan]:
         tokens, positions, slots = work.tokens, work.positions, work.slots
-        missing = -work.size % self._tiling.rows
-        if missing > 0:
+        missing = padded(work.size, self._tiling.rows) - work.size
+        if missing:
             tokens, positions = np.pad(tokens, (0, missing)), np.pad(positions, (0, missing))
             slots = np.pad(slots, (0, missing), constant_values=self.blocks * self.block_size)
         plan = plan_lanes(
@@ -268,6 +270,13 @@ class PagedModel:
         blocks = np.arange(-(-count // self.block_size), dtype=np.int32)[None]
         lanes = Lanes(np.array([0, count], np.int32), np.array([count], np.int32), blocks, None, None, NO_INTS)
         return Pass(tokens, at, at, lanes, at)
+
+
+def padded(count: int, granule: int) -> int:
+    """The row count that a product of `count` rows is brought to, at most an eighth more: libraries compile a product
+    for each count that they meet, which takes as long as dozens of calls."""
+    step = max(1, (1 << count.bit_length()) // 16) if count > FEW else 1
+    return -(-count // math.lcm(step, granule)) * math.lcm(step, granule)
 
 
 def _shape(config: Any) -> Shape:
