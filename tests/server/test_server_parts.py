@@ -241,7 +241,7 @@ def test_what_the_environment_says_of_threads_is_kept(monkeypatch: pytest.Monkey
     found = installation.find(None)
     usual = command.environment(Options(), found)
     assert usual["OMP_WAIT_POLICY"] == "PASSIVE"
-    assert usual["LRU_CACHE_CAPACITY"] == usual["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "256"
+    assert usual["LRU_CACHE_CAPACITY"] == usual["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "512"
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
     assert command.environment(Options(environment={"A": "b"}), found)["OMP_WAIT_POLICY"] == "ACTIVE"
     assert command.environment(Options(environment={"A": "b"}), found)["A"] == "b"
