@@ -207,29 +207,29 @@ class TargetRunner:
 
     def _admit(self, work: TargetWork) -> tuple[Ints, list[Sequence], list[int], Trees]:
         """Which rows this pass can compute: known to both sides alike, and with room in the pool. A tree that finds
-        no room is left out; its row decodes plainly."""
+        no room is left out; its row decodes plainly. Trees come last: none takes a block that another row needs."""
         status = np.zeros(len(work.tags), np.int32)
-        rows, chunk = [], []
-        planted = np.ones(len(work.tags), np.bool_)
+        rows, chunk, trees = [], [], []
+        planted = np.zeros(len(work.tags), np.bool_)
         sizes, bases, chunks = work.trees.sizes.tolist(), work.base.tolist(), work.chunk.tolist()
         for row, tag in enumerate(work.tags.tolist()):
             sequence = self._sequences.get(tag)
             if sequence is None or sequence.known != bases[row]:
                 status[row] = RowStatus.STALE
-                planted[row] = False
                 continue
             count = min(chunks[row], sequence.known - sequence.cached)
             reached = sequence.cached + count
-            size = sizes[row] if reached == sequence.known else 0
-            if not size or not self._sequences.reserve(sequence, reached + size):
-                planted[row] = False
-                if not self._sequences.reserve(sequence, reached):
-                    status[row] = RowStatus.NO_BLOCKS
-                    continue
+            if not self._sequences.reserve(sequence, reached):
+                status[row] = RowStatus.NO_BLOCKS
+                continue
             rows.append(sequence)
             chunk.append(count)
-        trees = work.trees if planted.all() else work.trees.only(planted)
-        return status, rows, chunk, rows_of(trees, status == RowStatus.OK)
+            if sizes[row] and reached == sequence.known:
+                trees.append((row, sequence, reached + sizes[row]))
+        for row, sequence, length in trees:
+            planted[row] = self._sequences.reserve(sequence, length)
+        kept = work.trees if planted.all() else work.trees.only(planted)
+        return status, rows, chunk, rows_of(kept, status == RowStatus.OK)
 
     def _verify(self, logits: torch.Tensor, rows: list[Sequence], trees: Trees, depth: Ints) -> Verified:
         """What every row may emit by its rule."""
