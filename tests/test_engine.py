@@ -9,7 +9,7 @@ from covey.engine import Engine
 from covey.errors import Overloaded, PortError, StubDead
 from covey.planner.static import StaticPlanner
 from covey.scheduler import Scheduler
-from covey.types import Finish, Sampling
+from covey.types import Finish, Sampling, TargetReply, TargetWork
 from tests.fakes import Collector, HashTarget, ManualClock, continuation, next_token, request
 
 
@@ -180,6 +180,91 @@ def test_a_request_that_can_never_fit_fails_alone() -> None:
     finish_all(engine)
     assert sink.finish(1) is Finish.ERROR
     assert sink.tokens[1] == continuation([1] * 4, len(sink.tokens[1]))
+
+
+@pytest.mark.parametrize(("count", "blocks"), [(2, 3), (3, 4)])
+def test_nobody_pays_for_a_pool_that_a_request_is_just_leaving(count: int, blocks: int) -> None:
+    """The first takes the last block and ends in the pass in which the others find none."""
+    target = HashTarget(blocks=blocks)
+    engine, sink = build(target, growth=0)
+    prompts = {key: [key] * 4 for key in range(1, count + 1)}
+    for key, prompt in prompts.items():
+        engine.submit(request(key, prompt, 2 if key == 1 else 4))
+    finish_all(engine)
+    assert {key: sink.tokens[key] for key in prompts} == {
+        key: continuation(prompt, 2 if key == 1 else 4) for key, prompt in prompts.items()
+    }
+    assert engine.scheduler.preemptions == 0
+
+
+class Fragile(HashTarget):
+    """Fails for good reason: whenever a row has more than `most` tokens of its prompt computed, after the work."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+        self.failures = 0
+
+    def step(self, work: TargetWork) -> TargetReply:
+        reply = super().step(work)
+        if max(self.cached.values(), default=0) > self.most:
+            self.failures += 1
+            raise PortError("that is too much")
+        return reply
+
+
+def test_replays_that_never_get_to_a_token_are_given_up() -> None:
+    target = Fragile(20)
+    engine, sink = build(target, budget=16, recover=True)
+    engine.submit(request(1, list(range(40))))
+    finish_all(engine, limit=20)
+    assert sink.finish(1) is Finish.ERROR
+    assert target.failures == 3
+
+
+def test_a_target_that_fails_and_lives_is_told_to_free_what_it_was_told_to_open() -> None:
+    target = Fragile(20)
+    engine, sink = build(target)
+    engine.submit(request(1, [1, 2, 3], 30))
+    engine.round()
+    engine.submit(request(2, list(range(30))))
+    engine.round()
+    assert set(sink.ended) == {1, 2}
+    finish_all(engine)
+    assert not target.tokens, "tags that nobody will free"
+
+
+def test_a_request_that_leaves_between_failures_is_freed_too() -> None:
+    target = Fragile(20)
+    engine, sink = build(target)
+    engine._recover = lambda _error: None  # type: ignore[assignment]
+    engine.submit(request(1, list(range(30))))
+    engine.round()
+    engine.cancel(1)
+    engine.round()
+    finish_all(engine)
+    assert sink.finish(1) is Finish.CANCELLED
+    assert not target.tokens
+
+
+def test_requests_that_wait_outlive_those_that_a_failing_target_takes_along() -> None:
+    target = Fragile(20)
+    engine, sink = build(target, running=1)
+    engine.submit(request(1, list(range(30))))
+    engine.submit(request(2, [7, 8], 5))
+    finish_all(engine)
+    assert sink.finish(1) is Finish.ERROR
+    assert sink.tokens[2] == continuation([7, 8], 5)
+
+
+def test_a_target_that_stays_dead_is_not_asked_for_ever() -> None:
+    target = HashTarget()
+    engine, sink = build(target)
+    engine.submit(request(1, [1]))
+    engine.round()
+    target.fail_with = [PortError("dead")] * 100
+    finish_all(engine, limit=10)
+    assert sink.finish(1) is Finish.ERROR
 
 
 def test_the_hash_model_depends_on_every_token() -> None:

@@ -46,7 +46,7 @@ from covey.types import (
 
 log = logging.getLogger("covey.engine")
 
-RECOVERIES = 3  # consecutive failures of the target before its requests fail
+RECOVERIES = 3  # failures of the target, no token in between, before the requests that run fail
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,13 +244,12 @@ class Engine:
             reply = self._target.step(work)
         except PortError as error:
             self.scheduler.unsent(batch)
-            self._target_failed(error)
+            self._target_failed(batch, error)
             return None
         opened = {opening.tag for opening in batch.opens}
         for live in rows:
             if live.key in opened:
                 live.opened = True
-        self._failures = 0
         self._epoch = reply.epoch
         self._free_blocks = reply.free_blocks
         self._total_blocks = reply.total_blocks
@@ -291,10 +290,15 @@ class Engine:
             progress.append(_progress(live, kept, reply.logprobs[span][: len(kept)], finish))
         if starved:
             progress.extend(self._make_room())
+        if progress:
+            self._failures = 0  # a pass alone proves nothing: of a replay, the chunks before the fatal one succeed
         return progress
 
     def _make_room(self) -> list[Progress]:
-        """The pool is exhausted: put the least urgent request back, or fail it when it is alone and still too big."""
+        """The pool is exhausted: put the least urgent request back, or fail it when it is alone and still too big. Not
+        while blocks come free anyway, with the next pass."""
+        if self.scheduler.freeing:
+            return []
         live = self.scheduler.least_urgent()
         if len(self.scheduler.running) > 1:
             self.scheduler.preempt(live)
@@ -305,7 +309,9 @@ class Engine:
         )
         return [_last_word(live, Finish.ERROR, problem)]
 
-    def _target_failed(self, error: PortError) -> None:
+    def _target_failed(self, batch: Batch, error: PortError) -> None:
+        """Bring the target back and replay what runs; when that has not helped, fail what runs. Requests that wait
+        may have nothing to do with it."""
         self._failures += 1
         log.error("target failed (%d of %d): %s", self._failures, RECOVERIES, error)
         for live in self.scheduler.running.values():
@@ -317,7 +323,9 @@ class Engine:
             except CoveyError as problem:
                 log.error("the target could not be recovered: %s", problem)
         self._failures = 0
-        lost = [*self.scheduler.running.values(), *self.scheduler.waiting]
+        if not batch.rows:
+            self.scheduler.drop(batch.frees)  # nobody waits for them, and asking for ever would be all that is done
+        lost = list(self.scheduler.running.values())
         for live in lost:
             self._close(live)
         self._sink.publish([_last_word(live, Finish.ERROR, error) for live in lost])

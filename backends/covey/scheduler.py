@@ -25,6 +25,7 @@ class Live:
     output: list[int] = field(default_factory=list)
     cached: int = 0  # tokens with KV on the target
     opened: bool = False  # the target knows the tag
+    told: bool = False  # an opening was sent: the target may hold the tag, whatever became of the pass
     reused: int = 0
     rounds: int = 0  # verify rounds
     drafted: int = 0
@@ -132,6 +133,11 @@ class Scheduler:
         live.cached = 0
 
     @property
+    def freeing(self) -> bool:
+        """Whether the next pass frees tags."""
+        return bool(self._frees)
+
+    @property
     def idle(self) -> bool:
         return not self.running and not self.waiting and not self._frees
 
@@ -154,12 +160,17 @@ class Scheduler:
             chunk.append(size)
             if not live.opened:
                 opens.append(live.opening())
+                live.told = True
         frees, self._frees = tuple(self._frees), []
         return Batch(rows, np.asarray(chunk, np.int32), tuple(opens), frees, decoding)
 
     def unsent(self, batch: Batch) -> None:
         """A planned pass did not happen: what it would have freed is still to be freed."""
         self._frees.extend(batch.frees)
+
+    def drop(self, frees: tuple[int, ...]) -> None:
+        """Tags that the target will not be told to free after all."""
+        self._frees = [tag for tag in self._frees if tag not in frees]
 
     def _admit(self, free_blocks: int) -> None:
         if not self.waiting:
@@ -181,9 +192,9 @@ class Scheduler:
         return -(-live.cached // self.block_size)
 
     def _close(self, live: Live) -> None:
-        if live.opened:
+        if live.told:
             self._frees.append(live.key)
-            live.opened = False
+            live.opened = live.told = False
 
 
 def _urgency(live: Live) -> tuple[int, float, int]:
