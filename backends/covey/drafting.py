@@ -34,8 +34,11 @@ class Drafting:
         clock: Clock,
         deadline: float,
         failed: Callable[[str, CoveyError], None] | None = None,
+        *,
+        origin: int = 0,
     ) -> None:
         self._report = failed
+        self._origin = origin
         self._drafters = dict(drafters)
         self._clock = clock
         self._deadline = deadline
@@ -133,6 +136,7 @@ class Drafting:
             frees=frees,
             sequence=self._sequence,
             epoch=self._epochs[name],
+            origin=self._origin,
         )
 
     def _note(self, name: str, lives: list[Live], reply: DraftReply) -> None:

@@ -18,6 +18,7 @@ fails is reloaded through `recover` and every request is replayed from its token
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -47,6 +48,7 @@ from covey.types import (
 log = logging.getLogger("covey.engine")
 
 RECOVERIES = 3  # failures of the target, no token in between, before the requests that run fail
+ORIGIN_BITS = 63  # of what tells this engine from the one before it, on whose tags target and drafters may still sit
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,8 @@ class Engine:
         self._target = target
         self._sink = sink
         self._clock = clock
-        self._drafting = Drafting(drafters or {}, clock, draft_deadline, drafter_failed)
+        self._origin = secrets.randbits(ORIGIN_BITS)
+        self._drafting = Drafting(drafters or {}, clock, draft_deadline, drafter_failed, origin=self._origin)
         self._recover = recover
         self._observe = observe
         info = target.info()
@@ -239,6 +242,7 @@ class Engine:
             sequence=self._sequence,
             epoch=self._epoch,
             room=np.fromiter((live.room for live in rows), np.int32, len(rows)),
+            origin=self._origin,
         )
         try:
             reply = self._target.step(work)

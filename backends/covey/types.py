@@ -148,9 +148,10 @@ class TargetWork:
     trees: Trees
     opens: tuple[Open, ...] = ()
     frees: tuple[int, ...] = ()
-    sequence: int = 0  # a replay of the last sequence number gets the stored answer
+    sequence: int = 0  # a replay of the last sequence number gets the stored answer; 0: never sent again
     epoch: int = 0  # the incarnation of the target that the sender knows; 0 before the first answer
     room: Ints = field(default_factory=lambda: NO_INTS)  # per row: tokens its request may still emit; empty: not said
+    origin: int = 0  # the sender's own incarnation: the tags of another one are closed
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +189,7 @@ class DraftWork:
     frees: tuple[int, ...] = ()
     sequence: int = 0
     epoch: int = 0
+    origin: int = 0
 
 
 @dataclass(frozen=True, slots=True)

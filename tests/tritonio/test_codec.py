@@ -52,7 +52,8 @@ TREES = Trees(
 @pytest.mark.parametrize("trees", [TREES, Trees.empty(3)], ids=["trees", "no trees"])
 @pytest.mark.parametrize("opens", [OPENS, ()], ids=["opens", "no opens"])
 def test_target_work_survives(trees: Trees, opens: tuple[Open, ...]) -> None:
-    work = TargetWork(ints(1, 2, 3), ints(10, 11, 12), ints(1, 1, 5), trees, opens, (4, 5), 1 << 40, 77, ints(8, 1, 0))
+    rows = ints(1, 2, 3), ints(10, 11, 12), ints(1, 1, 5)
+    work = TargetWork(*rows, trees, opens, (4, 5), 1 << 40, 77, ints(8, 1, 0), 1 << 62)
     assert_same(work, codec.decode_target_work(codec.encode_target_work(work)))
 
 
@@ -89,6 +90,7 @@ def test_draft_work_and_info_survive() -> None:
         (8,),
         3,
         4,
+        (1 << 63) - 1,
     )
     assert_same(work, codec.decode_draft_work(codec.encode_draft_work(work)))
     info = TargetInfo("target", 4096, 2048, 16, 100, (0, 2), "invariant", "bfloat16", "cpu", 5, "/somewhere")

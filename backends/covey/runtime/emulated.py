@@ -18,6 +18,7 @@ import numpy as np
 
 from covey.planner.cost_table import CostTable, Surface
 from covey.ports import Clock
+from covey.runtime.caller import Caller
 from covey.types import (
     DrafterInfo,
     DraftReply,
@@ -105,8 +106,7 @@ class EmulatedTarget:
         self._verify = Surface(costs.verify)
         self._model, self._clock = model, clock
         self._texts: dict[int, _Text] = {}
-        self._answered: TargetReply | None = None
-        self._sequence = -1
+        self._caller: Caller[TargetReply] = Caller()
         self._info = TargetInfo(
             model=f"emulated {costs.name}",
             vocab_size=model.vocab_size,
@@ -130,9 +130,12 @@ class EmulatedTarget:
         return sum(self._blocks(text.cached) for text in self._texts.values())
 
     def step(self, work: TargetWork) -> TargetReply:
-        if self._answered is not None and work.sequence == self._sequence and work.epoch == EPOCH:
-            return self._answered
+        stored = self._caller.answer_to(work.origin, work.sequence)
+        if stored is not None:
+            return stored
         started = self._clock.now()
+        if self._caller.is_new(work.origin):
+            self._texts.clear()
         for tag in work.frees:
             self._texts.pop(tag, None)
         for opening in work.opens:
@@ -141,9 +144,9 @@ class EmulatedTarget:
         passed = [row for row in rows if row.computed]
         seconds = self._verify(len(passed), sum(row.computed for row in passed)) if passed else 0.0
         _pass_time(self._clock, started, seconds)
-        self._answered = self._reply(work, rows, seconds)
-        self._sequence = work.sequence
-        return self._answered
+        reply = self._reply(work, rows, seconds)
+        self._caller.answered(work.sequence, reply)
+        return reply
 
     def _row(self, work: TargetWork, row: int) -> _Done:
         text = self._texts.get(int(work.tags[row]))
@@ -237,17 +240,20 @@ class EmulatedDrafter:
         self._salt = model.state(list(name.encode()))
         self._texts: dict[int, _Text] = {}
         self._tenants: dict[int, str] = {}
-        self._answered: DraftReply | None = None
-        self._sequence = -1
+        self._caller: Caller[DraftReply] = Caller()
         self._info = DrafterInfo(name, model.vocab_size, max_positions, EPOCH, resident_bytes)
 
     def info(self) -> DrafterInfo:
         return self._info
 
     def draft(self, work: DraftWork) -> DraftReply:
-        if self._answered is not None and work.sequence == self._sequence and work.epoch == EPOCH:
-            return self._answered
+        stored = self._caller.answer_to(work.origin, work.sequence)
+        if stored is not None:
+            return stored
         started = self._clock.now()
+        if self._caller.is_new(work.origin):
+            self._texts.clear()
+            self._tenants.clear()
         for tag in work.frees:
             self._texts.pop(tag, None)
             self._tenants.pop(tag, None)
@@ -291,7 +297,7 @@ class EmulatedDrafter:
             np.array([-0.5 * (parent + 2) for parent in parents], np.float32),
         )
         reply = DraftReply(np.array(status, np.int32), np.array(seen, np.int32), trees, EPOCH, catch_up, seconds)
-        self._answered, self._sequence = reply, work.sequence
+        self._caller.answered(work.sequence, reply)
         return reply
 
     def _chain(self, text: _Text, tenant: str, depth: int) -> list[int]:

@@ -64,6 +64,9 @@ class Sequences:
     def get(self, tag: int) -> Sequence | None:
         return self._open.get(tag)
 
+    def tags(self) -> list[int]:
+        return list(self._open)
+
     def open(self, opening: Open, settings: int) -> Sequence:
         """Take a request, with the KV that earlier ones of its tenant left for its first blocks. At least its last
         token is computed again: its logits are needed."""

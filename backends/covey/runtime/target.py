@@ -18,6 +18,7 @@ from covey.errors import SettingError
 from covey.kv.pool import BlockPool
 from covey.profile import TargetSettings
 from covey.runtime.ahead import Ahead, Foretold
+from covey.runtime.caller import Caller
 from covey.runtime.loading import choose_device, choose_dtype, read_config
 from covey.runtime.model import PagedModel
 from covey.runtime.packing import Packing, path_to
@@ -47,7 +48,7 @@ class TargetRunner:
         self._sequences = Sequences(BlockPool(blocks), block_size, reuse=reuse)
         self._settings = SettingsTable()
         self._epoch = secrets.randbelow(1 << 31) + 1
-        self._answered: tuple[int, TargetReply] | None = None
+        self._caller: Caller[TargetReply] = Caller()
         threads = torch.get_num_threads()
         self._ahead = Ahead(self._plain, lambda: torch.set_num_threads(threads)) if run_ahead else None
         self._info = TargetInfo(
@@ -96,10 +97,13 @@ class TargetRunner:
         self._sequences.check()
 
     def step(self, work: TargetWork) -> TargetReply:
-        if self._answered is not None and work.epoch == self._epoch and work.sequence == self._answered[0]:
-            return self._answered[1]
+        stored = self._caller.answer_to(work.origin, work.sequence)
+        if stored is not None:
+            return stored
         started = time.perf_counter()
         foretold = self._ahead.collect() if self._ahead is not None else None
+        if self._caller.is_new(work.origin):
+            self._close_all()
         for tag in work.frees:
             self._close(tag)
         reused = {}
@@ -110,7 +114,7 @@ class TargetRunner:
         if not len(work.tags) and not len(self._sequences):
             self.check()  # idle: nothing waits for it
         reply = self._pass(work, reused, started, foretold)
-        self._answered = (work.sequence, reply)
+        self._caller.answered(work.sequence, reply)
         if self._ahead is not None:
             self._guess(self._ahead, work, reply)
         return reply
@@ -119,6 +123,11 @@ class TargetRunner:
         sequence = self._sequences.close(tag)
         if sequence is not None:
             self._settings.remove(sequence.settings)
+
+    def _close_all(self) -> None:
+        log.info("another orchestrator calls: %d requests of the one before are closed", len(self._sequences))
+        for tag in self._sequences.tags():
+            self._close(tag)
 
     def _guess(self, ahead: Ahead, work: TargetWork, reply: TargetReply) -> None:
         """Begin the next pass where this one was plain; rows that have ended, or find no block, are not in it."""

@@ -30,7 +30,7 @@ from covey.types import (
     Trees,
 )
 
-VERSION = 3
+VERSION = 4
 REQUEST_TENSOR = "message"
 REPLY_TENSOR = "reply"
 
@@ -141,7 +141,7 @@ def unpack(layout: Layout, message: Ints) -> dict[str, Any]:
 def encode_target_work(work: TargetWork) -> Ints:
     return pack(
         TARGET_WORK,
-        head=[work.sequence, work.epoch],
+        head=[work.sequence, work.epoch, work.origin],
         tags=work.tags,
         base=work.base,
         chunk=work.chunk,
@@ -153,7 +153,7 @@ def encode_target_work(work: TargetWork) -> Ints:
 
 def decode_target_work(message: Ints) -> TargetWork:
     fields = unpack(TARGET_WORK, message)
-    sequence, epoch = fields["head"].tolist()
+    sequence, epoch, origin = fields["head"].tolist()
     opens, frees = _opens_in(fields)
     return TargetWork(
         fields["tags"],
@@ -165,6 +165,7 @@ def decode_target_work(message: Ints) -> TargetWork:
         sequence,
         epoch,
         fields["room"],
+        origin,
     )
 
 
@@ -193,7 +194,7 @@ def decode_target_reply(message: Ints) -> TargetReply:
 def encode_draft_work(work: DraftWork) -> Ints:
     return pack(
         DRAFT_WORK,
-        head=[work.sequence, work.epoch, int(work.q_rows)],
+        head=[work.sequence, work.epoch, work.origin, int(work.q_rows)],
         tags=work.tags,
         keep=work.keep,
         offsets=work.offsets,
@@ -207,11 +208,13 @@ def encode_draft_work(work: DraftWork) -> Ints:
 
 def decode_draft_work(message: Ints) -> DraftWork:
     fields = unpack(DRAFT_WORK, message)
-    sequence, epoch, q_rows = fields.pop("head").tolist()
+    sequence, epoch, origin, q_rows = fields.pop("head").tolist()
     opens, frees = _opens_in(fields)
     for name in _OPENS:
         del fields[name]
-    return DraftWork(**fields, q_rows=bool(q_rows), opens=opens, frees=frees, sequence=sequence, epoch=epoch)
+    return DraftWork(
+        **fields, q_rows=bool(q_rows), opens=opens, frees=frees, sequence=sequence, epoch=epoch, origin=origin
+    )
 
 
 def encode_draft_reply(reply: DraftReply) -> Ints:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -31,6 +32,7 @@ class Sender:
 
     def __init__(self, drafter: Drafter) -> None:
         self.drafter = drafter
+        self.origin = secrets.randbits(62)
         self.sequence = 0
         self.epoch = 0
 
@@ -64,6 +66,7 @@ class Sender:
             frees=tuple(frees),
             sequence=self.sequence,
             epoch=self.epoch,
+            origin=self.origin,
         )
 
     def send(

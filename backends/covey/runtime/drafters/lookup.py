@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from covey.runtime.caller import Caller
 from covey.types import SPARSE, DrafterInfo, DraftReply, DraftWork, Open, RowStatus, Trees
 
 MOST_TAGS = 2048  # the least recently drafted are forgotten; they are asked for again with all their tokens
@@ -80,7 +81,7 @@ class LookupDrafter(ABC):
 
     def __init__(self, *, name: str, vocab_size: int) -> None:
         self._tags: OrderedDict[int, Lookup] = OrderedDict()
-        self._answered: tuple[int, DraftReply] | None = None
+        self._caller: Caller[DraftReply] = Caller()
         epoch = secrets.randbelow(1 << 31) + 1
         self._info = DrafterInfo(name, vocab_size, 1 << 30, epoch, 0)
 
@@ -96,10 +97,13 @@ class LookupDrafter(ABC):
         return self._info
 
     def draft(self, work: DraftWork) -> DraftReply:
-        epoch = self._info.epoch
-        if self._answered is not None and work.epoch == epoch and work.sequence == self._answered[0]:
-            return self._answered[1]
+        stored = self._caller.answer_to(work.origin, work.sequence)
+        if stored is not None:
+            return stored
         started = time.perf_counter()
+        if self._caller.is_new(work.origin):
+            for tag in list(self._tags):
+                self._close(tag)
         status, rows = self._update(work)
         caught_up = time.perf_counter()
         trees = _joined(
@@ -113,18 +117,16 @@ class LookupDrafter(ABC):
             status=np.asarray(status, np.int32),
             seen=np.asarray([0 if lookup is None else len(lookup.tokens) for lookup in rows], np.int32),
             trees=trees,
-            epoch=epoch,
+            epoch=self._info.epoch,
             catch_up_seconds=caught_up - started,
             draft_seconds=time.perf_counter() - caught_up,
         )
-        self._answered = (work.sequence, reply)
+        self._caller.answered(work.sequence, reply)
         return reply
 
     def _update(self, work: DraftWork) -> tuple[list[int], list[Lookup | None]]:
         for tag in work.frees:
-            lookup = self._tags.pop(tag, None)
-            if lookup is not None:
-                self.closed(lookup)
+            self._close(tag)
         opened = set()
         for opening in work.opens:
             lookup = self.opened(opening)
@@ -149,6 +151,11 @@ class LookupDrafter(ABC):
         while len(self._tags) > MOST_TAGS:
             self._tags.popitem(last=False)
         return status, rows
+
+    def _close(self, tag: int) -> None:
+        lookup = self._tags.pop(tag, None)
+        if lookup is not None:
+            self.closed(lookup)
 
 
 def grow(lookup: Lookup, depth: int, width: int) -> tuple[list[int], list[int], list[float]]:

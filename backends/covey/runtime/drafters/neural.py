@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from covey.profile import DrafterSettings, TargetSettings
+from covey.runtime.caller import Caller
 from covey.runtime.drafters.fastest import make_stepper
 from covey.runtime.drafters.proposing import Lattice, Rows, joined, propose_trees
 from covey.runtime.drafters.sessions import Session, Sessions
@@ -50,7 +51,7 @@ class NeuralDrafter:
         self._limits = settings
         self._sessions = Sessions(model.blocks, model.block_size)
         self._table = SettingsTable()
-        self._answered: tuple[int, DraftReply] | None = None
+        self._caller: Caller[DraftReply] = Caller()
         self._info = DrafterInfo(
             model=name,
             vocab_size=model.vocab_size,
@@ -98,7 +99,6 @@ class NeuralDrafter:
                     )
                 )
         self._close(tag)
-        self._answered = None
 
     def check(self) -> None:
         """Raise AssertionError unless every block is where it should be."""
@@ -106,10 +106,13 @@ class NeuralDrafter:
 
     @torch.inference_mode()
     def draft(self, work: DraftWork) -> DraftReply:
-        epoch = self._info.epoch
-        if self._answered is not None and work.epoch == epoch and work.sequence == self._answered[0]:
-            return self._answered[1]
+        stored = self._caller.answer_to(work.origin, work.sequence)
+        if stored is not None:
+            return stored
         started = time.perf_counter()
+        if self._caller.is_new(work.origin):
+            for tag in self._sessions.tags():
+                self._close(tag)
         status, rows = self._update(work)
         ready = self._catch_up(work, status, rows)
         caught_up = time.perf_counter()
@@ -119,11 +122,11 @@ class NeuralDrafter:
             status=status,
             seen=np.asarray(seen, np.int32),
             trees=trees,
-            epoch=epoch,
+            epoch=self._info.epoch,
             catch_up_seconds=caught_up - started,
             draft_seconds=time.perf_counter() - caught_up,
         )
-        self._answered = (work.sequence, reply)
+        self._caller.answered(work.sequence, reply)
         return reply
 
     def _update(self, work: DraftWork) -> tuple[Ints, list[Session | None]]:

@@ -112,6 +112,9 @@ class Sessions:
     def get(self, tag: int) -> Session | None:
         return self._open.get(tag)
 
+    def tags(self) -> list[int]:
+        return list(self._open)
+
     def open(self, opening: Open, settings: int, rejection: bool) -> Session:
         session = Session(self._sequences.open(opening, settings), rejection)
         self._open[opening.tag] = session
