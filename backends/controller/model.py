@@ -1,38 +1,43 @@
 """Loads and unloads models of this server on the orchestrator's behalf.
 
-`pb_utils.load_model` freezes every thread of the process that calls it, so it lives in a process of its own.
+`pb_utils.load_model` freezes every thread of the process that calls it, so it lives in a process of its own. Triton
+lets any client ask any model; whoever does not know the server's token is refused.
 """
 
 from __future__ import annotations
 
+import hmac
 from typing import Any
 
-import numpy as np
 import triton_python_backend_utils as pb_utils
+
+from covey.tritonio.token import token
 
 
 class TritonPythonModel:
+    def initialize(self, _args: dict[str, str]) -> None:
+        self._token = str(token())
+        if not token():
+            pb_utils.Logger.log_warn(
+                "this server was started without COVEY_TOKEN: whoever may send requests may load and unload models"
+            )
+        self._actions = {"load": pb_utils.load_model, "unload": pb_utils.unload_model}
+
     def execute(self, requests: list[Any]) -> list[Any]:
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: Any) -> Any:
-        action = _text(request, "action")
-        model = _text(request, "model")
+        action, model = (_value(request, name).decode(errors="replace") for name in ("action", "model"))
         try:
-            if action == "ready":
-                ready = pb_utils.is_model_ready(model_name=model)
-            elif action == "load":
-                pb_utils.load_model(model_name=model)
-                ready = True
-            elif action == "unload":
-                pb_utils.unload_model(model_name=model)
-                ready = False
-            else:
-                raise ValueError(f"action: got {action!r}, allowed: load, unload, ready")
+            if not hmac.compare_digest(str(int(_value(request, "token"))), self._token):
+                raise PermissionError("model control is for this server's own models")
+            if action not in self._actions:
+                raise ValueError(f"action: got {action!r}, allowed: {', '.join(self._actions)}")
+            self._actions[action](model_name=model)
         except Exception as error:
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"{type(error).__name__}: {error}"))
-        return pb_utils.InferenceResponse([pb_utils.Tensor("ready", np.array([ready], np.bool_))])
+        return pb_utils.InferenceResponse([])
 
 
-def _text(request: Any, name: str) -> str:
-    return str(pb_utils.get_input_tensor_by_name(request, name).as_numpy().reshape(-1)[0].decode())
+def _value(request: Any, name: str) -> Any:
+    return pb_utils.get_input_tensor_by_name(request, name).as_numpy().reshape(-1)[0]

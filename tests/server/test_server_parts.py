@@ -18,6 +18,7 @@ from covey.errors import SettingError
 from covey.server import (
     FREE,
     Options,
+    Server,
     StartError,
     backend_dir,
     command,
@@ -87,6 +88,26 @@ def test_free_ports_are_chosen_and_differ() -> None:
         preflight.with_ports(replace(chosen, http_port=70000))
     with pytest.raises(StartError, match=r"cannot be listened on|not free"):
         preflight.with_ports(replace(chosen, host="192.0.2.1"))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
+def test_other_machines_may_reach_a_server_whose_model_control_is_kept(host: str) -> None:
+    with pytest.raises(StartError, match=r"host .* who can load models runs code .* set COVEY_ADMIN_SECRET"):
+        Server(Options(host=host)).start()
+    preflight.exposure(Options(host=host, admin_secret="s"))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "localhost", "::1", "no.such.host.invalid"])
+def test_loopback_needs_no_secret(host: str) -> None:
+    preflight.exposure(Options(host=host))
+
+
+def test_every_server_gets_a_token_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COVEY_TOKEN", "7")
+    found = installation.find(None)
+    one, other = (command.environment(Options(), found)["COVEY_TOKEN"] for _ in range(2))
+    assert len({"7", one, other}) == 3
+    assert len(one) == len(other) == 32
 
 
 def _weights(folder: Path, elements: int, dtype: str = "F32") -> Path:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import os
+import secrets
 import sys
 from pathlib import Path
 
 from covey.server.installation import Installation
 from covey.server.options import Options
+from covey.tritonio import token
 
 ADMIN_HEADER = "admin-key"
 RESTRICTED = "model-repository,model-config,shared-memory,statistics,trace,logging"
@@ -72,4 +74,5 @@ def environment(options: Options, installation: Installation) -> dict[str, str]:
     values["COVEY_PROFILE"] = str(profile.resolve()) if profile.is_file() else options.profile
     if options.model:
         values["COVEY_TARGET_FOLDER"] = str(Path(options.model).resolve())
+    values[token.VARIABLE] = secrets.token_hex(16)  # of this one server; its models know each other by it
     return values | dict(options.environment)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
 import socket
@@ -15,6 +16,21 @@ from covey.server.options import Options
 
 PORTS = {"http_port": "HTTP_PORT", "grpc_port": "GRPC_PORT", "metrics_port": "METRICS_PORT"}
 HEADROOM = 256 << 20  # interpreters, torch and a smallest KV pool, beside the weights
+
+
+def exposure(options: Options) -> None:
+    """Refuses to listen for other machines while model control is anybody's: loading a model can be running code."""
+    if options.admin_secret:
+        return
+    try:
+        found = socket.getaddrinfo(options.host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except socket.gaierror:
+        return  # with_ports says so
+    if not all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found):
+        raise StartError(
+            f"host {options.host!r} is open to other machines, and who can load models runs code here: "
+            "set COVEY_ADMIN_SECRET to a random string, or listen on 127.0.0.1"
+        )
 
 
 def with_ports(options: Options) -> Options:

@@ -77,6 +77,7 @@ class Server:
 
     def start(self) -> None:
         """Start and wait; raises SettingError or StartError, and then nothing is left running."""
+        preflight.exposure(self.options)
         found = installation.find(self.options.triton)
         self.models = preflight.models(self.options)
         preflight.weights(self.options, self.models)

@@ -9,6 +9,7 @@ import triton_python_backend_utils as pb_utils
 
 from covey.errors import PortError, StubDead
 from covey.tritonio import codec
+from covey.tritonio.token import token
 from covey.types import DrafterInfo, DraftReply, DraftWork, Ints, TargetInfo, TargetReply, TargetWork
 
 
@@ -50,17 +51,16 @@ class BlsDrafter:
         return codec.decode_draft_reply(call(self.model, codec.encode_draft_work(work)))
 
 
-def control(controller: str, action: str, model: str) -> bool:
-    """Ask the controller model to `load` or `unload` a model, or whether it is `ready`. Returns whether it is."""
+def control(controller: str, action: str, model: str) -> None:
+    """Have the controller model `load` or `unload` a model."""
     inputs = [
         pb_utils.Tensor(name, np.array([text.encode()], np.object_))
         for name, text in (("action", action), ("model", model))
     ]
-    request = pb_utils.InferenceRequest(model_name=controller, requested_output_names=["ready"], inputs=inputs)
-    response = request.exec()
+    inputs.append(pb_utils.Tensor("token", np.array([token()], np.int64)))
+    response = pb_utils.InferenceRequest(model_name=controller, requested_output_names=[], inputs=inputs).exec()
     if response.has_error():
         raise PortError(f"{action} {model}: {response.error().message()}")
-    return bool(pb_utils.get_output_tensor_by_name(response, "ready").as_numpy()[0])
 
 
 def serve(requests: list[Any], answer: Any) -> list[Any]:
