@@ -1,4 +1,4 @@
-"""`python -m loadtest.bench NAME --json OUT [--quick | --full]`."""
+"""`python -m loadtest.bench NAME [--json OUT] [--quick | --full]`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("name", choices=list(BENCHES), metavar="NAME")
-    parser.add_argument("--json", type=Path, required=True, metavar="OUT", help="a picture goes beside it")
+    parser.add_argument(
+        "--json", type=Path, metavar="OUT", help="default: runs/bench/NAME.json; picture beside it"
+    )
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_const", dest="size", const=QUICK, help="a smoke run, below a minute")
     size.add_argument("--full", action="store_const", dest="size", const=FULL, help="more repetitions")
@@ -69,7 +71,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
     given = parser.parse_args(arguments)
     chosen = given.size or USUAL
     return given.name, Wanted(
-        out=given.json,
+        out=given.json or Path("runs") / "bench" / f"{given.name}.json",
         size=chosen,
         seed=given.seed,
         profile=given.profile,

@@ -47,7 +47,7 @@ class Measured:
         best = best_over({COVEY: rates[COVEY]}, static) if COVEY in rates and static else None
         if best is not None:
             found |= {"covey_over_best_static": best.ratio, "interval": [best.low, best.high]}
-            found["picked"] = [max(static, key=lambda name: sum(static[name][odd::2])) for odd in (1, 0)]
+            found["picked"] = list(best.opponents)
         elif whole:
             fastest = max(static, key=lambda name: static[name][0])
             found |= {"covey_over_best_static": rates[COVEY][0] / static[fastest][0], "picked": [fastest]}

@@ -1,6 +1,6 @@
 """What planning costs: the policy's own time for a round of 32 rows, and a round's time outside target and drafters.
 
-Both are processor time of this machine. The rounds are the real engine's, scheduler's and planner's over an emulated
+Both are this machine's wall time. The rounds are the real engine's, scheduler's and planner's over an emulated
 pair, whose own work (a hash for a model) is timed and taken off.
 """
 

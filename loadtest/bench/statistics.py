@@ -56,6 +56,7 @@ class Best:
     low: float
     high: float
     picked: tuple[str, ...]  # on odd repetitions, and on even ones
+    opponents: tuple[str, ...]  # of the baseline, likewise
 
 
 def best_over(rates: Mapping[str, Sequence[float]], baseline: Mapping[str, Sequence[float]]) -> Best | None:
@@ -66,14 +67,15 @@ def best_over(rates: Mapping[str, Sequence[float]], baseline: Mapping[str, Seque
     if count < 2:
         return None
     found: list[float] = []
-    picked = []
+    picked, opponents = [], []
     for odd in (1, 0):
         chosen = _fastest(rates, range(odd, count, 2))
         opponent = _fastest(baseline, range(odd, count, 2))
         picked.append(chosen)
+        opponents.append(opponent)
         judged = range(1 - odd, count, 2)
         found += ratios([rates[chosen][index] for index in judged], [baseline[opponent][index] for index in judged])
-    return Best(median(found), min(found), max(found), tuple(picked))
+    return Best(median(found), min(found), max(found), tuple(picked), tuple(opponents))
 
 
 def _fastest(rates: Mapping[str, Sequence[float]], repetitions: range) -> str:

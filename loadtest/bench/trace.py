@@ -101,7 +101,8 @@ def _repetition(
     labels = [f"repetition {repetition + 1}: {load}, {entrant.name}" for entrant in order]
     for entrant, _ in zip(order, session.steps(labels)):
         with Watch(entrant.server.metrics_url) as watch:
-            done = entrant.asks.offer(asks(len(times), session.wanted.seed * 1000 + repetition), times, f"{repetition}")
+            tenant = f"{repetition} {entrant.name} {load}"  # finds nothing of the others' in any cache
+            done = entrant.asks.offer(asks(len(times), session.wanted.seed * 1000 + repetition), times, tenant)
         measured.runs[load][entrant.name].append(done)
         measured.depths[load].setdefault(entrant.name, watch.depths())
 
