@@ -55,9 +55,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("name", choices=list(BENCHES), metavar="NAME")
-    parser.add_argument(
-        "--json", type=Path, metavar="OUT", help="default: runs/bench/NAME.json; picture beside it"
-    )
+    parser.add_argument("--json", type=Path, metavar="OUT", help="default: runs/bench/NAME.json; picture beside it")
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_const", dest="size", const=QUICK, help="a smoke run, below a minute")
     size.add_argument("--full", action="store_const", dest="size", const=FULL, help="more repetitions")
