@@ -103,11 +103,12 @@ def _soak(given: argparse.Namespace, addresses: load.Addresses, footprint: Footp
     closed = load.Traffic(addresses, given.out, "capacity")
     closed.start({kind.name: f"closed:{kind.users}" for kind in load.KINDS}, given.capacity_seconds)
     try:
-        _watch(closed, footprint, given.capacity_seconds, "capacity", console)
+        wrong = _watch(closed, footprint, given.capacity_seconds, "capacity", console)
     finally:
         closed.stop()
-    if closed.errors():
-        raise SettingError(f"capacity could not be measured: {'; '.join(closed.errors())}")
+    wrong = wrong or closed.errors()
+    if wrong:
+        raise SettingError(f"capacity could not be measured: {'; '.join(wrong)}")
     capacity = load.capacity(closed.runs(), skip=given.capacity_seconds / 4)
     idle = [name for name, rate in capacity.items() if not rate]
     if idle:
@@ -144,7 +145,7 @@ def _watch(
     samples: list[Sample] | None = None,
     averages: list[float] | None = None,
 ) -> list[str]:
-    """Look at the memory until the load has ended; returns what went wrong with that."""
+    """Look at the memory until the load has ended, or a process of the server has; returns what went wrong."""
     began = looked = time.monotonic()
     held_up = 0.0
     every = max(1.0, seconds / LOOKS)
@@ -161,6 +162,10 @@ def _watch(
             now = looked - began
             if now - held_up > seconds + load.GRACE + LATE:
                 return ["the load generators did not end in time"]
+            ended = footprint.ended()
+            if ended:
+                traffic.stop()
+                return [f"ended under load: {', '.join(ended)}"]
             found = footprint.look(now)
             if samples is not None and averages is not None:
                 samples.append(found)

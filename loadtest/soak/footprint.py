@@ -45,6 +45,18 @@ class Footprint:
         sizes = list(_sizes(self._prefix))
         return Sample(at, resident, sum(sizes), len(sizes))
 
+    def ended(self) -> list[str]:
+        """The processes that are no more."""
+        return [name for name, pid in self.pids.items() if _state(pid) in ("", "Z")]
+
+
+def _state(pid: int) -> str:
+    """As in /proc/PID/stat, behind the name in brackets; empty of a process that is not there."""
+    try:
+        return (processes.PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
+
 
 def _command_line(pid: int) -> list[str]:
     try:

@@ -75,6 +75,16 @@ def test_capacity_is_what_ended_after_the_start(tmp_path: Path) -> None:
     assert load.capacity({"greedy": run}, skip=2.0) == {"greedy": 9 / 8}
 
 
+def test_a_process_that_ended_is_noticed_before_anybody_waits_for_it() -> None:
+    sleeper = [sys.executable, "-c", "import time; time.sleep(60)", "--backend-config=python,shm-region-prefix-name=x"]
+    with subprocess.Popen(sleeper) as process:
+        watched = Footprint(process.pid)
+        assert watched.ended() == []
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert watched.ended() == list(watched.pids) != []
+
+
 def test_only_a_server_of_ours_on_this_machine_can_be_watched() -> None:
     with pytest.raises(SettingError, match="no tritonserver that Covey started"):
         Footprint(os.getpid())
