@@ -8,6 +8,7 @@ import numpy as np
 
 from covey.planner.choice import Choice
 from covey.scheduler import Batch, Live
+from covey.types import Rule
 
 
 def spare(batch: Batch, token_budget: int) -> int:
@@ -24,8 +25,8 @@ def own_depth(live: Live) -> int | None:
 
 
 def lay_out(batch: Batch, token_budget: int, depth: int, width: int, drafters: Sequence[str]) -> Choice:
-    """`depth` for every decoding row that asks for none, clipped to what it may still emit and to the budget. Without
-    drafters every row decodes plainly."""
+    """`depth` for every decoding row that asks for none, clipped to what it may still emit and to the budget; chains
+    under the rejection rule, which verifies nothing else. Without drafters every row decodes plainly."""
     rows = len(batch.rows)
     depths, widths, names = [0] * rows, [1] * rows, [""] * rows
     if drafters:
@@ -35,7 +36,7 @@ def lay_out(batch: Batch, token_budget: int, depth: int, width: int, drafters: S
             own = own_depth(live)
             wanted = max(0, min(depth if own is None else own, live.room - 1, most))
             depths[row] = wanted
-            if width > 1 and wanted:
+            if width > 1 and wanted and live.request.sampling.rule is not Rule.REJECTION:
                 widths[row] = max(1, min(width, most // wanted))
             names[row] = live.request.drafter or first
     return Choice(np.array(depths, np.int32), np.array(widths, np.int32), tuple(names))

@@ -12,7 +12,7 @@ from covey.runtime.drafters.automaton import ROOT, SuffixAutomaton
 from covey.runtime.drafters.lookup import LookupDrafter
 from covey.runtime.drafters.ngram import NgramDrafter
 from covey.runtime.drafters.suffix import SuffixDrafter
-from covey.types import RowStatus
+from covey.types import RowStatus, Rule, Sampling
 from tests.runtime.drafters.drafting import Sender, Text, paths_of, rows_of
 
 SETTINGS = DrafterSettings(ngram_min=2, ngram_max=4, suffix_max=16, suffix_store_tokens=400)
@@ -167,6 +167,16 @@ def test_trees_hold_every_continuation_that_was_seen(make: type[LookupDrafter]) 
     assert (np.diff(trees.scores[:2]) < 0).all()
     for parent, score in zip(trees.parents, trees.scores):
         assert score < (trees.scores[parent] if parent >= 0 else 0.0)
+
+
+@pytest.mark.parametrize("make", [ngram, suffix])
+def test_the_rejection_rule_gets_chains_beside_trees(make: type[LookupDrafter]) -> None:
+    tokens = [1, 2, 3, 1, 2, 4, 1, 2, 3, 1, 2]
+    texts = [Text(1, tokens, Sampling(temperature=1.0, rule=Rule.REJECTION)), Text(2, tokens)]
+    trees = Sender(make()).send(texts, 2, 3, q_rows=True).trees  # type: ignore[call-arg]
+    assert rows_of(trees)[0] == [4, 1]
+    assert trees.parents[: trees.offsets[1]].tolist() == [-1, 0]
+    assert trees.parents[trees.offsets[1] :].tolist().count(-1) == 2
 
 
 @pytest.mark.parametrize("make", [ngram, suffix])

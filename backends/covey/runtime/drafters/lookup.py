@@ -1,8 +1,8 @@
 """Drafters without weights: what a text's last tokens were followed by before, they are likely followed by again.
 
 This is what n-gram and suffix drafters share: tags and their tokens behind `covey.ports.Drafter`, and the growing of
-trees. What is looked up where is a `Lookup`'s own. Proposals depend on tokens alone, so under the rejection rule each
-is proposed with certainty, and its q row says so.
+trees. What is looked up where is a `Lookup`'s own. Proposals depend on tokens alone, so under the rejection rule, which
+takes chains only, each is proposed with certainty, and its q row says so.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from covey.runtime.caller import Caller
-from covey.types import SPARSE, DrafterInfo, DraftReply, DraftWork, Open, RowStatus, Trees
+from covey.types import SPARSE, DrafterInfo, DraftReply, DraftWork, Open, RowStatus, Rule, Trees
 
 MOST_TAGS = 2048  # the least recently drafted are forgotten; they are asked for again with all their tokens
 ANY_VOCABULARY = 0  # unknown, and of no importance to a lookup
@@ -51,6 +51,7 @@ class Lookup(ABC):
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
+        self.chains = False  # whether its rule takes chains only
 
     @abstractmethod
     def extend(self, tokens: Sequence[int]) -> None:
@@ -108,7 +109,7 @@ class LookupDrafter(ABC):
         caught_up = time.perf_counter()
         trees = _joined(
             [
-                grow(lookup, depth, width) if lookup is not None else ([], [], [])
+                grow(lookup, depth, 1 if lookup.chains else width) if lookup is not None else ([], [], [])
                 for lookup, depth, width in zip(rows, work.depth.tolist(), work.width.tolist())
             ],
             work.q_rows,
@@ -130,6 +131,7 @@ class LookupDrafter(ABC):
         opened = set()
         for opening in work.opens:
             lookup = self.opened(opening)
+            lookup.chains = opening.sampling.rule is Rule.REJECTION
             lookup.extend(opening.tokens.tolist())
             self._tags[opening.tag] = lookup
             opened.add(opening.tag)
