@@ -1,14 +1,16 @@
 """Who calls a target or drafter, and what its last message was answered.
 
-A caller that got no answer sends the message again, under the same number: its work is done, so it gets the answer
-that is stored. A caller of another origin is a new incarnation of the orchestrator, which knows nothing of the tags
-that the one before it opened and so would never free them. One caller at a time; with several, this and the tags would
-be kept by origin.
+A caller whose answer was lost sends the message again, under the same number. Its work was done and is not done twice:
+it gets the answer that is stored, or hears again that the work failed. A caller of another origin is a new incarnation
+of the orchestrator, which knows nothing of the tags that the one before it opened and so would never free them. One
+caller at a time; with several, this and the tags would be kept by origin.
 """
 
 from __future__ import annotations
 
 from typing import Generic, TypeVar
+
+from covey.errors import PortError
 
 Reply = TypeVar("Reply")
 
@@ -16,7 +18,7 @@ UNNUMBERED = 0  # a message that nobody sends again
 
 
 class Caller(Generic[Reply]):
-    """Owns the caller's origin and the last answer to it."""
+    """Owns the caller's origin, the number of its last message, and the answer to that."""
 
     def __init__(self) -> None:
         self._origin: int | None = None
@@ -24,20 +26,21 @@ class Caller(Generic[Reply]):
         self._reply: Reply | None = None
 
     def answer_to(self, origin: int, sequence: int) -> Reply | None:
-        """What the message was answered, when it was the last one. Does not mutate."""
+        """What the message was answered, None when it has not come before; raises PortError when it was begun and
+        never answered. Does not mutate."""
         if sequence == UNNUMBERED or (origin, sequence) != (self._origin, self._sequence):
             return None
+        if self._reply is None:
+            raise PortError(f"message {sequence} failed when it first came")
         return self._reply
 
-    def is_new(self, origin: int) -> bool:
-        """Whether this is another caller than that of the last message, so that all tags must be closed. Takes the new
-        one, and drops what the old one was answered."""
-        if origin == self._origin:
-            return False
-        known, self._origin = self._origin is not None, origin
-        self._reply = None
-        return known
+    def begin(self, origin: int, sequence: int) -> bool:
+        """Take up a message; whether it is of another caller than the one before it, so that all tags must be
+        closed."""
+        another = self._origin not in (None, origin)
+        self._origin, self._sequence, self._reply = origin, sequence, None
+        return another
 
-    def answered(self, sequence: int, reply: Reply) -> None:
-        """Store the answer to the message just served."""
-        self._sequence, self._reply = sequence, reply
+    def answered(self, reply: Reply) -> None:
+        """Store the answer to the message that was begun last."""
+        self._reply = reply

@@ -134,7 +134,7 @@ class EmulatedTarget:
         if stored is not None:
             return stored
         started = self._clock.now()
-        if self._caller.is_new(work.origin):
+        if self._caller.begin(work.origin, work.sequence):
             self._texts.clear()
         for tag in work.frees:
             self._texts.pop(tag, None)
@@ -145,7 +145,7 @@ class EmulatedTarget:
         seconds = self._verify(len(passed), sum(row.computed for row in passed)) if passed else 0.0
         _pass_time(self._clock, started, seconds)
         reply = self._reply(work, rows, seconds)
-        self._caller.answered(work.sequence, reply)
+        self._caller.answered(reply)
         return reply
 
     def _row(self, work: TargetWork, row: int) -> _Done:
@@ -251,7 +251,7 @@ class EmulatedDrafter:
         if stored is not None:
             return stored
         started = self._clock.now()
-        if self._caller.is_new(work.origin):
+        if self._caller.begin(work.origin, work.sequence):
             self._texts.clear()
             self._tenants.clear()
         for tag in work.frees:
@@ -297,7 +297,7 @@ class EmulatedDrafter:
             np.array([-0.5 * (parent + 2) for parent in parents], np.float32),
         )
         reply = DraftReply(np.array(status, np.int32), np.array(seen, np.int32), trees, EPOCH, catch_up, seconds)
-        self._caller.answered(work.sequence, reply)
+        self._caller.answered(reply)
         return reply
 
     def _chain(self, text: _Text, tenant: str, depth: int) -> list[int]:

@@ -102,7 +102,7 @@ class TargetRunner:
             return stored
         started = time.perf_counter()
         foretold = self._ahead.collect() if self._ahead is not None else None
-        if self._caller.is_new(work.origin):
+        if self._caller.begin(work.origin, work.sequence):
             self._close_all()
         for tag in work.frees:
             self._close(tag)
@@ -114,7 +114,7 @@ class TargetRunner:
         if not len(work.tags) and not len(self._sequences):
             self.check()  # idle: nothing waits for it
         reply = self._pass(work, reused, started, foretold)
-        self._caller.answered(work.sequence, reply)
+        self._caller.answered(reply)
         if self._ahead is not None:
             self._guess(self._ahead, work, reply)
         return reply

@@ -2,27 +2,52 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from covey.errors import PortError, StubDead
+from covey.errors import PortError, PortTimeout, StubDead
 from covey.tritonio import codec
 from covey.tritonio.token import token
 from covey.types import DrafterInfo, DraftReply, DraftWork, Ints, TargetInfo, TargetReply, TargetWork
 
+log = logging.getLogger("covey.bls")
+
 
 def call(model: str, message: Ints) -> Ints:
     """Send one message to another model of this server and wait for its answer."""
+    codec.seal(message, token())
     tensor = pb_utils.Tensor(codec.REQUEST_TENSOR, message)
     request = pb_utils.InferenceRequest(model_name=model, requested_output_names=[codec.REPLY_TENSOR], inputs=[tensor])
-    response = request.exec()
+    try:
+        response = request.exec()
+    except Exception as error:  # what the binding raises, as when shared memory is full, has no common base
+        raise PortError(f"{model}: {type(error).__name__}: {error}") from None
     if response.has_error():
         text = response.error().message()
         raise StubDead(f"{model}: {text}") if "not healthy" in text else PortError(f"{model}: {text}")
     reply: Ints = pb_utils.get_output_tensor_by_name(response, codec.REPLY_TENSOR).as_numpy()
     return reply
+
+
+def deliver(model: str, message: Ints) -> Ints:
+    """`call`, and once more where the answer may have been lost on its way back: work that is done is not done again
+    (`covey.runtime.caller`). Raises what went wrong first."""
+    try:
+        return call(model, message)
+    except (StubDead, PortTimeout):
+        raise
+    except PortError as error:
+        try:
+            reply = call(model, message)
+        except StubDead:
+            raise
+        except PortError:
+            raise error from None
+        log.warning("answered when asked again: %s", error)
+        return reply
 
 
 class BlsTarget:
@@ -35,7 +60,7 @@ class BlsTarget:
         return codec.decode_target_info(call(self.model, codec.pack(codec.INFO_REQUEST)))
 
     def step(self, work: TargetWork) -> TargetReply:
-        return codec.decode_target_reply(call(self.model, codec.encode_target_work(work)))
+        return codec.decode_target_reply(deliver(self.model, codec.encode_target_work(work)))
 
 
 class BlsDrafter:
@@ -48,7 +73,7 @@ class BlsDrafter:
         return codec.decode_drafter_info(call(self.model, codec.pack(codec.INFO_REQUEST)))
 
     def draft(self, work: DraftWork) -> DraftReply:
-        return codec.decode_draft_reply(call(self.model, codec.encode_draft_work(work)))
+        return codec.decode_draft_reply(deliver(self.model, codec.encode_draft_work(work)))
 
 
 def control(controller: str, action: str, model: str) -> None:
@@ -65,11 +90,12 @@ def control(controller: str, action: str, model: str) -> None:
 
 def serve(requests: list[Any], answer: Any) -> list[Any]:
     """The other end of `call`: answers each request's message with `answer(message)`; an error becomes the
-    response's error and leaves the model up."""
-    responses = []
+    response's error and leaves the model up. A message without this server's token is refused."""
+    responses, secret = [], token()
     for request in requests:
         message = pb_utils.get_input_tensor_by_name(request, codec.REQUEST_TENSOR).as_numpy()
         try:
+            codec.authenticate(message, secret)
             reply = pb_utils.Tensor(codec.REPLY_TENSOR, answer(message))
             responses.append(pb_utils.InferenceResponse([reply]))
         except Exception as error:

@@ -1,6 +1,7 @@
 """Messages between the orchestrator and the models behind it.
 
-A message is one INT32 tensor: [version, kind, number of fields, each field's length in words] and then the fields.
+A message is one INT32 tensor: [version, kind, the server's token in two words, number of fields, each field's length
+in words] and then the fields. Anyone who reaches the public port can send one: those without the token are refused.
 Wider values are viewed as words; text travels as JSON bytes. One tensor each way keeps a BLS call near its floor.
 The layouts below are the one table of what a message holds.
 """
@@ -30,7 +31,7 @@ from covey.types import (
     Trees,
 )
 
-VERSION = 4
+VERSION = 5
 REQUEST_TENSOR = "message"
 REPLY_TENSOR = "reply"
 
@@ -88,11 +89,11 @@ DRAFT_REPLY = Layout(6, {"head": "i8", "seconds": "f8", "status": "i4", "seen": 
 
 _TYPES = {name: np.dtype(name) for name in ("i4", "f4", "i8", "f8")}
 _NOTHING = {name: np.zeros(0, dtype) for name, dtype in _TYPES.items()}
-_HEAD = 3  # words before the fields' lengths
+_TOKEN, _COUNT, _HEAD = 2, 4, 5  # words before the token, the number of fields, and the fields' lengths
 
 
 def pack(layout: Layout, **values: Any) -> Ints:
-    """The message's words. Every field of the layout must be given; None is an empty field."""
+    """The message's words, its token 0. Every field of the layout must be given; None is an empty field."""
     parts, sizes = [b""], []
     for name, kind in layout.fields.items():
         value = values.pop(name)
@@ -106,8 +107,20 @@ def pack(layout: Layout, **values: Any) -> Ints:
         sizes.append(len(data) // 4)
         parts.append(data)
     assert not values, f"not in the layout: {sorted(values)}"
-    parts[0] = struct.pack(f"={_HEAD + len(sizes)}i", VERSION, layout.kind, len(sizes), *sizes)
-    return np.frombuffer(b"".join(parts), np.int32)
+    parts[0] = struct.pack(f"={_HEAD + len(sizes)}i", VERSION, layout.kind, 0, 0, len(sizes), *sizes)
+    return np.frombuffer(bytearray().join(parts), np.int32)
+
+
+def seal(message: Ints, token: int) -> None:
+    """Put the server's token into a message that `pack` made."""
+    message[_TOKEN:_COUNT].view(np.int64)[0] = token
+
+
+def authenticate(message: Ints, token: int) -> None:
+    """Raises PortError for a message that no model of this server sent."""
+    kind_of(message)
+    if int(message[_TOKEN:_COUNT].view(np.int64)[0]) != token:
+        raise PortError("the message is not of this server's own models")
 
 
 def kind_of(message: Ints) -> int:
@@ -121,8 +134,8 @@ def kind_of(message: Ints) -> int:
 def unpack(layout: Layout, message: Ints) -> dict[str, Any]:
     """The fields by name, as views of one copy of the message; JSON fields as values, None where empty."""
     count = len(layout.fields)
-    if kind_of(message) != layout.kind or message[2] != count:
-        raise PortError(f"message of kind {message[1]} with {message[2]} fields where kind {layout.kind} is due")
+    if kind_of(message) != layout.kind or message[_COUNT] != count:
+        raise PortError(f"message of kind {message[1]} with {message[_COUNT]} fields where kind {layout.kind} is due")
     sizes = message[_HEAD : _HEAD + count].tolist()
     raw = message.tobytes()
     at = 4 * (_HEAD + count)

@@ -102,7 +102,7 @@ class LookupDrafter(ABC):
         if stored is not None:
             return stored
         started = time.perf_counter()
-        if self._caller.is_new(work.origin):
+        if self._caller.begin(work.origin, work.sequence):
             for tag in list(self._tags):
                 self._close(tag)
         status, rows = self._update(work)
@@ -122,7 +122,7 @@ class LookupDrafter(ABC):
             catch_up_seconds=caught_up - started,
             draft_seconds=time.perf_counter() - caught_up,
         )
-        self._caller.answered(work.sequence, reply)
+        self._caller.answered(reply)
         return reply
 
     def _update(self, work: DraftWork) -> tuple[list[int], list[Lookup | None]]:

@@ -110,7 +110,7 @@ class NeuralDrafter:
         if stored is not None:
             return stored
         started = time.perf_counter()
-        if self._caller.is_new(work.origin):
+        if self._caller.begin(work.origin, work.sequence):
             for tag in self._sessions.tags():
                 self._close(tag)
         status, rows = self._update(work)
@@ -126,7 +126,7 @@ class NeuralDrafter:
             catch_up_seconds=caught_up - started,
             draft_seconds=time.perf_counter() - caught_up,
         )
-        self._caller.answered(work.sequence, reply)
+        self._caller.answered(reply)
         return reply
 
     def _update(self, work: DraftWork) -> tuple[Ints, list[Session | None]]:

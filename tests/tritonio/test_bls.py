@@ -1,0 +1,198 @@
+"""Messages between models: refused when forged, sent again when an answer is lost, done once all the same."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from covey.errors import PortError, StubDead
+from covey.planner.cost_table import CostTable
+from covey.runtime.emulated import EmulatedDrafter, EmulatedTarget, HashModel
+from covey.runtime.virtual import VirtualClock
+from covey.tritonio import codec
+from covey.tritonio.token import VARIABLE
+from covey.types import DraftWork, Ints, Open, RowStatus, Sampling, TargetReply, TargetWork, Trees
+
+Transport = Callable[[Callable[[], Any]], Any]
+
+
+class Triton:
+    """Stands in for Triton between two models of one process: `transport` may lose what it carries."""
+
+    def __init__(self) -> None:
+        self.models: dict[str, Callable[[Ints], Ints]] = {}
+        self.serve: Callable[..., list[Any]]
+        self.transport: Transport = lambda exchange: exchange()
+        self.sent = 0
+        self.logged: list[str] = []
+
+    def module(self) -> ModuleType:
+        def tensor(name: str, array: Any) -> Any:
+            return SimpleNamespace(name=name, as_numpy=lambda: array)
+
+        def named(holder: Any, name: str) -> Any:
+            return next(each for each in holder.tensors if each.name == name)
+
+        def request(*, model_name: str, inputs: list[Any], **_rest: Any) -> Any:
+            def exchange() -> Any:
+                return self.serve([SimpleNamespace(tensors=inputs)], self.models[model_name])[0]
+
+            def execute() -> Any:
+                self.sent += 1
+                return self.transport(exchange)
+
+            return SimpleNamespace(exec=execute)
+
+        module = ModuleType("triton_python_backend_utils")
+        module.__dict__.update(
+            Tensor=tensor,
+            InferenceRequest=request,
+            InferenceResponse=response,
+            TritonError=lambda text: SimpleNamespace(message=lambda: text),
+            get_input_tensor_by_name=named,
+            get_output_tensor_by_name=named,
+            Logger=SimpleNamespace(log_error=self.logged.append),
+        )
+        return module
+
+
+def response(tensors: Any = (), error: Any = None) -> Any:
+    return SimpleNamespace(tensors=tensors, has_error=lambda: error is not None, error=lambda: error)
+
+
+def refusal(text: str) -> Any:
+    return response(error=SimpleNamespace(message=lambda: text))
+
+
+@pytest.fixture
+def triton(monkeypatch: pytest.MonkeyPatch) -> Triton:
+    made = Triton()
+    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", made.module())
+    monkeypatch.delitem(sys.modules, "covey.tritonio.bls", raising=False)
+    monkeypatch.setenv(VARIABLE, "7fffffffffffffff")
+    made.bls = importlib.import_module("covey.tritonio.bls")  # type: ignore[attr-defined]
+    made.serve = made.bls.serve  # type: ignore[attr-defined]
+    steps = ((1, 1, 0.001), (64, 64, 0.001))
+    costs = CostTable("made up", "for tests", steps, (), {"draft": steps}, {"draft": steps})
+    target = EmulatedTarget(costs, HashModel(97), VirtualClock(), blocks=40)
+    drafter = EmulatedDrafter(costs, HashModel(97), VirtualClock(), name="draft", rates={})
+    made.models = {
+        "target": lambda message: codec.encode_target_reply(target.step(codec.decode_target_work(message))),
+        "draft": lambda message: codec.encode_draft_reply(drafter.draft(codec.decode_draft_work(message))),
+    }
+    monkeypatch.setattr(made, "target", target, raising=False)
+    return made
+
+
+def ints(*values: int) -> Ints:
+    return np.asarray(values, np.int32)
+
+
+OPENS = (Open(1, ints(4, 5, 6), 3, Sampling()),)
+
+
+def opening(sequence: int = 1) -> TargetWork:
+    return TargetWork(ints(1), ints(3), ints(3), Trees.empty(1), OPENS, sequence=sequence, origin=5)
+
+
+def decode(known: int, sequence: int) -> TargetWork:
+    return TargetWork(ints(1), ints(known), ints(1), Trees.empty(1), sequence=sequence, origin=5)
+
+
+def step(triton: Triton, work: TargetWork) -> TargetReply:
+    reply: TargetReply = triton.bls.BlsTarget("target").step(work)  # type: ignore[attr-defined]
+    return reply
+
+
+def answer(triton: Triton, message: Ints, model: str = "target") -> Any:
+    sent = SimpleNamespace(name=codec.REQUEST_TENSOR, as_numpy=lambda: message)
+    return triton.serve([SimpleNamespace(tensors=[sent])], triton.models[model])[0]
+
+
+@pytest.mark.parametrize("token", [0, 1, (1 << 63) - 2])
+def test_a_message_without_the_servers_token_is_refused_and_changes_nothing(triton: Triton, token: int) -> None:
+    step(triton, opening())
+    forged = codec.encode_target_work(TargetWork(ints(), ints(), ints(), Trees.empty(0), frees=(1,), sequence=2))
+    codec.seal(forged, token)
+    found = answer(triton, forged)
+    assert found.has_error()
+    for text in (found.error().message(), *triton.logged):
+        assert "not of this server" in text
+        assert not any(secret in text for secret in ("7fffffffffffffff", str((1 << 63) - 1), VARIABLE))
+    assert step(triton, decode(4, 2)).status.tolist() == [RowStatus.OK]
+
+
+def test_short_and_old_messages_are_refused(triton: Triton) -> None:
+    for message in (ints(), ints(5, 3), ints(4, 3, 0, 0, 0)):
+        assert "version" in answer(triton, message).error().message()
+
+
+def test_replies_carry_no_token(triton: Triton) -> None:
+    sealed = codec.encode_target_work(opening())
+    codec.seal(sealed, (1 << 63) - 1)
+    reply = answer(triton, sealed).tensors[0].as_numpy()
+    codec.authenticate(reply, 0)
+
+
+def lost_once(kind: str) -> Transport:
+    """Serves the first message, and loses its answer."""
+    left = [kind]
+
+    def transport(exchange: Callable[[], Any]) -> Any:
+        answered = exchange()
+        if left:
+            if left.pop() == "raised":
+                raise MemoryError("shared memory is full")
+            return refusal("shared memory is full")
+        return answered
+
+    return transport
+
+
+@pytest.mark.parametrize("kind", ["raised", "answered"])
+def test_an_answer_that_was_lost_is_had_by_asking_again(triton: Triton, kind: str) -> None:
+    step(triton, opening())
+    triton.transport = lost_once(kind)
+    reply = step(triton, decode(4, 2))
+    assert triton.sent == 3
+    assert reply.status.tolist() == [RowStatus.OK], "made twice, the row would have moved on and be stale"
+    assert len(reply.tokens) == 1
+    assert step(triton, decode(5, 3)).status.tolist() == [RowStatus.OK]
+
+
+def test_a_drafters_answer_too(triton: Triton) -> None:
+    triton.transport = lost_once("answered")
+    one = ints(1)
+    work = DraftWork(one, ints(3), ints(0, 0), ints(), ints(2), one, ints(0), opens=OPENS, sequence=1, origin=5)
+    reply = triton.bls.BlsDrafter("draft").draft(work)  # type: ignore[attr-defined]
+    assert reply.status.tolist() == [RowStatus.OK]
+    assert len(reply.trees.tokens) == 2
+    assert triton.sent == 2
+
+
+def test_work_that_fails_is_not_done_twice_and_says_why(triton: Triton, monkeypatch: pytest.MonkeyPatch) -> None:
+    step(triton, opening())
+    done = []
+
+    def broken(*_values: object) -> None:
+        done.append(1)
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(triton.target, "_row", broken)  # type: ignore[attr-defined]
+    with pytest.raises(PortError, match="target: RuntimeError: out of memory"):
+        step(triton, decode(4, 2))
+    assert len(done) == 1
+    assert triton.sent == 3
+
+
+def test_a_dead_process_is_not_asked_again(triton: Triton) -> None:
+    triton.transport = lambda _exchange: refusal("Stub process 'target_0_0' is not healthy.")
+    with pytest.raises(StubDead):
+        step(triton, opening())
+    assert triton.sent == 1
