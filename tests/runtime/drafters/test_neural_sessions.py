@@ -124,6 +124,20 @@ def test_texts_at_the_end_of_the_models_positions_are_skipped(other: Path) -> No
     assert reply.status.tolist() == [RowStatus.SKIPPED]
 
 
+@pytest.mark.parametrize("kind", ["folder", "other"])
+@pytest.mark.parametrize("width", [1, 2])
+def test_a_text_near_the_end_goes_beside_a_deeper_one(kind: str, width: int, request: pytest.FixtureRequest) -> None:
+    where = request.getfixturevalue(kind)
+    rng, drafter = np.random.default_rng(14), load(where, catch_up_tokens=4096)
+    assert isinstance(drafter._stepper, PagedStepper if kind == "other" else FusedStepper)
+    texts = [Text(1, text(rng, 9)), Text(2, text(rng, drafter.info().max_positions - 2))]
+    reply = Sender(drafter).send(texts, [4, 1], width)
+    assert reply.status.tolist() == [RowStatus.OK, RowStatus.OK]
+    for row, (item, depth) in enumerate(zip(texts, [4, 1])):
+        alone = Sender(load(where, catch_up_tokens=4096)).send([Text(3, item.tokens)], depth, width)
+        assert rows_of(alone.trees)[0] == rows_of(reply.trees)[row]
+
+
 def test_a_restarted_drafter_says_stale(folder: Path) -> None:
     item = Text(1, text(np.random.default_rng(0), 20))
     sender = Sender(load(folder))

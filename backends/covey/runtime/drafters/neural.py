@@ -265,7 +265,8 @@ class NeuralDrafter:
             tokens[index] = sequence.tokens[sequence.known - pending :]
             sequence.cached = session.width
         ahead = np.concatenate([np.arange(-pending, 0), np.arange(levels * width) // width])
-        self._stepper.begin(Call(tables, context, known[:, None] + ahead, slots), len(rows) * width)
+        positions = np.minimum(known[:, None] + ahead, self._model.max_positions - 1)  # of columns that a row needs
+        self._stepper.begin(Call(tables, context, positions, slots), len(rows) * width)
         lattice = propose_trees(
             self._stepper,
             self._table,
