@@ -36,6 +36,12 @@ def test_shipped_profiles_load(path: Path) -> None:
         ('[target]\nkind = "emulated"\n[emulated]\ncosts = "none"', "emulated.costs: cost table 'none' not found"),
         ('[speculation]\ncosts = "none"', "speculation.costs: cost table 'none' not found"),
         ('[emulated]\nacceptance = ["draft_emulated:1.1"]', "emulated.acceptance: got 'draft_emulated:1.1'"),
+        ('[speculation]\ntable = ["8:x"]', "speculation.table: got '8:x', allowed: of policy table: BATCH:DEPTH"),
+        ('[speculation]\ntable = ["8:3"]', "speculation.table: no entry for batch size 1"),
+        ('[speculation]\ntable = ["0:2", "1:1"]', "speculation.table: got '0:2'"),
+        ('[speculation]\ntable = ["1:2", "1:3"]', "speculation.table: got '1:3'"),
+        ('[speculation]\ntable = ["1:7"]', "speculation.table: got '1:7', allowed: depths up to"),
+        ('[speculation]\npolicy = "table"\nmax_depth = 2', "speculation.table: got '1:5'"),
         ("[target\n", "not valid TOML"),
     ],
 )
@@ -46,6 +52,12 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, complaint: str) -> No
         profile.load(str(path))
     assert complaint in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+def test_a_shallow_profile_may_leave_the_table_alone(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("[speculation]\nmax_depth = 2")
+    assert profile.load(str(path)).speculation.max_depth == 2
 
 
 def test_an_unknown_name_lists_the_known(monkeypatch: pytest.MonkeyPatch) -> None:

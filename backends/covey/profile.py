@@ -10,6 +10,7 @@ import dataclasses
 import os
 import re
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_type_hints
@@ -27,6 +28,7 @@ T = TypeVar("T")
 PROFILE_VARIABLE = "COVEY_PROFILE"
 FOLDER_VARIABLE = "COVEY_TARGET_FOLDER"
 DEFAULT_PROFILE = "demo-cpu"
+TABLE = ("1:5", "4:4", "8:3", "16:2", "32:0")
 
 
 def setting(
@@ -91,7 +93,9 @@ class SpeculationSettings:
     )
     max_depth: int = setting(6, "most tokens that a policy drafts along a path; fixed:k has its own", low=1, high=32)
     table: tuple[str, ...] = setting(
-        ("1:5", "4:4", "8:3", "16:2", "32:0"), "of policy table: from which batch size on, how many tokens, as in 8:3"
+        TABLE,
+        "of policy table: BATCH:DEPTH, from which batch size on how many tokens, as in 8:3; from batch size 1 on",
+        pattern=r"\d+:\d+",
     )
     width: int = setting(1, "beam width of the candidate trees; 1: chains", low=1, high=8)
     drafters: tuple[str, ...] = setting((), "Triton models that draft; the first serves requests that name none")
@@ -200,6 +204,12 @@ def load(name_or_path: str) -> Profile:
     unloaded = [name for name in profile.speculation.drafters if name not in profile.models]
     if unloaded:
         raise SettingError(f"{path}: speculation.drafters: {', '.join(unloaded)} must be among models too")
+    speculation = profile.speculation
+    if speculation.policy == "table" or speculation.table != TABLE:  # the default may be too deep for other policies
+        try:
+            depths_by_batch(speculation.table, speculation.max_depth)
+        except SettingError as error:
+            raise SettingError(f"{path}: {error}") from None
     elsewhere = [entry.split(":", 1)[0] for entry in profile.drafter.folders]
     unloaded = [name for name in elsewhere if name not in profile.speculation.drafters]
     if unloaded:
@@ -214,6 +224,25 @@ def load(name_or_path: str) -> Profile:
         except SettingError as error:
             raise SettingError(f"{path}: {key}: {error}") from None
     return profile
+
+
+def depths_by_batch(entries: Iterable[str], max_depth: int) -> dict[int, int]:
+    """What `speculation.table` says: `"8:3"` is depth 3 from batch size 8 on."""
+    depths: dict[int, int] = {}
+    for entry in entries:
+        batch, depth = (int(part) if part.isdecimal() else -1 for part in entry.partition(":")[::2])
+        if batch < 1 or depth < 0 or batch in depths:
+            raise SettingError(
+                f"speculation.table: got {entry!r}, allowed: batch:depth, as in 8:3, each batch size from 1 on, once"
+            )
+        if depth > max_depth:
+            raise SettingError(
+                f"speculation.table: got {entry!r}, allowed: depths up to speculation.max_depth, {max_depth}"
+            )
+        depths[batch] = depth
+    if 1 not in depths:
+        raise SettingError("speculation.table: no entry for batch size 1, from which the table must start")
+    return depths
 
 
 def from_environment() -> Profile:

@@ -228,7 +228,7 @@ def test_the_log_is_a_ring() -> None:
 
 @pytest.mark.parametrize("name", ["fixed:3" if name == "fixed:k" else name for name in policies.NAMES])
 def test_every_policy_serves_the_targets_own_tokens(name: str) -> None:
-    made = build(SpeculationSettings(policy=name, max_depth=4, drafters=("first",)), ("first",))
+    made = build(SpeculationSettings(policy=name, max_depth=5, drafters=("first",)), ("first",))
     serving = Serving(made)
     for key in range(5):
         serving.engine.submit(request(key, [9, key], 20 + 5 * key))
@@ -245,14 +245,10 @@ def test_an_unknown_policy_is_named() -> None:
             build(SpeculationSettings(policy=name), ())
 
 
-@pytest.mark.parametrize("entries", [("8:3",), ("1:3", "1:2"), ("1:x",), ("0:2", "1:1")])
+@pytest.mark.parametrize("entries", [("8:3",), ("1:3", "1:2"), ("1:x",), ("0:2", "1:1"), ("1:9", "8:3")])
 def test_a_bad_table_is_refused(entries: tuple[str, ...]) -> None:
     with pytest.raises(SettingError, match=r"speculation\.table"):
-        policies.depths_by_batch(entries, 5)
-
-
-def test_a_table_is_clipped_to_the_deepest() -> None:
-    assert policies.depths_by_batch(("1:9", "8:3"), 5) == {1: 5, 8: 3}
+        build(SpeculationSettings(policy="table", table=entries, max_depth=5), ())
 
 
 def batch(count: int, rule: Rule = Rule.COUPLED, **settings: object) -> Batch:

@@ -19,6 +19,7 @@ from covey.errors import SettingError
 from covey.planner.cost_table import CostTable
 from covey.planner.covey import Covey
 from covey.planner.switching import SwitchCost
+from covey.profile import depths_by_batch
 
 NAMES = (
     "off",
@@ -77,18 +78,3 @@ def fixed_depth(name: str) -> int | None:
     """The k of `fixed:k`; None when it is another policy's name."""
     found = re.fullmatch(r"fixed:(\d+)", name)
     return int(found[1]) if found else None
-
-
-def depths_by_batch(entries: Iterable[str], max_depth: int) -> dict[int, int]:
-    """`"8:3"` says depth 3 from batch size 8 on."""
-    depths: dict[int, int] = {}
-    for entry in entries:
-        if not re.fullmatch(r"\d+:\d+", entry):
-            raise SettingError(f"speculation.table: got {entry!r}, allowed: batch:depth, as in 8:3")
-        batch, depth = (int(part) for part in entry.split(":"))
-        if batch < 1 or batch in depths:
-            raise SettingError(f"speculation.table: got {entry!r}, allowed: each batch size from 1 on, once")
-        depths[batch] = min(depth, max_depth)
-    if 1 not in depths:
-        raise SettingError("speculation.table: no entry for batch size 1, from which the table must start")
-    return depths
