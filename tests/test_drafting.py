@@ -4,11 +4,13 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from covey.clock import RealClock
+from covey.drafting import LONGEST_REST
 from covey.engine import Engine
 from covey.errors import CoveyError, PortError, PortTimeout, StubDead
 from covey.planner.static import StaticPlanner
@@ -274,3 +276,157 @@ def test_a_late_call_that_ends_in_death_is_reported_as_death() -> None:
         pass
     assert type(errors[0]) is PortTimeout
     assert type(errors[1]) is StubDead
+
+
+def serving(
+    drafters: dict[str, Drafter], clock: Clock, deadline: float, failed: Callable[[str, CoveyError], None] | None = None
+) -> tuple[Engine, HashTarget, Collector]:
+    """An engine whose drafters have a real deadline, however time passes."""
+    target, sink = HashTarget(), Collector()
+    scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=64, growth_tokens=8, block_size=4)
+    planner = StaticPlanner(4, 1, tuple(drafters))
+    engine = Engine(
+        target, scheduler, planner, sink, clock, drafters=drafters, draft_deadline=deadline, drafter_failed=failed
+    )
+    return engine, target, sink
+
+
+class Slow:
+    """A drafter's first call takes until `release`, and then fails with `error` if there is one."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.drafter = HashDrafter(1.0)
+        self.drafter.before = self._wait
+        self.release, self.ended = threading.Event(), threading.Event()
+        self._error = error
+        self._calls = 0
+
+    def info(self) -> DrafterInfo:
+        return self.drafter.info()
+
+    def draft(self, work: DraftWork) -> DraftReply:
+        reply = self.drafter.draft(work)
+        if self._calls == 1:
+            self.ended.set()
+            if self._error is not None:
+                raise self._error
+        return reply
+
+    def _wait(self) -> None:
+        self._calls += 1
+        if self._calls == 1:
+            self.release.wait(30)
+
+    def let_go(self, engine: Engine) -> None:
+        self.release.set()
+        assert self.ended.wait(30)
+        late = engine._drafting._late["one"]
+        late.future.exception(30)
+
+
+def test_what_a_late_call_read_counts() -> None:
+    """The catch-up took longer than the deadline; meanwhile one request went on and another ended."""
+    clock, slow = ManualClock(), Slow()
+    engine, _target, sink = serving({"one": slow}, clock, 0.3)
+    engine.submit(request(1, [1, 2, 3], 60))
+    engine.submit(request(2, [4, 5], 60))
+    for _ in range(6):
+        engine.round()
+    held = engine.scheduler.running[1].known - 5
+    assert held == 4, "the prompt, and the token that it gave"
+    engine.cancel(2)
+    engine.round()
+    slow.let_go(engine)
+    clock.sleep(LONGEST_REST)
+    engine.submit(request(3, [7, 8], 20))
+    engine.round()
+    first, second = slow.drafter.works
+    assert [opening.tag for opening in first.opens] == [1, 2]
+    assert second.tags.tolist() == [1]
+    assert second.opens == (), "what was read in time or not is not read again"
+    assert second.keep.tolist() == [held]
+    assert second.frees == (2,), "the late call opened it, and it has ended"
+    while engine.round():
+        pass
+    assert sink.tokens[1] == continuation([1, 2, 3], 60)
+    assert sink.tokens[3] == continuation([7, 8], 20)
+    assert 2 not in slow.drafter.tokens
+
+
+def test_a_late_call_that_failed_is_told_all_again() -> None:
+    """It may have opened the tags before it failed: they are opened again, and those that ended are freed."""
+    clock, errors = ManualClock(), list[str]()
+    slow = Slow(ValueError("not what was agreed"))
+    engine, _target, sink = serving({"one": slow}, clock, 0.3, lambda _name, error: errors.append(str(error)))
+    engine.submit(request(1, [1, 2, 3], 60))
+    engine.submit(request(2, [4, 5], 60))
+    for _ in range(4):
+        engine.round()
+    engine.cancel(2)
+    engine.round()
+    slow.let_go(engine)
+    for _ in range(3):
+        clock.sleep(LONGEST_REST)
+        engine.round()
+    assert errors == ["no proposals within 0.3 s", "ValueError: not what was agreed"]
+    second = slow.drafter.works[1]
+    assert [opening.tag for opening in second.opens] == [1]
+    assert second.frees == (2,)
+    while engine.round():
+        pass
+    assert sink.tokens[1] == continuation([1, 2, 3], 60)
+
+
+def test_whatever_a_drafter_raises_is_its_own_failure(caplog: pytest.LogCaptureFixture) -> None:
+    clock, errors = ManualClock(), list[CoveyError]()
+    broken, whole = HashDrafter(1.0), HashDrafter(1.0)
+
+    def fail() -> None:
+        raise TimeoutError("of its own") if errors else IndexError("no such row")
+
+    broken.before = fail
+    engine, _target, sink = serving({"one": broken, "two": whole}, clock, 30.0, lambda _name, e: errors.append(e))
+    for key, name in ((1, "one"), (2, "two")):
+        engine.submit(request(key, [key, 5], 50, drafter=name))
+    while engine.round():
+        clock.sleep(LONGEST_REST)
+    for key in (1, 2):
+        assert sink.tokens[key] == continuation([key, 5], 50)
+    assert [str(error) for error in errors[:2]] == ["IndexError: no such row", "TimeoutError: of its own"]
+    assert all(isinstance(error, PortError) for error in errors)
+    assert "IndexError" in caplog.text
+    assert sink.ended[2].accepted > 20
+
+
+class Shipping(HashDrafter):
+    """Ships q rows of `places` entries, the first of them the node's own token."""
+
+    def __init__(self, places: int) -> None:
+        super().__init__(1.0)
+        self.places = places
+
+    def draft(self, work: DraftWork) -> DraftReply:
+        reply = super().draft(work)
+        ids = (reply.trees.tokens[:, None] + np.arange(self.places, dtype=np.int32)) % VOCAB
+        probs = np.tile(np.float32(0.5) ** np.arange(1, self.places + 1, dtype=np.float32), (len(ids), 1))
+        return replace(reply, trees=replace(reply.trees, q_ids=ids, q_probs=probs))
+
+
+def test_a_drafter_without_q_rows_does_not_cost_the_others_theirs() -> None:
+    places = {"a": 4, "b": 0, "c": 2}
+    drafters = {name: Shipping(count) if count else HashDrafter(1.0) for name, count in places.items()}
+    target, _sink = run(dict(drafters), requests=6)
+    names = list(drafters)
+    together = [work for work in target.works if len(work.tags) == 6 and (work.trees.sizes > 0).all()]
+    assert together
+    for work in together:
+        q_ids, q_probs = work.trees.q_ids, work.trees.q_probs
+        assert q_ids is not None
+        assert q_probs is not None
+        assert q_ids.shape == q_probs.shape == (len(work.trees.tokens), 4)
+        for row, tag in enumerate(work.tags.tolist()):
+            own = slice(work.trees.offsets[row], work.trees.offsets[row + 1])
+            count = places[names[tag % 3]]
+            assert (q_ids[own, 0] == work.trees.tokens[own]).all()
+            expected = [0.5, 0.25, 0.125, 0.0625][:count] or [1.0]
+            assert (q_probs[own] == np.asarray(expected + [0.0] * (4 - len(expected)), np.float32)).all()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -245,6 +246,23 @@ def test_draws_follow_the_target(name: str) -> None:
 def test_rejection_follows_the_target(name: str) -> None:
     world = World.make("bad" if name in ("hot", "min_p") else "good")
     assert p_value(world, SETTINGS[name], run_rejection(world, SETTINGS[name])) > 1e-3
+
+
+def test_rejection_follows_the_target_where_a_drafter_shipped_no_q(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside rows that have theirs, the others' nodes are said to be certain, although they were drawn."""
+    judge = rejection.judge
+
+    def partly(*values: Any) -> rejection.Judgement:
+        *before, trees, rounds = values
+        ids, probs = trees.q_ids.copy(), trees.q_probs.copy()
+        without = np.flatnonzero(np.repeat(np.arange(trees.rows) % 2 == 0, trees.sizes))
+        ids[without], probs[without] = 0, 0.0
+        ids[without, 0], probs[without, 0] = trees.tokens[without], 1.0
+        return judge(*before, replace(trees, q_ids=ids, q_probs=probs), rounds)
+
+    monkeypatch.setattr(rejection, "judge", partly)
+    world = World.make("good")
+    assert p_value(world, PLAIN, run_rejection(world, PLAIN)) > 1e-3
 
 
 def test_coupled_trees_follow_the_target() -> None:

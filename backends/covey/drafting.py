@@ -1,8 +1,9 @@
 """The draft phase of a round: one call per drafter in use, each in that drafter's own thread, within a deadline.
 
 A drafter that is missing, late, stale or broken proposes nothing this round: its rows decode plainly. A late call is
-left to end by itself; until it has, its drafter is not asked again. After a failure a drafter rests, longer each time,
-so that a dead one does not cost every round its deadline.
+left to end by itself; until it has, its drafter is not asked again, and what it read of the requests that are still
+there then counts: a catch-up that takes longer than the deadline is not begun anew. After a failure a drafter rests,
+longer each time, so that a dead one does not cost every round its deadline.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,11 +20,22 @@ from covey.errors import CoveyError, PortError, PortTimeout
 from covey.planner.choice import Choice
 from covey.ports import Clock, Drafter
 from covey.scheduler import Batch, Live
-from covey.types import DraftReply, DraftWork, RowStatus, Rule, Trees
+from covey.types import DraftReply, DraftWork, Floats, Ints, RowStatus, Rule, Trees
 
 log = logging.getLogger("covey.drafting")
 
 FIRST_REST, LONGEST_REST = 0.5, 30.0  # seconds
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Call:
+    """One call to a drafter: for which rows of its round's batch, whose they are, and what it was told."""
+
+    name: str
+    rows: list[int]
+    lives: list[Live]
+    work: DraftWork
+    future: Future[DraftReply]
 
 
 class Drafting:
@@ -43,7 +56,7 @@ class Drafting:
         self._clock = clock
         self._deadline = deadline
         self._threads = {name: ThreadPoolExecutor(1, f"draft-{name}") for name in drafters}
-        self._late: dict[str, Future[DraftReply]] = {}
+        self._late: dict[str, _Call] = {}
         self._frees: dict[str, list[int]] = {name: [] for name in drafters}
         self._epochs = dict.fromkeys(drafters, 0)
         self._sequence = 0
@@ -60,27 +73,30 @@ class Drafting:
         started = self._clock.now()
         calls = []
         for name, rows in asked.items():
-            work = self._work(name, [batch.rows[row] for row in rows], rows, choice)
-            calls.append((name, rows, work, self._threads[name].submit(self._drafters[name].draft, work)))
+            lives = [batch.rows[row] for row in rows]
+            work = self._work(name, lives, rows, choice)
+            calls.append(_Call(name, rows, lives, work, self._threads[name].submit(self._drafters[name].draft, work)))
         proposals: list[tuple[list[int], Trees]] = []
-        for name, rows, work, call in calls:
+        for call in calls:
             left = self._deadline - (self._clock.now() - started)
             try:
-                reply = call.result(timeout=max(0.0, left))
+                error = call.future.exception(max(0.0, left))
             except FutureTimeout:
-                self._late[name] = call
-                self._failed(name, work, PortTimeout(f"no proposals within {self._deadline:g} s"))
+                self._late[call.name] = call
+                self._rest(call.name, PortTimeout(f"no proposals within {self._deadline:g} s"))
                 continue
-            except PortError as error:
-                self._failed(name, work, error)
+            if error is not None:
+                self._failed(call, error)
                 continue
-            self._note(name, [batch.rows[row] for row in rows], reply)
+            reply = call.future.result()
+            self._note(call, reply)
+            self._rests[call.name] = FIRST_REST
             self.catch_up_seconds = max(self.catch_up_seconds, reply.catch_up_seconds)
-            proposals.append((rows, reply.trees))
+            proposals.append((call.rows, reply.trees))
         return _joined(len(batch.rows), proposals)
 
     def forget(self, live: Live) -> None:
-        """A request is gone: its tag is freed with the next call to each drafter that knows it."""
+        """A request is gone: its tag is freed with the next call to each drafter that may know it."""
         for name in live.seen:
             self._frees[name].append(live.key)
         live.seen.clear()
@@ -101,22 +117,25 @@ class Drafting:
         return name in self._drafters and self._clock.now() >= self._resting[name]
 
     def _settle(self, name: str) -> bool:
-        """Whether a late call has ended by now. What it ended with may say more than that it was late."""
+        """Whether a late call has ended by now. Its proposals are of the past, but what it read is not; and what it
+        failed of may say more than that it was late."""
         late = self._late[name]
-        if not late.done():
+        if not late.future.done():
             return False
         del self._late[name]
-        error = late.exception()
-        if isinstance(error, PortError):
-            self._rest(name, error)
+        error = late.future.exception()
+        if error is not None:
+            self._failed(late, error)
+        else:
+            self._note(late, late.future.result())
         return True
 
     def _work(self, name: str, lives: list[Live], rows: list[int], choice: Choice) -> DraftWork:
         opens, parts = [], []
         keep = np.zeros(len(lives), np.int32)
         for index, live in enumerate(lives):
-            seen = live.seen.get(name)
-            if seen is None:
+            seen = live.seen.setdefault(name, 0)
+            if not seen:
                 opens.append(live.opening())
                 seen = live.known
             keep[index] = seen
@@ -139,20 +158,27 @@ class Drafting:
             origin=self._origin,
         )
 
-    def _note(self, name: str, lives: list[Live], reply: DraftReply) -> None:
+    def _note(self, call: _Call, reply: DraftReply) -> None:
+        """What the drafter holds of the requests that are still there. They only grow, so it holds their beginning
+        however long the call took."""
+        name = call.name
         self._epochs[name] = reply.epoch
-        self._rests[name] = FIRST_REST
-        for live, status, seen in zip(lives, reply.status.tolist(), reply.seen.tolist()):
+        for live, status, seen in zip(call.lives, reply.status.tolist(), reply.seen.tolist()):
+            if name not in live.seen:
+                continue  # gone since, and to be freed
             if status == RowStatus.STALE:
-                live.seen.pop(name, None)
+                del live.seen[name]
             else:
                 live.seen[name] = seen
 
-    def _failed(self, name: str, work: DraftWork, error: CoveyError) -> None:
-        """Nothing is known of what the drafter holds now: tell it what it holds again when it is next asked."""
-        self._frees[name].extend(work.frees)
-        self._epochs[name] = 0
-        self._rest(name, error)
+    def _failed(self, call: _Call, error: BaseException) -> None:
+        """Whether the drafter was told anything is not known: what it was to free, and to open, it is told again."""
+        self._frees[call.name].extend(call.work.frees)
+        self._epochs[call.name] = 0
+        if not isinstance(error, CoveyError):
+            log.error("drafter %s raised what no drafter should", call.name, exc_info=error)
+            error = PortError(f"{type(error).__name__}: {error}")
+        self._rest(call.name, error)
 
     def _rest(self, name: str, error: CoveyError) -> None:
         self._resting[name] = self._clock.now() + self._rests[name]
@@ -177,16 +203,27 @@ def _joined(rows: int, proposals: list[tuple[list[int], Trees]]) -> Trees:
         return Trees.empty(rows)
     ordered = [slices[row] for row in sorted(slices)]
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
-    has_q = all(trees.q_ids is not None for trees, _, _ in ordered)
+    places = max(0 if trees.q_ids is None else trees.q_ids.shape[1] for trees, _, _ in ordered)
+    q_rows = [_q_rows(*each, places) for each in ordered] if places else []
     return Trees(
         offsets,
         np.concatenate([trees.tokens[start:end] for trees, start, end in ordered]),
         np.concatenate([trees.parents[start:end] for trees, start, end in ordered]),
         np.concatenate([trees.scores[start:end] for trees, start, end in ordered]),
-        np.concatenate([trees.q_ids[start:end] for trees, start, end in ordered if trees.q_ids is not None])
-        if has_q
-        else None,
-        np.concatenate([trees.q_probs[start:end] for trees, start, end in ordered if trees.q_probs is not None])
-        if has_q
-        else None,
+        np.concatenate([ids for ids, _ in q_rows]) if q_rows else None,
+        np.concatenate([probs for _, probs in q_rows]) if q_rows else None,
     )
+
+
+def _q_rows(trees: Trees, start: int, end: int, places: int) -> tuple[Ints, Floats]:
+    """The nodes' q rows, `places` wide. Where a drafter shipped none, the row says that its token was certain, which
+    is what the rejection rule takes a node without a row for: right whatever the token came from."""
+    if trees.q_ids is not None and trees.q_probs is not None and trees.q_ids.shape[1] == places:
+        return trees.q_ids[start:end], trees.q_probs[start:end]
+    ids, probs = np.zeros((end - start, places), np.int32), np.zeros((end - start, places), np.float32)
+    if trees.q_ids is None or trees.q_probs is None:
+        ids[:, 0], probs[:, 0] = trees.tokens[start:end], 1.0
+    else:
+        width = trees.q_ids.shape[1]
+        ids[:, :width], probs[:, :width] = trees.q_ids[start:end], trees.q_probs[start:end]
+    return ids, probs

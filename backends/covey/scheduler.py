@@ -31,7 +31,7 @@ class Live:
     drafted: int = 0
     accepted: int = 0
     acceptance: list[int] = field(default_factory=list)  # place j: drafts of which j tokens were accepted
-    seen: dict[str, int] = field(default_factory=dict)  # drafter -> tokens of this request that it holds
+    seen: dict[str, int] = field(default_factory=dict)  # drafter -> tokens of this request that it surely holds
 
     @property
     def key(self) -> int:
