@@ -40,6 +40,22 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         "Gemma3TextConfig",
         _WINDOWED | {"query_pre_attn_scalar": 8, "tie_word_embeddings": False, "sliding_window_pattern": 2},
     ),
+    "ministral3": (
+        "Ministral3Config",
+        _GROUPED
+        | {
+            "head_dim": 8,
+            "sliding_window": None,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1e4,
+                "factor": 4.0,
+                "original_max_position_embeddings": 64,
+                "llama_4_scaling_beta": 2.0,
+            },
+        },
+    ),
+    "smollm3": ("SmolLM3Config", _GROUPED | {"no_rope_layers": [1, 1, 0]}),
     "phi3": ("Phi3Config", _GROUPED | {"sliding_window": None}),
     "gpt_neox": ("GPTNeoXConfig", _SMALL),
 }

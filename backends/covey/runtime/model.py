@@ -1,8 +1,8 @@
 """A Hugging Face language model over a paged pool of keys and values: packed tokens in, logits out.
 
 Knows nothing of requests, block ownership or sampling: the caller says which slots a pass writes and reads. The
-modules' own code runs with attention replaced (transformers' `AttentionInterface`); where a model is Llama-shaped the
-shorter pass of `fuse.py` takes over, after it was seen to give the same.
+modules' own code runs with attention replaced (transformers' `AttentionInterface`); for the families in `fuse.py` its
+shorter pass takes over, after it was seen to give the same.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from covey.errors import SettingError, UnsupportedModel
 from covey.runtime import loading
 from covey.runtime.attention import Plan, Shape, Tiling, attend, plan_lanes
-from covey.runtime.fuse import AttentionSetting, FusedDecoder
+from covey.runtime.fuse import FAMILIES, AttentionSetting, FusedDecoder
 from covey.runtime.lanes import Lanes, Pass
 from covey.runtime.numerics import Matrix, Room, attention_agrees, passes_agree, tilings
 from covey.types import NO_INTS, Ints
@@ -215,7 +215,7 @@ class PagedModel:
         run = _Run(plan, slots, self.pools)
         try:
             with loading.quiet():
-                hidden = self._hidden(tokens, positions, run)
+                hidden = self._hidden(tokens, positions, run)[:count]
         except UnsupportedModel as error:
             raise UnsupportedModel(f"{folder}: {error}") from error
         if len(run.settings) != self._layers:
@@ -224,16 +224,20 @@ class PagedModel:
             )
         with loading.quiet():
             self._module.set_attn_implementation("eager")
-            own = self._module(input_ids=tokens[None], position_ids=positions[None], use_cache=False).logits[0]
+            alone = {"input_ids": tokens[None, :count], "position_ids": positions[None, :count]}  # without padding
+            own = self._module(**alone, use_cache=False).logits[0]
             self._module.set_attn_implementation(_ATTENTION)
         if not _close(self._logits(hidden), own, self.torch_dtype):
             raise UnsupportedModel(
                 f"{folder}: {type(self._module).__name__} is not supported: paged attention differs from its own"
             )
+        if self._module.config.model_type not in FAMILIES:
+            _LOG.info("%s: running the modules of transformers (%s)", folder, self._module.config.model_type)
+            return
         settings = [run.settings[i] for i in range(self._layers)]
         try:
             fused = FusedDecoder(self._module, self.shape, settings, self.pools, self.max_positions)
-            if _close(fused.forward(tokens, positions, slots, plan), hidden, self.torch_dtype):
+            if _close(fused.forward(tokens, positions, slots, plan)[:count], hidden, self.torch_dtype):
                 self._fused = fused
                 self._module.model.layers = torch.nn.ModuleList()  # their weights live on in the products
         except (AttributeError, RuntimeError) as error:
