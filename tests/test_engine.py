@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import threading
 
 import numpy as np
 import pytest
@@ -265,6 +266,32 @@ def test_a_target_that_stays_dead_is_not_asked_for_ever() -> None:
     target.fail_with = [PortError("dead")] * 100
     finish_all(engine, limit=10)
     assert sink.finish(1) is Finish.ERROR
+
+
+def test_a_drain_from_another_thread_lets_nobody_in_after_it_and_nobody_down() -> None:
+    engine, sink = build(HashTarget(), waiting=10**6)
+    taken: list[int] = []
+
+    def knock(first: int) -> None:
+        for key in range(first, 10**6, 4):
+            try:
+                engine.submit(request(key, [key % 90], 2))
+            except Overloaded:
+                return
+            taken.append(key)
+
+    threads = [threading.Thread(target=knock, args=(first,)) for first in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    while len(taken) < 20:
+        engine.round()
+    engine.drain()
+    for thread in threads:
+        thread.join(30)
+    with pytest.raises(Overloaded, match="draining"):
+        engine.submit(request(10**6, [1]))
+    finish_all(engine, limit=10**6)
+    assert sorted(sink.ended) == sorted(taken)
 
 
 def test_the_hash_model_depends_on_every_token() -> None:

@@ -29,9 +29,10 @@ class Listener:
 
     streams = True
 
-    def __init__(self, *, needs_state: bool = False, broken: bool = False) -> None:
+    def __init__(self, *, needs_state: bool = False, broken: bool = False, raises: str = "") -> None:
         self.needs_state = needs_state
         self.broken = broken
+        self.raises = raises  # the calls that fail as no outlet should
         self.chunks: list[Chunk] = []
         self.error: Exception | None = None
         self.left = False
@@ -43,16 +44,23 @@ class Listener:
         self.gate.wait(5)
         if self.broken:
             raise PortError("nobody listens")
+        self._raise("send")
         assert not self.done.is_set(), "a chunk after the last"
         self.chunks.append(chunk)
         if chunk.finish is not None:
             self.done.set()
 
+    def _raise(self, call: str) -> None:
+        if call in self.raises:
+            raise MemoryError("shared memory is full")
+
     def fail(self, error: Exception) -> None:
+        self._raise("fail")
         self.error = error
         self.done.set()
 
     def gone(self) -> bool:
+        self._raise("gone")
         return self.left
 
 
@@ -200,3 +208,56 @@ def test_times_are_measured(bench: Bench) -> None:
     assert served.per_token is not None
     assert 0 <= served.first_token <= served.total
     assert served.per_token >= 0.02
+
+
+@pytest.mark.parametrize("raises", ["send", "send fail", "gone"])
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_outlet_that_fails_ends_its_own_answer_alone(
+    bench: Bench, raises: str, stream: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    unlucky, other = Listener(raises=raises), Listener()
+    bench.begin(1, unlucky, stream=stream)
+    bench.begin(2, other)
+    for key in (1, 2):
+        bench.say(key, "a")
+    bench.say(1, "b", Finish.LENGTH)
+    assert unlucky.done.wait(0.3 if "fail" in raises else 5) != ("fail" in raises)
+    bench.say(2, "b", Finish.EOS)
+    assert other.done.wait(5)
+    assert "".join(chunk.text for chunk in other.chunks) == "ab"
+    assert bench.streamer.open == 0
+    if raises != "gone":
+        assert "MemoryError" in caplog.text
+        assert bench.engine.calls == [(1, Finish.CANCELLED)]
+    if raises == "send":
+        assert str(unlucky.error) == "the answer could not be sent: MemoryError: shared memory is full"
+
+
+def test_a_client_that_cannot_be_asked_is_one_that_left(bench: Bench) -> None:
+    odd = Listener(raises="gone")
+    bench.begin(1, odd)
+    assert bench.engine.called.wait(5)
+    assert odd.done.wait(5)
+    assert isinstance(odd.error, PortError)
+    assert bench.streamer.open == 0
+    assert bench.engine.calls == [(1, Finish.CANCELLED)]
+
+
+def test_open_answers_are_counted_from_any_thread(bench: Bench) -> None:
+    """Begun, ended and counted all at once."""
+    listeners = {key: Listener() for key in range(1, 201)}
+
+    def run(keys: list[int]) -> None:
+        for key in keys:
+            bench.begin(key, listeners[key])
+            bench.say(key, "x", Finish.EOS)
+            assert 0 <= bench.streamer.open <= len(listeners)
+
+    threads = [threading.Thread(target=run, args=([*listeners][at::4],)) for at in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    for listener in listeners.values():
+        assert listener.done.wait(10)
+    assert bench.streamer.open == 0

@@ -7,6 +7,7 @@ tells the engine. Knows no Triton: an `Outlet` is where one request's answer goe
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -16,10 +17,12 @@ from typing import Protocol
 import numpy as np
 from tokenizers import Tokenizer
 
-from covey.errors import CoveyError, RequestError
+from covey.errors import CoveyError, PortError, RequestError
 from covey.ports import Clock
 from covey.text import Detokenizer
 from covey.types import NO_FLOATS, NO_INTS, Finish, Floats, Ints, Progress
+
+log = logging.getLogger("covey.streaming")
 
 CONTEXT = 6  # prompt tokens that the detokenizer is given before the output
 
@@ -55,7 +58,8 @@ class DetokenizerState:
 
 
 class Outlet(Protocol):
-    """Where one request's answer goes. Called from the streamer's thread alone; may raise when nobody listens."""
+    """Where one request's answer goes. Called from the streamer's thread alone; may raise CoveyError when nobody
+    listens. Whatever else it raises ends its own answer."""
 
     streams: bool  # whether it takes more than one chunk
     needs_state: bool  # whether chunks must carry what a stateless detokeniser needs
@@ -188,12 +192,15 @@ class Streamer:
             self._answers.pop(key, None)
 
     def fail_all(self, error: Exception) -> None:
-        """The engine is gone: every open answer ends with an error."""
-        self.publish([Progress(key, NO_INTS, NO_FLOATS, Finish.ERROR, error) for key in list(self._answers)])
+        """The engine is gone: every open answer ends with an error. Any thread."""
+        with self._wake:
+            self.publish([Progress(key, NO_INTS, NO_FLOATS, Finish.ERROR, error) for key in self._answers])
 
     @property
     def open(self) -> int:
-        return len(self._answers)
+        """Answers that have not come to their end; `stop` waits for the last words of those that have. Any thread."""
+        with self._wake:
+            return len(self._answers)
 
     def publish(self, batch: Sequence[Progress]) -> None:
         with self._wake:
@@ -217,18 +224,42 @@ class Streamer:
 
     def _poll(self) -> None:
         """Cancel what nobody waits for any more."""
-        for answer in list(self._answers.values()):
-            if answer.outlet.gone():
-                self._cancel(answer)
+        with self._wake:
+            answers = list(self._answers.values())
+        for answer in answers:
+            try:
+                if answer.outlet.gone():
+                    self._cancel(answer)
+            except Exception as error:
+                self._break(answer, Progress(answer.key, NO_INTS, NO_FLOATS), error)
 
     def _cancel(self, answer: _Answer) -> None:
         assert self._engine is not None
         self._engine.cancel(answer.key)
 
+    def _break(self, answer: _Answer, last: Progress, error: Exception) -> None:
+        """Something that nobody foresaw: it ends this answer, and none of the others."""
+        log.error("an answer is ended: %s: %s", type(error).__name__, error, exc_info=error)
+        with self._wake:
+            self._answers.pop(answer.key, None)
+        self._cancel(answer)
+        try:
+            answer.outlet.fail(PortError(f"the answer could not be sent: {type(error).__name__}: {error}"))
+            if self._served is not None:
+                self._served(_served(answer, Finish.ERROR, last, self._clock.now()))
+        except Exception as again:
+            log.error("nor could its end be told: %s: %s", type(again).__name__, again)
+
     def _handle(self, items: list[Progress]) -> None:
         answer = self._answers.get(items[0].key)
         if answer is None:
             return  # ended here already, by a stop word
+        try:
+            self._take(answer, items)
+        except Exception as error:
+            self._break(answer, items[-1], error)
+
+    def _take(self, answer: _Answer, items: list[Progress]) -> None:
         last = items[-1]
         ids = np.concatenate([item.tokens for item in items]) if len(items) > 1 else last.tokens
         scores = np.concatenate([item.logprobs for item in items]) if len(items) > 1 else last.logprobs
