@@ -23,7 +23,8 @@ Mask = npt.NDArray[np.bool_]
 @dataclass(frozen=True, slots=True)
 class Verified:
     """Row r accepted nodes `path[starts[r]:starts[r] + accepted[r]]` of its own tree and emits as many tokens and one
-    more; a row that is `faulty` got logits that allow no token, and emits nothing."""
+    more. A row whose walk ends at logits that allow no token emits what it accepted before them, as plain decoding
+    would have, its last accepted node being the one more; where they are its root's it is `faulty` and emits nothing."""
 
     accepted: Ints
     path: tuple[Ints, ...]  # by row: indices within the row's tree
@@ -83,16 +84,20 @@ def _rejection(places: Places, table: SettingsTable, trees: Trees, rounds: Ints)
     return _verified(trees, judged.walk, judged.logprobs, judged.faults != Fault.NONE)
 
 
-def _verified(trees: Trees, walked: Walk, logprobs: Floats, faulty: Mask) -> Verified:
+def _verified(trees: Trees, walked: Walk, logprobs: Floats, faults: Mask) -> Verified:
+    """`faults`: rows whose last place has no token."""
     bounds = walked.offsets.tolist()
     first = trees.offsets.tolist()
+    late = faults & (walked.accepted > 0)
+    cut = late.tolist()
     paths, tokens, scores = [], [], []
     for row, start in enumerate(bounds[:-1]):
-        end = bounds[row + 1]
-        paths.append(walked.path[start - row : end - row - 1] - first[row])
+        end = bounds[row + 1] - cut[row]
+        begin = start - row  # one place in `path` fewer per row than in `tokens`
+        paths.append(walked.path[begin : begin + end - start - 1] - first[row])
         tokens.append(walked.tokens[start:end])
         scores.append(logprobs[start:end])
-    return Verified(walked.accepted, tuple(paths), tuple(tokens), tuple(scores), faulty)
+    return Verified(walked.accepted - late, tuple(paths), tuple(tokens), tuple(scores), faults & ~late)
 
 
 def pick(verified: Verified, rows: Sequence[int]) -> Verified:
