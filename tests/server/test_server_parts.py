@@ -191,6 +191,19 @@ def test_the_backend_directory_is_built_once_and_by_many(tmp_path: Path) -> None
         each.release()
 
 
+def test_backends_are_not_taken_from_a_folder_that_others_may_change(tmp_path: Path) -> None:
+    found = installation.find(None)
+    (tmp_path / "backends" / "echo").mkdir(parents=True)
+    (tmp_path / "backends" / "echo" / "model.py").touch()
+    state = tmp_path / "state"
+    held = backend_dir.assemble(found, tmp_path / "backends", state)
+    held.release()
+    assert state.stat().st_mode & 0o777 == 0o700
+    state.chmod(0o777)
+    with pytest.raises(SettingError, match=r"state can be changed by other users: remove it"):
+        backend_dir.assemble(found, tmp_path / "backends", state)
+
+
 def test_backend_directories_that_no_server_holds_are_removed(tmp_path: Path) -> None:
     state, found = tmp_path / "state", installation.find(None)
     folders = []

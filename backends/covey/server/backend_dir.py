@@ -15,6 +15,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from covey.private import private_folder
 from covey.server import processes
 from covey.server.errors import StartError
 from covey.server.installation import Installation
@@ -48,6 +49,7 @@ def assemble(installation: Installation, backends: Path, state: Path) -> Assembl
     copies = {path.name: path for path in installation.python_backend.iterdir() if path.is_file()}
     copies["triton_python_backend_stub"] = installation.stub
     links = {name: (backends / name).resolve() for name in backend_names(backends)}
+    private_folder(state)  # what lies in it is run
     final = state / f"backends-{_digest(installation, copies, links)}"
     while True:
         if not final.is_dir():
@@ -83,7 +85,6 @@ def prune(state: Path) -> tuple[str, ...]:
 
 
 def _build(final: Path, copies: dict[str, Path], links: dict[str, Path]) -> None:
-    final.parent.mkdir(parents=True, exist_ok=True)
     building = Path(tempfile.mkdtemp(prefix=".building-", dir=final.parent))
     try:
         (building / "python").mkdir()

@@ -1,0 +1,29 @@
+"""Folders that hold what this user's processes run or believe."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from covey.errors import SettingError
+
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def private_folder(path: Path) -> Path:
+    """Makes the folder, for this user alone; SettingError when one is there that others own or may change."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return checked(path)
+
+
+def checked(path: Path) -> Path:
+    """The folder, which must be there already."""
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise SettingError(f"{path} is no folder but a link or a file: remove it")
+    if found.st_uid != os.getuid():
+        raise SettingError(f"{path} belongs to another user (its uid is {found.st_uid}): remove it")
+    if found.st_mode & OTHERS_WRITE:
+        raise SettingError(f"{path} can be changed by other users: remove it, or take their right to write from it")
+    return path
