@@ -38,6 +38,7 @@ from covey.types import TargetInfo
 START_SECONDS = 300.0
 ANY_VOCABULARY = 0  # of a drafter that looks tokens up
 SETTLE_SECONDS = 1.0  # after `initialize`, before the first BLS call
+STOP_SECONDS = 5.0  # for the round in flight; a BLS call that outlives the model's end never comes back
 SWITCH_SECONDS = 0.0005  # the engine's thread gets the interpreter back from the streamer's this soon
 log = logging.getLogger("covey.orchestrator")
 
@@ -63,6 +64,7 @@ class TritonPythonModel:
         self._started = threading.Event()
         self._stopping = threading.Event()
         self._failure: CoveyError | None = None
+        self._engine: Engine | None = None
         self._peers: dict[tuple[int, int], tuple[int, PeerOutlet]] = {}
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
@@ -84,12 +86,15 @@ class TritonPythonModel:
             self._take(next(self._keys), outlet, tensor, json.loads(request.parameters() or "{}"))
 
     def finalize(self) -> None:
+        """Triton calls this when its own requests have ended. From now on no other model can be asked for anything."""
         self._stopping.set()
         self._asked.set()
         self._exchange.close()
-        if self._started.is_set() and self._failure is None:
+        if self._started.is_set() and self._engine is not None:
+            if self._streamer.open:
+                self._streamer.fail_all(Overloaded("the server is stopping"))
             self._engine.stop()
-            self._thread.join()
+            self._thread.join(STOP_SECONDS)
             self._streamer.stop()
             if self._keeper is not None:
                 self._keeper.stop()
@@ -105,12 +110,18 @@ class TritonPythonModel:
         except CoveyError as error:
             log.error("cannot start: %s", error)
             self._failure = error
-            self._started.set()
             return
-        self._started.set()
+        except Exception:
+            log.exception("cannot start")
+            self._failure = PortError("the engine could not start, after an internal error; see the server's log")
+            return
+        finally:
+            self._started.set()
         try:
             self._engine.run()
         except Exception:
+            if self._stopping.is_set():
+                return  # cut off in the middle of a round; its requests have been told
             log.exception("the engine's thread died")
             self._failure = PortError("the engine has stopped after an internal error; see the server's log")
             self._streamer.fail_all(self._failure)
@@ -219,6 +230,7 @@ class TritonPythonModel:
 
     def _take(self, key: int, outlet: Outlet, tensor: Any, parameters: dict[str, Any]) -> None:
         arrival = self._clock.now()
+        begun = False
         try:
             self._wait()
             wanted = self._parser.parse(key, arrival, tensor, parameters)
@@ -234,9 +246,12 @@ class TritonPythonModel:
                 stop_words=wanted.stop_words,
                 prefix=wanted.prefix,
             )
+            begun = True
             self._engine.submit(wanted.request)
+            if self._failure is not None:  # since `_wait`; the engine may have failed the open ones before this one
+                raise self._failure
         except Exception as error:
-            if self._started.is_set() and self._failure is None:
+            if begun:
                 self._streamer.abandon(key)
             if not isinstance(error, CoveyError):
                 log.exception("request failed")
@@ -260,6 +275,10 @@ class TritonPythonModel:
             key, outlet = self._peers[entry]
             outlet.cancelled = True
             self._engine.cancel(key)
+        elif kind == "drain":
+            if self._engine is not None:
+                self._engine.drain()
+            peer.send((exchange, "draining", None))
 
     def _lost(self, peer: link.Peer) -> None:
         for (owner, _exchange), (key, outlet) in list(self._peers.items()):

@@ -66,12 +66,15 @@ class TritonPythonModel:
         if kind == "error":
             self._answer(exchange, outlets.error_response(outlets.raised(*value)))
         else:
-            wanted = self._open[exchange][1] if exchange in self._open else frozenset()
-            self._answer(exchange, outlets.response(outlets.outputs(Chunk(**value)), wanted))
+            with self._lock:
+                entry = self._open.get(exchange)
+            if entry is not None:  # else it was cancelled meanwhile
+                self._answer(exchange, outlets.response(outlets.outputs(Chunk(**value)), entry[1]))
 
-    def _lost(self, _peer: link.Peer) -> None:
+    def _lost(self, peer: link.Peer) -> None:
         with self._lock:
-            self._peer = None
+            if self._peer is peer:
+                self._peer = None
             lost = list(self._open)
         for exchange in lost:
             self._answer(exchange, outlets.error_response(PortError(f"model {self._orchestrator} is gone")))
@@ -85,8 +88,16 @@ class TritonPythonModel:
     def _poll(self) -> None:
         """Pass cancellations on."""
         while not self._stopped.wait(POLL_SECONDS):
-            for exchange, (sender, _wanted) in list(self._open.items()):
-                if sender.is_cancelled():
-                    with suppress(PortError):
-                        self._line().send((exchange, "cancel", None))
-                    self._answer(exchange, outlets.error_response(Cancelled("cancelled by the client")))
+            with self._lock:
+                watched = list(self._open.items())
+            for exchange, (sender, _wanted) in watched:
+                try:
+                    self._watch(exchange, sender)
+                except Exception as error:  # of one request; the others must still be watched
+                    pb_utils.Logger.log_error(f"covey.unary: {type(error).__name__}: {error}")
+
+    def _watch(self, exchange: int, sender: outlets.Sender) -> None:
+        if sender.is_cancelled():
+            with suppress(PortError):
+                self._line().send((exchange, "cancel", None))
+            self._answer(exchange, outlets.error_response(Cancelled("cancelled by the client")))

@@ -13,14 +13,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
+from covey.errors import PortError
 from covey.server import backend_dir, command, installation, log, preflight, processes, shared_memory
 from covey.server.control import Control, ControlError
 from covey.server.errors import ServerDied, StartError
 from covey.server.options import PUBLIC_MODELS, Options, reachable
+from covey.tritonio import link
 
 Watcher = Callable[[tuple[str, ...], tuple[str, ...]], None]  # called with the models loaded so far, and all of them
 POLL_SECONDS = 0.1
-SETTLE_SECONDS = 0.2  # between closing the forwarding models and `covey`: what they took has been passed on
+SETTLE_SECONDS = 0.2  # after closing the models that forward: what they took has reached `covey`
 _PR_SET_PDEATHSIG = 1
 
 
@@ -114,25 +116,26 @@ class Server:
         )
 
     def drain(self, seconds: float) -> bool:
-        """Close the public models and wait for requests in flight; whether all ended in time."""
-        control = self.control
-        public = [name for name in PUBLIC_MODELS if name in self.models]
+        """Close the public models and wait for requests in flight; whether all ended in time.
+
+        `covey` goes last: Triton does not count what it does for `covey_unary`, and a model that is being unloaded can
+        ask no other for anything. Until then it refuses new requests by itself."""
         until = time.monotonic() + seconds
+        public = [name for name in PUBLIC_MODELS if name in self.models]
         try:
-            for name in public:
-                if name == public[-1] and len(public) > 1:
-                    time.sleep(SETTLE_SECONDS)
-                control.unload(name)
-            while self.running:
-                states = control.states()
-                if all(states.get(name) in ("UNAVAILABLE", "", None) for name in public):
-                    return True
-                if time.monotonic() > until:
+            for name in public[:-1]:
+                self.control.unload(name)
+            if len(public) > 1:
+                time.sleep(SETTLE_SECONDS)
+                with contextlib.suppress(PortError):  # another backend's model serves under that name
+                    link.refuse_requests(public[-1], self.pid)
+                if not self._closed(public[:-1], until):
                     return False
-                time.sleep(POLL_SECONDS)
+            for name in public[-1:]:
+                self.control.unload(name)
+            return self._closed(public[-1:], until)
         except ControlError:
             return False
-        return True
 
     def stop(self, drain_seconds: float | None = None) -> bool:
         """Drain, then SIGTERM, then SIGKILL. Returns whether every request in flight could end."""
@@ -161,6 +164,17 @@ class Server:
         if self._backends is not None:
             self._backends.release()
             self._backends = None
+
+    def _closed(self, models: list[str], until: float) -> bool:
+        """Whether these have ended, with their requests, before it is too late; waits for it."""
+        while self.running:
+            states = self.control.states()
+            if all(states.get(name) in ("UNAVAILABLE", "", None) for name in models):
+                return True
+            if time.monotonic() > until:
+                return False
+            time.sleep(POLL_SECONDS)
+        return True
 
     def _open_log(self) -> BinaryIO:
         self.log_file = self.options.log_file or (

@@ -2,11 +2,13 @@
 
 `covey` is decoupled, and BLS calls to decoupled models are not to be trusted on 24.10. `covey_unary` therefore reaches
 the orchestrator over a Unix socket in a folder that only this user can enter; its name is the server's process id,
-which both models' processes have as their parent. Values are pickled, which is safe between processes of one user.
+which both models' processes have as their parent. The launcher says over the same line that the orchestrator shall
+take no more requests. Values are pickled, which is safe between processes of one user.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 import threading
@@ -16,26 +18,24 @@ from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any
 
-from covey.errors import PortError
+from covey.errors import PortError, SettingError
+from covey.private import checked, private_folder
 
+log = logging.getLogger("covey.link")
+
+DRAIN_SECONDS = 2.0  # a process that is starting or stuck does not hold up the end of its server
 Message = tuple[int, str, Any]  # the caller's id of the exchange, what it is, and its value
 
 
-def address(model: str) -> str:
-    """Where `model` of this server listens. Makes the folder, private to this user."""
-    folder = Path(tempfile.gettempdir()) / f"covey-{os.getuid()}-{os.getppid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.stat().st_uid != os.getuid():
-        raise PortError(f"{folder} belongs to another user")
-    return str(folder / model)
+def address(model: str, server: int) -> Path:
+    """Where `model` of the server with this process id listens."""
+    return Path(tempfile.gettempdir()) / f"covey-{os.getuid()}-{server}" / model
 
 
 class Peer:
     """One end of a line: sends from any thread, receives in its own."""
 
-    def __init__(
-        self, connection: Connection, receive: Callable[[Peer, Message], None], lost: Callable[[Peer], None]
-    ) -> None:
+    def __init__(self, connection: Connection, receive: Receive, lost: Lost) -> None:
         self._connection = connection
         self._receive = receive
         self._lost = lost
@@ -55,20 +55,31 @@ class Peer:
             self._connection.close()
 
     def _run(self) -> None:
-        with suppress(EOFError, OSError):
+        try:
             while True:
                 self._receive(self, self._connection.recv())
-        self._lost(self)
+        except (EOFError, OSError):
+            pass  # the other end is gone
+        except Exception:
+            log.exception("a line between two models is cut")
+        finally:
+            self.close()
+            self._lost(self)
+
+
+Receive = Callable[[Peer, Message], None]
+Lost = Callable[[Peer], None]  # the line is cut, at this end or the other; nothing more comes over it
 
 
 class Exchange:
     """The listening end: every caller becomes a `Peer`."""
 
-    def __init__(self, model: str, receive: Callable[[Peer, Message], None], lost: Callable[[Peer], None]) -> None:
-        self._path = address(model)
+    def __init__(self, model: str, receive: Receive, lost: Lost) -> None:
+        self._path = address(model, os.getppid())
+        private_folder(self._path.parent)
         with suppress(FileNotFoundError):
             os.unlink(self._path)  # of an earlier process of this model: its stub was killed
-        self._listener = Listener(self._path, "AF_UNIX", backlog=16)
+        self._listener = Listener(str(self._path), "AF_UNIX", backlog=16)
         self._receive = receive
         self._lost = lost
         self._closed = threading.Event()
@@ -87,9 +98,23 @@ class Exchange:
                 continue  # a caller that left at once, or close()
 
 
-def connect(model: str, receive: Callable[[Peer, Message], None], lost: Callable[[Peer], None]) -> Peer:
-    """Call `model`; raises PortError when it does not listen."""
+def connect(model: str, receive: Receive, lost: Lost, server: int | None = None) -> Peer:
+    """Call `model` of a server, by default of the one that runs this process; raises PortError when it does not
+    listen."""
+    path = address(model, server or os.getppid())
     try:
-        return Peer(Client(address(model), "AF_UNIX"), receive, lost)
-    except OSError as error:
+        checked(path.parent)
+        return Peer(Client(str(path), "AF_UNIX"), receive, lost)
+    except (OSError, SettingError) as error:
         raise PortError(f"model {model} is not up: {error}") from None
+
+
+def refuse_requests(model: str, server: int) -> None:
+    """Have `model` take no more requests and end those that it has; PortError when it does not listen."""
+    ended = threading.Event()
+    peer = connect(model, lambda _peer, _message: ended.set(), lambda _peer: ended.set(), server)
+    try:
+        peer.send((0, "drain", None))
+        ended.wait(DRAIN_SECONDS)
+    finally:
+        peer.close()

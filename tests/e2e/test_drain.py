@@ -1,0 +1,75 @@
+"""The end of a server with the real `covey`: what it has taken ends whole, whichever public model took it."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from covey.server import FREE, Options, Server
+
+pytestmark = pytest.mark.e2e
+
+PUBLIC = ("covey", "covey_unary", "ensemble")
+TOKENS = 700
+
+
+def generate(server: Server, model: str, tokens: int) -> dict[str, Any]:
+    body = {"text_input": "Once upon a time", "max_tokens": tokens, "min_tokens": tokens, "temperature": 1.0, "seed": 3}
+    url = f"http://{server.http_url}/v2/models/{model}/generate"
+    try:
+        with urllib.request.urlopen(url, json.dumps(body).encode(), timeout=60) as response:
+            return dict(json.loads(response.read()))
+    except urllib.error.HTTPError as error:
+        with error:
+            return {"status": error.code} | dict(json.loads(error.read()))
+
+
+def running(server: Server) -> int:
+    with urllib.request.urlopen(server.metrics_url, timeout=5) as response:
+        found = re.search(r"^covey_requests_running\S* (\S+)$", response.read().decode(), re.MULTILINE)
+    return int(float(found[1])) if found else 0
+
+
+def test_requests_in_flight_end_whole_and_new_ones_are_refused(tmp_path: Path) -> None:
+    options = Options(
+        http_port=FREE,
+        grpc_port=FREE,
+        metrics_port=FREE,
+        log_file=tmp_path / "tritonserver.log",
+        models=("target", "controller", "tokenize", "detokenize", *PUBLIC),
+        drain_seconds=60.0,
+    )
+    with Server(options) as server:
+        answers: dict[str, dict[str, Any]] = {}
+
+        def ask(model: str) -> None:
+            answers[model] = generate(server, model, TOKENS)
+
+        threads = [threading.Thread(target=ask, args=(model,)) for model in PUBLIC]
+        for thread in threads:
+            thread.start()
+        until = time.monotonic() + 30
+        while running(server) < len(PUBLIC):
+            assert time.monotonic() < until, answers
+        drained: list[bool] = []
+        stopping = threading.Thread(target=lambda: drained.append(server.stop()))
+        stopping.start()
+        time.sleep(0.7)
+        assert not answers, "the machine is too fast for this test: more tokens"
+        late = {model: generate(server, model, 1) for model in PUBLIC}
+        for thread in (*threads, stopping):
+            thread.join()
+    assert {model: answer.get("num_output_tokens") for model, answer in answers.items()} == dict.fromkeys(
+        PUBLIC, TOKENS
+    ), answers
+    assert all("error" in answer for answer in late.values()), late
+    assert "draining" in late["covey"]["error"]
+    assert drained == [True]

@@ -1,0 +1,33 @@
+"""Loads a backend's model.py without Triton: what it imports of Triton's is one fake."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
+import covey
+
+BACKENDS = Path(covey.__file__).parents[1]
+
+
+def load(monkeypatch: pytest.MonkeyPatch, backend: str) -> tuple[ModuleType, Any]:
+    """The module and its fake `triton_python_backend_utils`."""
+    fake = MagicMock()
+    fake.get_input_tensor_by_name.return_value = None
+    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", fake)
+    from covey.tritonio import bls, metrics, outlets
+
+    for module in (bls, metrics, outlets):  # a test before this one may have imported them
+        monkeypatch.setattr(module, "pb_utils", fake)
+    spec = importlib.util.spec_from_file_location(f"{backend}_model", BACKENDS / backend / "model.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module, fake

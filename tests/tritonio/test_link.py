@@ -1,0 +1,75 @@
+"""The line between two models: a break is seen at both ends, whatever broke."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from covey.errors import PortError
+from covey.tritonio import link
+
+SECONDS = 10.0
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+@contextmanager
+def listening(receive: link.Receive, lost: link.Lost = lambda _peer: None) -> Iterator[None]:
+    exchange = link.Exchange("covey", receive, lost)
+    try:
+        yield
+    finally:
+        exchange.close()
+
+
+def nothing(_peer: link.Peer, _message: link.Message) -> None:
+    pass
+
+
+def test_a_handler_that_fails_cuts_the_line_at_both_ends() -> None:
+    here, there = threading.Event(), threading.Event()
+
+    def fail(_peer: link.Peer, _message: link.Message) -> None:
+        raise KeyError("unforeseen")
+
+    with listening(fail, lambda _peer: there.set()):
+        peer = link.connect("covey", nothing, lambda _peer: here.set())
+        peer.send((1, "submit", None))
+        assert there.wait(SECONDS)
+        assert here.wait(SECONDS)
+
+
+def test_draining_is_acknowledged() -> None:
+    heard: list[link.Message] = []
+
+    def receive(peer: link.Peer, message: link.Message) -> None:
+        heard.append(message)
+        peer.send((0, "draining", None))
+
+    with listening(receive):
+        link.refuse_requests("covey", os.getppid())
+    assert heard == [(0, "drain", None)]
+
+
+def test_nobody_listens(folder: Path) -> None:
+    with pytest.raises(PortError, match="covey is not up"):
+        link.connect("covey", nothing, lambda _peer: None)
+    assert not list(folder.iterdir()), "asking makes no folder"
+
+
+def test_a_folder_that_others_may_change_is_not_trusted(folder: Path) -> None:
+    with listening(nothing):
+        (private,) = folder.iterdir()
+        private.chmod(0o777)
+        with pytest.raises(PortError, match="can be changed by other users"):
+            link.connect("covey", nothing, lambda _peer: None)

@@ -1,0 +1,177 @@
+"""What an adapter's threads do not survive leaves no request without an answer."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import numpy as np
+import pytest
+
+from covey.streaming import Chunk
+from covey.types import NO_FLOATS, NO_INTS, Finish
+from tests.fakes import HashTarget
+from tests.tritonio import adapters
+
+SECONDS = 10.0
+ORCHESTRATOR = {"target": "target", "controller": "controller"}
+
+
+def config(**parameters: str) -> dict[str, str]:
+    named = {key: {"string_value": value} for key, value in parameters.items()}
+    return {"model_name": "covey", "model_config": json.dumps({"parameters": named})}
+
+
+class Outlet:
+    """Keeps how a request ended."""
+
+    streams = True
+    needs_state = False
+
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+        self.chunks: list[Chunk] = []
+        self.ended = threading.Event()
+
+    def send(self, chunk: Chunk) -> None:
+        self.chunks.append(chunk)
+        if chunk.finish is not None:
+            self.ended.set()
+
+    def fail(self, error: Exception) -> None:
+        self.errors.append(str(error))
+        self.ended.set()
+
+    def gone(self) -> bool:
+        return False
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """The orchestrator's, over the test's own target."""
+    loaded, _fake = adapters.load(monkeypatch, "orchestrator")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(loaded, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(loaded, "Metrics", MagicMock())
+    monkeypatch.setattr(loaded.bls, "BlsTarget", lambda _model: HashTarget())
+    return loaded
+
+
+def ask(model: Any, key: int = 1) -> Outlet:
+    outlet = Outlet()
+    tensors = {"input_ids": np.array([5], np.int32), "max_tokens": np.array([3], np.int32)}
+    asking = threading.Thread(target=model._take, args=(key, outlet, tensors.get, {}), daemon=True)
+    asking.start()
+    assert outlet.ended.wait(SECONDS), "a request without an answer"
+    return outlet
+
+
+def test_a_start_that_fails_unforeseen_fails_requests(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unforeseen(*_arguments: Any) -> None:
+        raise KeyError("unforeseen")
+
+    monkeypatch.setattr(module, "load_tokenizer", unforeseen)
+    model = module.TritonPythonModel()
+    model.initialize(config(**ORCHESTRATOR))
+    assert ask(model).errors == ["the engine could not start, after an internal error; see the server's log"]
+    model.finalize()
+
+
+class DyingEngine(MagicMock):
+    """Dies when `die` is set, or while it takes a request."""
+
+    die: threading.Event
+    died: Callable[[], None]
+
+    def run(self) -> None:
+        self.die.wait(SECONDS)
+        raise KeyError("unforeseen")
+
+    def submit(self, _request: Any) -> None:
+        self.die.set()
+        self.died()
+
+
+def test_a_request_that_comes_while_the_engine_dies_is_failed(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = DyingEngine(die=threading.Event())
+    monkeypatch.setattr(module, "Engine", lambda *_arguments, **_named: engine)
+    monkeypatch.setattr(module.Streamer, "fail_all", lambda *_arguments: None)  # it was called just before
+    model = module.TritonPythonModel()
+    engine.died = lambda: model._thread.join(SECONDS)
+    model.initialize(config(**ORCHESTRATOR))
+    for key in (1, 2):
+        assert ask(model, key).errors == ["the engine has stopped after an internal error; see the server's log"]
+    assert model._streamer.open == 0
+    model.finalize()
+
+
+def test_what_is_open_at_the_end_is_told(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = module.TritonPythonModel()
+    monkeypatch.setattr(module.Engine, "round", lambda _engine: threading.Event().wait(0.01))
+    model.initialize(config(**ORCHESTRATOR))
+    outlet = Outlet()
+    tensors = {"input_ids": np.array([5], np.int32), "max_tokens": np.array([3], np.int32)}
+    model._take(1, outlet, tensors.get, {})
+    assert not outlet.ended.is_set()
+    model.finalize()
+    assert outlet.errors == ["the server is stopping"]
+
+
+def test_an_engine_that_lives_answers(module: Any) -> None:
+    model = module.TritonPythonModel()
+    model.initialize(config(**ORCHESTRATOR))
+    assert [chunk.num_output for chunk in ask(model).chunks] == [3]
+    model._received(MagicMock(), (0, "drain", None))
+    assert ask(model, 2).errors == ["the server is draining; no new requests"]
+    model.finalize()
+
+
+class Sender:
+    """A request's sender in the model of one response."""
+
+    def __init__(self, cancelled: Callable[[], bool]) -> None:
+        self.sent = threading.Event()
+        self.is_cancelled = cancelled
+
+    def send(self, _response: Any, *, last: bool) -> None:
+        assert last
+        self.sent.set()
+
+
+class Vanishing(dict):  # type: ignore[type-arg]
+    """An entry is gone between two looks."""
+
+    def __contains__(self, _key: object) -> bool:
+        return True
+
+
+@pytest.fixture
+def unary(monkeypatch: pytest.MonkeyPatch) -> Any:
+    loaded, _fake = adapters.load(monkeypatch, "unary")
+    model = loaded.TritonPythonModel()
+    model.initialize(config(orchestrator="covey"))
+    yield model
+    model.finalize()
+
+
+def test_an_answer_to_what_was_cancelled_meanwhile_is_dropped(unary: Any) -> None:
+    unary._open = Vanishing()
+    answer = {"text": "", "ids": NO_INTS, "logprobs": NO_FLOATS, "finish": Finish.LENGTH}
+    counts = dict.fromkeys(("seed", "num_input", "num_output", "reused", "drafted", "accepted"), 0)
+    unary._received(unary._peer, (1, "answer", answer | counts))
+
+
+def test_one_sender_that_fails_does_not_end_the_watch_over_the_others(unary: Any) -> None:
+    def fail() -> bool:
+        raise RuntimeError("unforeseen")
+
+    broken, cancelled = Sender(fail), Sender(lambda: True)
+    with unary._lock:
+        unary._open = {1: (broken, frozenset()), 2: (cancelled, frozenset())}
+    assert cancelled.sent.wait(SECONDS)
+    assert unary._poller.is_alive()
