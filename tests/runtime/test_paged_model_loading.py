@@ -113,6 +113,14 @@ def test_end_ids_come_from_generation_config_first(tmp_path: Path) -> None:
     assert load(tmp_path).end_ids == (5,)
 
 
+def test_end_ids_are_tokens_of_the_vocabulary(tmp_path: Path) -> None:
+    build(tmp_path, "llama")
+    edit(tmp_path / "generation_config.json", eos_token_id=[97, -1, 96, 0])
+    assert load(tmp_path).end_ids == (96, 0)
+    edit(tmp_path / "generation_config.json", eos_token_id=-1)
+    assert load(tmp_path).end_ids == ()
+
+
 def test_shards_are_read_as_one_file_is(tmp_path: Path) -> None:
     whole = build(tmp_path / "whole", "qwen2")
     with quiet():

@@ -218,6 +218,12 @@ def test_everything_masked_is_a_fault() -> None:
         draw(torch.zeros(1, 5), table, slots, np.zeros(1, np.int32))
 
 
+def test_bad_words_without_tokens_are_ignored() -> None:
+    table, slots = table_of(Sampling(bad_words=((), (4,))))
+    logits = torch.tensor([[0.0, 1.0, 2.0, 3.0, 9.0]])
+    assert draw(logits, table, slots, np.zeros(1, np.int32), [Context(NO_INTS)]).tokens.tolist() == [3]
+
+
 @pytest.mark.parametrize("settings", TRUNCATIONS, ids=str)
 def test_proposals_of_the_same_model_begin_with_its_draw(settings: dict[str, Any]) -> None:
     logits = logits_of(50, 300)

@@ -146,7 +146,8 @@ def load_module(folder: Path, config: Any, dtype: torch.dtype, device: torch.dev
 
 
 def find_end_ids(folder: Path, config: Any) -> tuple[int, ...]:
-    """Tokens that end a text: those of generation_config.json, else of config.json; one id or a list."""
+    """Tokens that end a text: those of generation_config.json, else of config.json; one id or a list. Ids outside the
+    vocabulary, such as -1 for none, are no tokens."""
     found: Any = None
     path = folder / "generation_config.json"
     if path.is_file():
@@ -158,7 +159,8 @@ def find_end_ids(folder: Path, config: Any) -> tuple[int, ...]:
         found = getattr(config, "eos_token_id", None)
     if found is None:
         return ()
-    return tuple(int(i) for i in found) if isinstance(found, (list, tuple)) else (int(found),)
+    ids = [int(i) for i in found] if isinstance(found, (list, tuple)) else [int(found)]
+    return tuple(i for i in ids if 0 <= i < int(config.vocab_size))
 
 
 def find_max_positions(config: Any) -> int:

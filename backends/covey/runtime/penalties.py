@@ -41,7 +41,7 @@ def penalise(
             raise ValueError("a row with penalties or bad words needs the tokens before it")
         _penalise_counts(logits, table, slots, counted, given)
         for row, context in zip(counted.tolist(), given, strict=True):
-            bad = table.sampling(int(slots[row])).bad_words
+            bad = (word for word in table.sampling(int(slots[row])).bad_words if word)  # no tokens: never completed
             masked += [row * vocab + word[-1] for word in bad if word[-1] < vocab and _ends_with(context, word[:-1])]
     produced = positions[rows] - table.num_prompt[slots[rows]]
     for row in rows[produced < table.min_tokens[slots[rows]]].tolist():

@@ -24,7 +24,7 @@ Mask = npt.NDArray[np.bool_]
 class Verified:
     """Row r accepted nodes `path[starts[r]:starts[r] + accepted[r]]` of its own tree and emits as many tokens and one
     more. A row whose walk ends at logits that allow no token emits what it accepted before them, as plain decoding
-    would have, its last accepted node being the one more; where they are its root's it is `faulty` and emits nothing."""
+    would have, its last accepted node being the one more; if they are its root's it is `faulty` and emits nothing."""
 
     accepted: Ints
     path: tuple[Ints, ...]  # by row: indices within the row's tree
