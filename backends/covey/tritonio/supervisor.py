@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 
 from covey.errors import CoveyError, PortError, StubDead
@@ -12,9 +13,14 @@ from covey.tritonio import bls
 
 log = logging.getLogger("covey.supervisor")
 
+FIRST_REST, LONGEST_REST = 1.0, 60.0  # seconds between a reload that failed and the next
+
 
 class Supervisor:
-    """Reloads models one at a time; a model that is being seen to is not queued twice."""
+    """Reloads models one at a time, each until it is back; a model that is being seen to is not queued twice.
+
+    A model whose reload failed stays queued: it is unloaded by then, so that calls to it fail as to one that nobody
+    wants loaded, and nothing else would bring it back."""
 
     def __init__(self, controller: str, came_back: Callable[[str], None]) -> None:
         """`came_back` is called with a model that was reloaded, on this one's thread."""
@@ -39,7 +45,10 @@ class Supervisor:
     def reload(self, model: str) -> None:
         """Triton never restarts a dead stub, and loading alone does nothing: unload, then load. Blocks."""
         log.warning("reloading %s", model)
-        bls.control(self._controller, "unload", model)
+        try:
+            bls.control(self._controller, "unload", model)
+        except PortError as error:  # it may be unloaded already
+            log.warning("%s could not be unloaded: %s", model, error)
         bls.control(self._controller, "load", model)
 
     def stop(self) -> None:
@@ -47,12 +56,37 @@ class Supervisor:
         self._thread.join()
 
     def _run(self) -> None:
-        while (model := self._queue.get()) is not None:
+        due: dict[str, float] = {}  # when each model is to be reloaded
+        rests: dict[str, float] = {}  # how long it waits after the next failure
+        while True:
             try:
-                self.reload(model)
-                log.info("%s is back", model)
-                self._came_back(model)
-            except PortError as error:
-                log.error("%s could not be reloaded: %s", model, error)
-            with self._lock:
-                self._seen_to.discard(model)
+                left = None if not due else max(0.0, min(due.values()) - time.monotonic())
+                model = self._queue.get(timeout=left)
+                if model is None:
+                    return
+                due[model] = time.monotonic()
+            except queue.Empty:
+                model = min(due, key=due.__getitem__)
+            if self._brought_back(model):
+                del due[model]
+                rests.pop(model, None)
+                with self._lock:
+                    self._seen_to.discard(model)
+                continue
+            rest = rests.get(model, FIRST_REST)
+            log.warning("%s is tried again in %g s", model, rest)
+            due[model] = time.monotonic() + rest
+            rests[model] = min(2 * rest, LONGEST_REST)
+
+    def _brought_back(self, model: str) -> bool:
+        try:
+            self.reload(model)
+            log.info("%s is back", model)
+            self._came_back(model)
+        except PortError as error:
+            log.error("%s could not be reloaded: %s", model, error)
+            return False
+        except Exception:  # nothing may end the thread that all models depend on
+            log.exception("%s could not be reloaded", model)
+            return False
+        return True

@@ -1,0 +1,103 @@
+"""A model whose process died is reloaded until it is back."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from covey.errors import PortError, StubDead
+
+SECONDS = 10.0
+
+
+class Controller:
+    """Stands in for the controller model: fails the calls that it is told to, then obeys."""
+
+    def __init__(self) -> None:
+        self.fails: list[tuple[str, Exception]] = []
+        self.calls: list[tuple[str, str]] = []
+
+    def control(self, _controller: str, action: str, model: str) -> None:
+        self.calls.append((action, model))
+        if self.fails and self.fails[0][0] == action:
+            raise self.fails.pop(0)[1]
+
+
+@pytest.fixture
+def controller() -> Controller:
+    return Controller()
+
+
+@pytest.fixture
+def supervisor(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", ModuleType("triton_python_backend_utils"))
+    from covey.tritonio import supervisor
+
+    monkeypatch.setattr(supervisor.bls, "control", controller.control)
+    monkeypatch.setattr(supervisor, "FIRST_REST", 0.01)
+    back = threading.Semaphore(0)
+    made = supervisor.Supervisor("controller", lambda _model: back.release())
+    made.back = back
+    yield made
+    made.stop()
+
+
+RELOAD = [("unload", "draft"), ("load", "draft")]
+
+
+def test_a_reload_that_failed_is_tried_again(controller: Controller, supervisor: Any) -> None:
+    controller.fails = [("load", PortError("no memory")), ("load", PortError("no memory"))]
+    supervisor.report("draft", StubDead("draft"))
+    assert supervisor.back.acquire(timeout=SECONDS)
+    assert controller.calls == 3 * RELOAD
+
+
+def test_one_that_is_unloaded_already_is_loaded(controller: Controller, supervisor: Any) -> None:
+    controller.fails = [("unload", PortError("not loaded"))]
+    supervisor.report("draft", StubDead("draft"))
+    assert supervisor.back.acquire(timeout=SECONDS)
+    assert controller.calls == RELOAD
+
+
+def test_what_nobody_foresaw_does_not_end_the_thread(controller: Controller, supervisor: Any) -> None:
+    controller.fails = [("load", KeyError("unforeseen"))]
+    for _ in range(2):
+        supervisor.report("draft", StubDead("draft"))
+        assert supervisor.back.acquire(timeout=SECONDS)
+        while "draft" in supervisor._seen_to:
+            time.sleep(0.01)
+    assert controller.calls == 3 * RELOAD
+
+
+def test_one_that_does_not_come_back_holds_up_no_other(controller: Controller, supervisor: Any) -> None:
+    controller.fails = [("load", PortError("no memory"))] * 3
+    supervisor.report("draft", StubDead("draft"))
+    supervisor.report("other", StubDead("other"))
+    assert supervisor.back.acquire(timeout=SECONDS)
+    assert supervisor.back.acquire(timeout=SECONDS)
+    assert {model for _action, model in controller.calls} == {"draft", "other"}
+
+
+def test_only_a_dead_process_is_reloaded(controller: Controller, supervisor: Any) -> None:
+    supervisor.report("draft", PortError("too late"))
+    supervisor.report("other", StubDead("other"))
+    assert supervisor.back.acquire(timeout=SECONDS)
+    assert {model for _action, model in controller.calls} == {"other"}
+
+
+def test_an_end_while_a_model_waits_for_its_next_try(
+    controller: Controller, supervisor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[type(supervisor).__module__], "FIRST_REST", 3600.0)
+    controller.fails = [("load", PortError("no memory"))]
+    supervisor.report("draft", StubDead("draft"))
+    while len(controller.calls) < 2:
+        time.sleep(0.01)
+    supervisor.stop()
+    assert not supervisor._thread.is_alive()
