@@ -21,6 +21,7 @@ DASHBOARD = DOCKER / "grafana" / "dashboards" / "covey.json"
 RULES = DOCKER / "prometheus" / "rules.yml"
 TRITON = {  # of those that release 24.10 exports for any model, and with a GPU
     "nv_inference_count",
+    "nv_inference_request_success",
     "nv_inference_request_duration_us",
     "nv_inference_request_failure",
     "nv_cpu_utilization",
@@ -82,6 +83,12 @@ def test_dashboard_and_rules_name_only_exported_metrics(metrics: ModuleType) -> 
     for expression in (*queries(), *(rule["expr"] for rule in rules())):
         assert named(expression) <= exported(metrics), expression
         assert labels(expression) <= LABELS, expression
+
+
+def test_the_dashboard_shows_everything_that_is_exported(metrics: ModuleType) -> None:
+    shown = set().union(*map(named, queries()))
+    for name in (*metrics.COUNTERS, *metrics.GAUGES, *metrics.HISTOGRAMS):
+        assert name == "covey_target_info" or shown & {name, f"{name}_bucket"}, name  # the info says no number
 
 
 def test_rules_use_recording_rules_that_exist() -> None:
