@@ -14,6 +14,7 @@ import yaml
 
 import covey
 from covey import profile
+from covey.server import Options
 
 DOCKER = Path(covey.__file__).parents[2] / "docker"
 FILES = sorted(DOCKER.glob("compose*.yaml"))
@@ -61,8 +62,43 @@ def test_images_are_pinned(path: Path) -> None:
 def test_the_server_gets_shared_memory_and_time_to_drain() -> None:
     server = services(DOCKER / "compose.yaml")["covey"]
     assert server["shm_size"] == "1g"
-    assert int(server["stop_grace_period"].removesuffix("s")) >= 30 + 15
+    seconds = {
+        name: int(re.fullmatch(rf"\$\{{{name}:-(\d+)s?\}}", server_value)[1])  # type: ignore[index]
+        for name, server_value in (
+            ("COVEY_STOP_GRACE", server["stop_grace_period"]),
+            ("COVEY_DRAIN_SECONDS", server["environment"]["COVEY_DRAIN_SECONDS"]),
+        )
+    }
+    assert seconds["COVEY_STOP_GRACE"] > seconds["COVEY_DRAIN_SECONDS"] + Options().stop_seconds
     assert server["cap_drop"] == ["ALL"]
+
+
+def test_every_image_of_our_own_is_built_by_the_service_that_uses_it() -> None:
+    """An overlay may give the server another target: whoever needs the first one then still has it."""
+    server = services(DOCKER / "compose.yaml")["covey"]
+    for path in FILES:
+        for name, service in services(path).items():
+            if ":-covey:" in service.get("image", ""):
+                assert service["build"]["target"] in ("cpu", "triton", "loadtest"), f"{path.stem}: {name}"
+                assert name == "covey" or service["image"] != server["image"], "two builds of one tag at once"
+    assert services(DOCKER / "compose.huggingface.yaml")["fetch"]["build"] == server["build"]
+
+
+def test_whoever_calls_the_server_waits_until_it_is_healthy() -> None:
+    assert services(DOCKER / "compose.yaml")["loadtest"]["depends_on"] == {"covey": {"condition": "service_healthy"}}
+    for path in (DOCKER / "compose.yaml", DOCKER / "README.md"):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            assert " up -d" not in line or "--wait" in line, f"{path.name}: {line}"
+
+
+def test_the_overlays_that_are_described_publish_what_they_promise() -> None:
+    head = (DOCKER / "compose.yaml").read_text(encoding="utf-8").split("\nname:", 1)[0]
+    promised = next(line for line in head.splitlines() if "compose.open.yaml" in line).lower()
+    opened = {name for name, service in services(DOCKER / "compose.open.yaml").items() if published(service)}
+    assert opened == {"covey", "prometheus", "grafana"}
+    assert "locust" not in promised
+    assert "prometheus" in promised
+    assert "grafana" in promised
 
 
 def test_both_targets_of_the_image_are_alike_and_not_root() -> None:
