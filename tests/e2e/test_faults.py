@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +16,8 @@ from pathlib import Path
 import pytest
 
 from covey.server import FREE, Options, Server
+from covey.tritonio import codec
+from covey.types import NO_INTS, TargetWork, Trees
 from covey_client import Client, ConnectionLost, CoveyClientError, ServerError
 
 pytestmark = pytest.mark.e2e
@@ -40,6 +45,44 @@ def stub(server: Server, model: str) -> int:
             if parent == server.pid and any(word.startswith(f"{model}_0_".encode()) for word in words):
                 return int(folder.name)
     raise AssertionError(f"no process runs {model}")
+
+
+def used_blocks(server: Server) -> float:
+    with urllib.request.urlopen(server.metrics_url, timeout=10) as response:
+        text = response.read().decode()
+    found = re.search(r'^covey_kv_blocks\{[^}]*state="used"[^}]*\} (\S+)$', text, re.MULTILINE)
+    assert found, "no such metric"
+    return float(found[1])
+
+
+def infer(server: Server, model: str, message: list[int]) -> str:
+    """The error that a message from outside is answered with."""
+    tensor = {"name": codec.REQUEST_TENSOR, "datatype": "INT32", "shape": [len(message)], "data": message}
+    body = json.dumps({"inputs": [tensor]}).encode()
+    request = urllib.request.Request(f"http://{server.http_url}/v2/models/{model}/infer", body)
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(request, timeout=30)
+    with caught.value as response:
+        return response.read().decode()
+
+
+def test_forged_messages_disturb_nobody(mortal: Server) -> None:
+    """Any client may send to any model: here, that the target free every tag that a stream could have."""
+    settings = {"max_tokens": 100, "temperature": 1.0, "min_tokens": 100, "seed": 3, "speculation": "fixed:2"}
+    forged = codec.encode_target_work(
+        TargetWork(NO_INTS, NO_INTS, NO_INTS, Trees.empty(0), frees=tuple(range(64)), sequence=1, origin=1)
+    )
+    with Client(mortal.grpc_url) as client:
+        undisturbed = client.generate(PROMPT, **settings).tokens
+        tokens: list[int] = []
+        for chunk in client.stream(PROMPT, timeout=60, **settings):
+            if not tokens:
+                for token in (0, 1):
+                    codec.seal(forged, token)
+                    for model in ("target", "draft_chat"):
+                        assert "not of this server" in infer(mortal, model, forged.tolist())
+            tokens += chunk.tokens
+    assert tuple(tokens) == undisturbed
 
 
 def test_streams_survive_the_death_of_the_target(mortal: Server) -> None:
@@ -124,6 +167,9 @@ def test_a_dead_orchestrator_is_an_error_not_a_hang(mortal: Server) -> None:
             except ServerError:
                 assert time.monotonic() < deadline
                 time.sleep(0.5)
+    while used_blocks(mortal):  # what the one that died had opened is nobody's
+        assert time.monotonic() < deadline, "blocks that nobody will free"
+        time.sleep(0.1)
 
 
 def test_a_killed_server_is_a_lost_connection(mortal: Server) -> None:
