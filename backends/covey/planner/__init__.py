@@ -1,1 +1,1 @@
-"""What a round should speculate: how deep and wide, with which drafter, for whom."""
+"""What a round should speculate: how deep and wide, for whom. Which drafter a row has its request says."""
