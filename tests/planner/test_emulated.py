@@ -16,7 +16,7 @@ from covey.profile import SpeculationSettings
 from covey.runtime.emulated import EmulatedDrafter, EmulatedTarget, HashModel
 from covey.runtime.virtual import VirtualClock, serve
 from covey.scheduler import Scheduler
-from covey.types import DraftWork, Finish, Open, Request, Rule, Sampling
+from covey.types import DraftWork, Finish, Open, Request, RowStatus, Rule, Sampling, TargetWork, Trees
 from tests.fakes import Collector, request
 
 MODEL = HashModel(1000, low=8)
@@ -90,6 +90,17 @@ def test_the_text_is_the_targets_own(policy: str, rule: Rule) -> None:
     made.serve(asked)
     for key in range(12):
         assert made.sink.tokens[key] == text([9, key], 40 + key)
+
+
+def test_a_tree_that_finds_no_room_is_left_out() -> None:
+    target = EmulatedTarget(table(), MODEL, VirtualClock(), blocks=1, block_size=16)
+    prompt = np.arange(10, 24, dtype=np.int32)
+    one, known = np.ones(1, np.int32), np.array([14], np.int32)
+    target.step(TargetWork(one, known, known, Trees.empty(1), (Open(1, prompt, 14, Sampling()),)))
+    chain = Trees(np.array([0, 3]), np.full(3, 9, np.int32), np.arange(-1, 2, dtype=np.int32))
+    reply = target.step(TargetWork(one, known + 1, one, chain))
+    assert reply.status.tolist() == [RowStatus.OK]
+    assert reply.tokens.tolist() == text(prompt.tolist(), 2)[1:]
 
 
 def test_time_is_the_tables() -> None:

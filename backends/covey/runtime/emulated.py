@@ -155,10 +155,12 @@ class EmulatedTarget:
         start, end = int(work.trees.offsets[row]), int(work.trees.offsets[row + 1])
         chunk = min(int(work.chunk[row]), len(text.tokens) - text.cached)
         last = text.cached + chunk == len(text.tokens)
-        nodes = end - start if last else 0
-        grown = self._blocks(text.cached + chunk + nodes) - self._blocks(text.cached)
-        if self.used + grown > self._info.total_blocks:
+        held = self.used - self._blocks(text.cached)
+        if held + self._blocks(text.cached + chunk) > self._info.total_blocks:
             return _Done(RowStatus.NO_BLOCKS)
+        nodes = end - start if last else 0
+        if held + self._blocks(text.cached + chunk + nodes) > self._info.total_blocks:
+            start, nodes = end, 0  # a tree that finds no room is left out
         text.cached += chunk
         if not last:
             return _Done(RowStatus.OK, chunk)
