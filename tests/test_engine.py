@@ -248,6 +248,36 @@ def test_a_request_that_leaves_between_failures_is_freed_too() -> None:
     assert not target.tokens
 
 
+def test_failures_that_left_with_a_request_are_not_counted_against_the_next() -> None:
+    target = Fragile(20)
+    engine, sink = build(target, recover=True)
+    engine.submit(request(1, list(range(30))))
+    engine.round()
+    engine.round()
+    assert target.failures == 2
+    engine.cancel(1)
+    engine.submit(request(2, [7, 8], 5))
+    target.fail_with = [PortError("once")]
+    finish_all(engine)
+    assert sink.tokens[2] == continuation([7, 8], 5)
+
+
+def test_a_recovery_that_fails_in_any_way_fails_what_runs_and_no_more() -> None:
+    target = HashTarget()
+    engine, sink = build(target, running=1)
+
+    def recover(_error: PortError) -> None:
+        raise MemoryError("shared memory is full")
+
+    engine._recover = recover
+    engine.submit(request(1, [1]))
+    engine.submit(request(2, [9], 3))
+    target.fail_with = [PortError("dead")]
+    finish_all(engine)
+    assert "dead" in str(sink.ended[1].error)
+    assert sink.tokens[2] == continuation([9], 3)
+
+
 def test_requests_that_wait_outlive_those_that_a_failing_target_takes_along() -> None:
     target = Fragile(20)
     engine, sink = build(target, running=1)

@@ -223,6 +223,8 @@ class Engine:
             key, finish = item
             live = self.scheduler.find(key)
             if live is not None:
+                if key in self.scheduler.running:
+                    self._failures = 0  # it may have been what the target fails of
                 self._close(live)
                 ended.append(_last_word(live, finish))
         if ended:
@@ -324,8 +326,8 @@ class Engine:
             try:
                 self._recover(error)
                 return
-            except CoveyError as problem:
-                log.error("the target could not be recovered: %s", problem)
+            except Exception as problem:  # whatever it is, the requests that wait are not to hang for it
+                log.error("the target could not be recovered: %s: %s", type(problem).__name__, problem)
         self._failures = 0
         if not batch.rows:
             self.scheduler.drop(batch.frees)  # nobody waits for them, and asking for ever would be all that is done
