@@ -182,7 +182,8 @@ def test_beside_prefill_a_draft_is_weighed_against_the_time_it_adds() -> None:
 def test_a_detour_beside_prefill_must_be_worth_its_crossings(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = covey()
     replay(policy, environment("card", 0.02), [8] * 400, np.random.default_rng(0))
-    monkeypatch.setattr(policy._costs, "more", lambda _rows, _prefill: 0.05 * np.arange(6.0))  # drafts are dear there
+    drafts_are_dear = 0.05 * np.arange(6.0)
+    monkeypatch.setattr(policy._costs, "more", lambda _rows, _prefill, _passes: drafts_are_dear)
     beside = Situation(8, 5, 1, 1, (("simulated", 8),), 900)
     policy._bank = 0.0  # no exploring
     policy._surplus = 0.0
@@ -214,3 +215,57 @@ def test_a_machine_that_is_slow_at_times_misleads_nobody(regime: str) -> None:
 def test_one_long_prompt_does_not_make_a_whole_batch_dear_to_catch_up() -> None:
     assert Situation(4, 5, 0, 100).mean_lag == 100
     assert Situation(4, 5, 0, 100, missed=121).mean_lag == 31
+
+
+def test_where_few_rows_draft_the_others_still_emit() -> None:
+    policy = covey()
+    replay(policy, environment("compute"), [1, 4, 32] * 400, np.random.default_rng(0))
+    policy.choose(Situation(32, 5, 1, 1, (("simulated", 32),)))
+    all_draft = policy.reason.predicted
+    policy.choose(Situation(32, 5, 1, 1, (("simulated", 1),)))
+    one_drafts = policy.reason.predicted
+    assert one_drafts[0] == pytest.approx(all_draft[0])
+    assert policy._tokens(Situation(32, 5, 1, 1, (("simulated", 1),)))[1][5] < 35
+    assert one_drafts[5] < 0.6 * all_draft[5] * policy._tokens(Situation(32, 5, 1, 1, (("simulated", 32),)))[1][5] / 32
+
+
+def test_wide_trees_are_priced_as_wide() -> None:
+    policy = covey()
+    replay(policy, environment("compute"), [8, 32] * 400, np.random.default_rng(0))
+    chains = Situation(8, 5, 1, 1, (("simulated", 8),))
+    policy.choose(chains)
+    narrow = policy.reason.predicted
+    policy.choose(replace(chains, drafts=tuple(3 * 8 * depth for depth in range(6))))
+    assert policy.reason.predicted[0] == narrow[0]
+    assert all(wide > 1.2 * one for wide, one in zip(policy.reason.predicted[1:], narrow[1:]))
+
+
+def test_a_drafter_that_seldom_proposes_is_not_priced_as_if_it_did() -> None:
+    policy = covey()
+    replay(policy, environment("compute"), [8, 32] * 400, np.random.default_rng(0))
+    usual = Situation(8, 5, 1, 1, (("simulated", 8),))
+    before = policy._passes(usual)
+    assert before == tuple(8 * (depth + 1) for depth in range(6))
+    for _ in range(400):
+        trials = {"simulated": Trials([8, 2], [2, 2], 16, 4)}
+        policy.update(usual, 2, Outcome(0.03, 12, 0.005, 0.025, 0.0, 12, trials))
+    assert policy._passes(usual) == tuple(8 + 2 * depth for depth in range(6))
+
+
+def test_a_steady_error_of_the_model_is_no_price_of_crossing() -> None:
+    policy = covey()
+    replay(policy, environment("card", 0.02), [8] * 300, np.random.default_rng(0))
+    for _ in range(300):
+        policy._residuals.update(8, 2, 1.6)
+    policy._surplus = 0.0
+    crossing = Situation(8, 5, 0, 1, (("simulated", 8),))
+    policy.choose(crossing)
+    seconds = float(policy._seconds[2] * policy._residuals.factors(8)[2])
+    policy.update(crossing, 2, Outcome(seconds, 20, seconds / 5, seconds / 2, 0.0, 24))
+    assert abs(policy._surplus) < 0.001
+    policy.choose(crossing)
+    policy.update(crossing, 2, Outcome(2 * seconds, 20, seconds / 5, seconds / 2, 0.0, 20))
+    assert abs(policy._surplus) < 0.001, "some rows had no room for all of it"
+    policy.choose(crossing)
+    policy.update(crossing, 2, Outcome(2 * seconds, 20, seconds / 5, seconds / 2, 0.0, 24))
+    assert policy._surplus > 0.05

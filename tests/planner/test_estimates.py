@@ -153,13 +153,14 @@ def test_round_costs_find_the_parts() -> None:
             rows,
             depth,
             ("d",),
+            drafting=rows,
             verified=tokens,
             verify=(0.02 + 0.0005 * max(0, tokens - 16)) * noise[0],
             draft=(0.002 + 0.001 * depth) * noise[1] if depth else 0.0,
             overhead=0.001 * noise[2],
         )
     for rows in (1, 6, 20, 32):
-        seconds, variance = costs.predict(rows, ("d",))
+        seconds, variance = costs.predict(rows, ("d",), rows, tuple(rows * tokens for tokens in range(1, 6)))
         for depth in range(5):
             draft = 0.002 + 0.001 * depth if depth else 0.0
             truth = 0.021 + 0.0005 * max(0, rows * (depth + 1) - 16) + draft
@@ -183,8 +184,19 @@ def test_a_cost_table_is_the_first_measurement(tmp_path: Path) -> None:
     path.write_text(json.dumps(COSTS))
     table = CostTable.load(path)
     costs = RoundCosts(3, 8, table)
-    seconds, _ = costs.predict(1, ("d",))
+    seconds, _ = costs.predict(1, ("d",), 1, (1, 2, 3, 4))
     assert seconds == pytest.approx([0.022 + 0.004 * depth for depth in range(4)], rel=0.1)
+
+
+def test_rows_that_do_not_draft_are_verified_and_nothing_more(tmp_path: Path) -> None:
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps(COSTS))
+    costs = RoundCosts(3, 8, CostTable.load(path))
+    whole, _ = costs.predict(8, ("d",), 8, (8, 16, 24, 32))
+    one, _ = costs.predict(8, ("d",), 1, (8, 9, 10, 11))
+    assert whole[0] == one[0]
+    assert one[3] - one[0] == pytest.approx(0.003 + 0.009, rel=0.1)
+    assert whole[3] - whole[0] > 0.03
 
 
 def test_a_cost_table_is_saved_as_it_is_loaded(tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from covey.bandits.length import Forgetful, Outcome, Reason, Situation
 from covey.engine import Engine
-from covey.errors import SettingError
+from covey.errors import PortError, SettingError
 from covey.planner import policies
 from covey.planner.build import build
 from covey.planner.gamma import GammaPlanner
@@ -99,13 +102,20 @@ class SlowTarget(HashTarget):
 class Serving:
     """An engine with a planner over fakes."""
 
-    def __init__(self, planner: GammaPlanner | StaticPlanner, right: int = 2, budget: int = 64) -> None:
+    def __init__(
+        self,
+        planner: GammaPlanner | StaticPlanner,
+        right: int = 2,
+        budget: int = 64,
+        drafter: Callable[[ManualClock], PrefixDrafter] | None = None,
+    ) -> None:
         clock = ManualClock()
         scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=budget, growth_tokens=16, block_size=4)
-        drafter = PrefixDrafter(clock, right)
+        make = drafter or (lambda clock: PrefixDrafter(clock, right))
+        self.drafters = (make(clock), make(clock))
         self.target, self.sink, self.planner = SlowTarget(clock), Collector(), planner
         self.engine = Engine(
-            self.target, scheduler, planner, self.sink, clock, drafters={"first": drafter, "second": drafter}
+            self.target, scheduler, planner, self.sink, clock, drafters=dict(zip(("first", "second"), self.drafters))
         )
 
     def run(self, rounds: int = 1000) -> None:
@@ -161,8 +171,89 @@ def test_rows_with_a_depth_of_their_own_keep_it_and_teach_nothing() -> None:
     serving.engine.submit(request(2, [1, 2, 5], 30))
     serving.run(2)
     assert serving.target.works[-1].trees.sizes.tolist() == [0, 1, 4]
-    assert policy.asked[-1].shares == (("first", 2), ("second", 1))
+    situation = policy.asked[-1]
+    assert (situation.rows, situation.shares) == (3, (("first", 1),)), "whom the policy decides for"
+    assert (situation.lag, situation.mean_lag) == (4, 4)
+    assert situation.drafts == (1, 2, 3, 4, 5)
     assert policy.told == []
+
+
+def test_text_that_no_drafter_reads_is_no_lag() -> None:
+    policy = Listed(2)
+    serving = Serving(planner(policy))
+    serving.engine.submit(request(0, [1, 2, 3], 30, speculation="off"))
+    serving.engine.submit(request(1, [1, 2, 4], 30))
+    serving.run(8)
+    assert max(situation.lag for situation in policy.asked[1:]) <= 3
+    assert max(situation.missed for situation in policy.asked[1:]) <= 3
+
+
+def test_the_width_of_trees_is_in_the_pass() -> None:
+    policy = Listed(2)
+    serving = Serving(planner(policy, width=3))
+    serving.engine.submit(request(0, [1, 2, 3], 30))
+    serving.engine.submit(request(1, [1, 2, 4], 30, sampling=Sampling(rule=Rule.REJECTION)))
+    serving.run(2)
+    assert policy.asked[-1].drafts == (0, 4, 8, 12, 16)
+
+
+class Sparing(PrefixDrafter):
+    """Proposes `most` tokens a row, whatever it is asked for, or fails."""
+
+    def __init__(self, clock: ManualClock, most: int) -> None:
+        super().__init__(clock, most)
+        self.most, self.fails = most, False
+
+    def draft(self, work: DraftWork) -> DraftReply:
+        if self.fails:
+            raise PortError("gone")
+        return super().draft(replace(work, depth=np.minimum(work.depth, self.most)))
+
+
+@pytest.mark.parametrize(("most", "offered", "right"), [(0, [1, 0, 0, 0], [0] * 4), (2, [1, 1, 1, 0], [1, 1, 0, 0])])
+def test_what_a_drafter_left_empty_was_looked_at_in_vain(most: int, offered: list[int], right: list[int]) -> None:
+    policy = Listed(4)
+    serving = Serving(planner(policy), drafter=lambda clock: Sparing(clock, most))
+    serving.engine.submit(request(0, [1, 2, 3], 40))
+    serving.run(4)
+    situation, depth, outcome = policy.told[-1]
+    assert (situation.previous, depth) == (4, 4), "it was asked and answered"
+    trials = outcome.trials["first"]
+    assert (trials.offered, trials.accepted) == (offered, right)
+    assert (trials.asked, trials.proposed, outcome.missing) == (4, most, 4 - most)
+    assert outcome.verified == 1 + most
+
+
+def test_a_drafter_that_never_has_anything_is_left_alone() -> None:
+    made = build(SpeculationSettings(max_depth=4, drafters=("first",)), ("first",))
+    serving = Serving(made, drafter=lambda clock: Sparing(clock, 0))
+    for key in range(4):
+        serving.engine.submit(request(key, [1, 2, key], 150))
+    serving.run(140)
+    assert sum(entry.depth > 0 for entry in made.decisions.latest(80)) <= 8
+
+
+def test_rounds_in_which_a_drafter_failed_teach_nothing() -> None:
+    policy = Listed(2)
+    serving = Serving(planner(policy), drafter=lambda clock: Sparing(clock, 2))
+    serving.engine.submit(request(0, [1, 2, 3], 90))
+    serving.engine.submit(request(1, [1, 2, 4], 90, drafter="second"))
+    serving.run(4)
+    known = len(policy.told)
+    assert known > 0
+    serving.drafters[1].fails = True  # type: ignore[attr-defined]
+    serving.run(5)
+    assert sum(work.trees.sizes.any() for work in serving.target.works[-5:]) == 5, "the other one drafts on"
+    assert len(policy.told) == known
+
+
+def test_a_request_that_ends_teaches_the_depth_that_it_had_room_for() -> None:
+    policy = Listed(4)
+    serving = Serving(planner(policy), right=0)
+    serving.engine.submit(request(0, [1, 2, 3], 12))
+    serving.run()
+    drafted = [(depth, outcome.verified) for _, depth, outcome in policy.told if depth]
+    assert drafted[-4:] == [(4, 5), (3, 4), (2, 3), (1, 2)]
 
 
 def test_depth_is_clipped_to_room_and_budget() -> None:

@@ -16,26 +16,39 @@ UNKNOWN = math.inf  # seconds per token of an arm that was never played
 class Situation:
     """A round about to be played."""
 
-    rows: int  # B, the batch size: decoding rows
+    rows: int  # B, the batch size: decoding rows, those with a depth of their own included
     ceiling: int  # the deepest draft that may be chosen; 0 while no drafter is to be had
     previous: int = 0  # gamma of the round before, whatever its batch size
     lag: int = 0  # L_max: most tokens of one row that its drafter has not seen
-    shares: tuple[tuple[str, int], ...] = ()  # rows by drafter
+    shares: tuple[tuple[str, int], ...] = ()  # rows that leave their depth to the policy, by drafter; empty: all rows
     prefill: int = 0  # prompt tokens in the same pass; such a round is played but teaches nothing
-    missed: int = 0  # tokens of all rows that their drafters have not seen; 0: as many of each row as `lag` says
+    missed: int = 0  # tokens of those rows that their drafters have not seen; 0: as many of each row as `lag` says
+    drafts: tuple[int, ...] = ()  # by depth: draft tokens of all rows in the pass; empty: one a step and drafting row
+
+    @property
+    def drafting(self) -> int:
+        """Rows that draft where the policy chooses to."""
+        return sum(rows for _, rows in self.shares) if self.shares else self.rows
 
     @property
     def mean_lag(self) -> int:
-        """Of the rows. Catching up reads them packed, so that this and not the longest says what it takes."""
-        return -(-self.missed // self.rows) if self.missed and self.rows else self.lag
+        """Of the drafting rows. Catching up reads them packed, so that this and not the longest says what it takes."""
+        return -(-self.missed // self.drafting) if self.missed and self.drafting else self.lag
+
+    def asked(self, depth: int) -> int:
+        """Draft tokens that a pass of that depth is to have."""
+        return self.drafts[depth] if self.drafts else depth * self.drafting
 
 
 @dataclass(frozen=True, slots=True)
 class Trials:
-    """Per draft position, from the first: rows whose draft was looked at there, and rows where it was accepted."""
+    """Per draft position, from the first: rows whose draft was looked at there, and rows where it was accepted. Where
+    a drafter answered, a position that it was asked for and left empty counts as looked at: there it had nothing."""
 
     offered: Sequence[int]
     accepted: Sequence[int]
+    asked: int = 0  # draft tokens that it was asked for, and how many it proposed; 0, 0: all that were asked for
+    proposed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +62,11 @@ class Outcome:
     catch_up_seconds: float = 0.0  # what the drafters took to see tokens they had missed
     verified: int = 0  # tokens in the pass: one per row and its drafts
     trials: Mapping[str, Trials] = field(default_factory=dict)  # by drafter
+
+    @property
+    def missing(self) -> int:
+        """Draft tokens that drafters who answered were asked for and did not propose."""
+        return sum(trials.asked - trials.proposed for trials in self.trials.values())
 
     @property
     def latency(self) -> float:
@@ -74,7 +92,8 @@ class LengthPolicy(Protocol):
         ...
 
     def update(self, situation: Situation, depth: int, outcome: Outcome) -> None:
-        """`depth` was played in that situation. Not called for rounds that teach nothing about depths."""
+        """`depth` was played in that situation: less than was chosen where no row had room for more. Not called for
+        rounds that teach nothing about depths."""
         ...
 
     def keep(self, rows: int) -> int | None:

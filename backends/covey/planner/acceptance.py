@@ -3,6 +3,9 @@
     a_i = P(draft i accepted | drafts before it were)        counted with forgetting, per trial and per idle round
     E(k) = 1 + sum over i <= k of a_1 ... a_i                 tokens of one row in a round of depth k
 
+What a drafter was asked for and did not propose is among the trials. How much of it that is, `filled` says: so many
+tokens less are in the pass.
+
 A position that was seldom reached leans on the one before it, so depth 5 is not a blank when depth 3 is known well.
 """
 
@@ -24,6 +27,7 @@ class Acceptance:
     def __init__(self, max_depth: int) -> None:
         self._offered = [0.0] * max_depth
         self._accepted = [0.0] * max_depth
+        self._asked = self._proposed = 0.0
         self._idle = 0
         self._tokens = [1.0]
         self._doubt = [0.0]
@@ -38,6 +42,17 @@ class Acceptance:
                 self._offered[index] = self._offered[index] * keep + looked
                 self._accepted[index] = self._accepted[index] * keep + right
         self._current = False
+
+    def fill(self, asked: int, proposed: int) -> None:
+        """So many draft tokens were asked for and came."""
+        keep = max(0.0, 1.0 - asked / MEMORY)
+        self._asked = self._asked * keep + asked
+        self._proposed = self._proposed * keep + proposed
+
+    @property
+    def filled(self) -> float:
+        """The part of what is asked for that is proposed."""
+        return (self._proposed + LEAN) / (self._asked + LEAN)
 
     def idle(self) -> None:
         """A round in which this drafter could have drafted and did not."""
@@ -81,18 +96,27 @@ class Acceptance:
             keep = (1.0 - 1.0 / IDLE) ** self._idle
             self._offered = [count * keep for count in self._offered]
             self._accepted = [count * keep for count in self._accepted]
+            self._asked, self._proposed = self._asked * keep, self._proposed * keep
             self._idle = 0
             self._current = False
 
     def state(self) -> JsonDict:
-        return {"offered": self._offered, "accepted": self._accepted}
+        return {
+            "offered": self._offered,
+            "accepted": self._accepted,
+            "asked": self._asked,
+            "proposed": self._proposed,
+        }
 
     def restore(self, state: JsonDict) -> None:
         """ValueError when it is not such a state; then nothing changes."""
         offered = [float(count) for count in state["offered"]]
         accepted = [float(count) for count in state["accepted"]]
+        asked, proposed = float(state["asked"]), float(state["proposed"])
         if len(offered) != len(self._offered) or len(accepted) != len(offered):
             raise ValueError("acceptance of another depth")
-        if not all(0 <= right <= looked < 1e9 for looked, right in zip(offered, accepted)):
+        pairs = [*zip(offered, accepted), (asked, proposed)]
+        if not all(0 <= right <= looked < 1e9 for looked, right in pairs):
             raise ValueError("acceptance counts out of range")
         self._offered, self._accepted, self._idle, self._current = offered, accepted, 0, False
+        self._asked, self._proposed = asked, proposed

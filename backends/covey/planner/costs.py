@@ -1,8 +1,8 @@
 """What a round of n rows and depth k takes, learnt from the rounds there were.
 
-    T(n, k) = verify(n, n (k + 1)) + [k > 0] draft(n, k) + overhead(n)
+    T(n, k) = verify(n, n + drafts(k)) + [k > 0] draft(m, k) + overhead(n)     m of n rows draft: as a rule all
     verify(n, t) = f(t) + g(n)               piecewise linear between doublings
-    draft(n, k)  = call(n) + k step(n)       one such curve per set of drafters in use
+    draft(m, k)  = call(m) + k step(m)       one such curve per set of drafters in use
 
 A drafter's catch-up is not in here (`covey.planner.switching`, `covey.planner.upkeep`).
 """
@@ -16,6 +16,8 @@ from covey.planner.regression import Array, Regression, doublings, hat, smooth
 from covey.types import JsonDict
 
 Mix = tuple[str, ...]  # the drafters in use, sorted
+Passes = tuple[int, ...]  # by depth from 0: tokens in the pass
+CACHED = 4096  # features kept
 GUESS = 0.1  # a drafted token's time before any was drafted, in passes over one row
 
 
@@ -26,7 +28,8 @@ class RoundCosts:
         self._depths = np.arange(max_depth + 1.0)
         self._rows = doublings(max_rows)
         self._tokens = doublings(max_rows * (max_depth + 1))
-        self._features: dict[int, tuple[Array, Array, Array]] = {}
+        self._features: dict[tuple[int, int, Passes], tuple[Array, Array, Array]] = {}
+        self._verifying: dict[tuple[int, int], Array] = {}
         shape = 1.0 + self._tokens / 128.0
         doubt = np.zeros((len(shape) + len(self._rows),) * 2)
         doubt[: len(shape), : len(shape)] = smooth(len(shape), 3.0, 0.5) * np.outer(shape, shape)
@@ -48,15 +51,15 @@ class RoundCosts:
         """Whether anything was measured: before that, predictions compare depths and are no seconds."""
         return self._verify.scaled
 
-    def predict(self, rows: int, mix: Mix) -> tuple[Array, Array]:
+    def predict(self, rows: int, mix: Mix, drafting: int, passes: Passes) -> tuple[Array, Array]:
         """Seconds of a round, and their variance, for each depth from 0."""
-        verify, draft, overhead = self._cached(rows)
+        verify, draft, overhead = self._cached(rows, drafting, passes)
         curve = self._draft(mix)
         seconds = self._verify.mean(verify)
-        drafting = curve.mean(draft)
-        np.maximum(drafting, 0.0, out=drafting)
-        drafting[0] = 0.0
-        seconds += drafting
+        drafts = curve.mean(draft)
+        np.maximum(drafts, 0.0, out=drafts)
+        drafts[0] = 0.0
+        seconds += drafts
         if self._overhead.scaled:
             seconds += self._overhead.mean(overhead)
         variance = self._verify.variance(verify)
@@ -66,24 +69,31 @@ class RoundCosts:
         floor = self._verify.mean(verify[0]) * 0.05
         return np.maximum(seconds, max(float(floor), 1e-9)), variance
 
-    def more(self, rows: int, prefill: int) -> Array:
+    def more(self, rows: int, prefill: int, passes: Passes) -> Array:
         """Seconds that so many prompt tokens add to the pass, for each depth from 0."""
-        plain = self._cached(rows)[0]
-        fuller = np.stack([self._verify_features(rows, rows * (int(depth) + 1) + prefill) for depth in self._depths])
+        plain = np.stack([self._verify_features(rows, tokens) for tokens in passes])
+        fuller = np.stack([self._verify_features(rows, tokens + prefill) for tokens in passes])
         return np.maximum(self._verify.mean(fuller - plain), 0.0)
 
     def observe(
-        self, rows: int, depth: int, mix: Mix, *, verified: int, verify: float, draft: float, overhead: float
+        self,
+        rows: int,
+        depth: int,
+        mix: Mix,
+        *,
+        drafting: int,
+        verified: int,
+        verify: float,
+        draft: float,
+        overhead: float,
     ) -> None:
         """`draft` without catch-up; not read at depth 0."""
-        verifying, drafting, plain = self._cached(rows)
-        usual = verified == rows * (depth + 1)
-        self._verify.update(verifying[depth] if usual else self._verify_features(rows, verified), verify)
+        self._verify.update(self._verify_features(rows, verified), verify)
         self._rounds += 1
         if self._rounds % 4 == 1:  # it changes slowly, and each update takes time itself
-            self._overhead.update(plain, overhead)
+            self._overhead.update(hat(rows, self._rows), overhead)
         if depth > 0:
-            self._draft(mix).update(drafting[depth], draft)
+            self._draft(mix).update(self._draft_features(drafting, depth), draft)
 
     def _draft(self, mix: Mix) -> Regression:
         curve = self._drafts.get(mix)
@@ -99,16 +109,25 @@ class RoundCosts:
             curve.assume(GUESS * float(self._verify.mean(self._verify_features(1, 1))))
         return curve
 
-    def _cached(self, rows: int) -> tuple[Array, Array, Array]:
-        found = self._features.get(rows)
+    def _cached(self, rows: int, drafting: int, passes: Passes) -> tuple[Array, Array, Array]:
+        key = rows, drafting, passes
+        found = self._features.get(key)
         if found is None:
-            verify = np.stack([self._verify_features(rows, rows * (int(depth) + 1)) for depth in self._depths])
-            draft = np.stack([self._draft_features(rows, depth) for depth in self._depths])
-            found = self._features[rows] = (verify, draft, hat(rows, self._rows))
+            if len(self._features) >= CACHED:
+                self._features.clear()
+            verify = np.stack([self._verify_features(rows, tokens) for tokens in passes])
+            draft = np.stack([self._draft_features(drafting, depth) for depth in self._depths])
+            found = self._features[key] = (verify, draft, hat(rows, self._rows))
         return found
 
     def _verify_features(self, rows: int, tokens: int) -> Array:
-        return np.concatenate([hat(tokens, self._tokens), hat(rows, self._rows)])
+        found = self._verifying.get((rows, tokens))
+        if found is None:
+            if len(self._verifying) >= CACHED:
+                self._verifying.clear()
+            found = np.concatenate([hat(tokens, self._tokens), hat(rows, self._rows)])
+            self._verifying[rows, tokens] = found
+        return found
 
     def _draft_features(self, rows: int, depth: float) -> Array:
         by_rows = hat(rows, self._rows)

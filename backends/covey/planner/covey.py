@@ -1,7 +1,8 @@
 """`covey`, the default: expected tokens per second, from what all rounds at all batch sizes have taught.
 
     value(k) = tokens(k) / seconds(k)
-    tokens   = sum over drafters of rows * E(k)               (covey.planner.acceptance)
+    tokens   = sum over drafters of rows * E(k), and one of each row that does not draft
+                                                              (covey.planner.acceptance)
     seconds  = T(n, k) * residual(n, k) + [k > 0] upkeep * tokens(k)
                                                               (covey.planner.costs, .residuals, .upkeep)
 
@@ -30,7 +31,7 @@ import math
 from covey.bandits.length import Outcome, Reason, Situation
 from covey.planner.acceptance import Acceptance
 from covey.planner.cost_table import CostTable
-from covey.planner.costs import Mix, RoundCosts
+from covey.planner.costs import Mix, Passes, RoundCosts
 from covey.planner.residuals import Residuals
 from covey.planner.switching import SwitchCost
 from covey.planner.upkeep import Upkeep
@@ -63,6 +64,7 @@ class Covey:
         self._debt = 0.0
         self._bank = 0.0
         self._seconds: list[float] = []  # of the last choice, by depth, before residuals
+        self._corrected: list[float] = []  # and after
         self._played = [0] * (max_depth + 1)  # the round in which each depth was last played
         self._round = 0
         self._exploring, self._more = 0, 0  # a depth, and for how many more rounds
@@ -74,10 +76,12 @@ class Covey:
         depths = range(situation.ceiling + 1)
         rows = max(1, situation.rows)
         mix, tokens, doubt = self._tokens(situation)
-        mean, variance = self._costs.predict(rows, mix)
+        passes = self._passes(situation)
+        mean, variance = self._costs.predict(rows, mix, max(1, situation.drafting), passes)
         self._seconds = mean.tolist()
         upkeep = self._upkeep.per_token
         seconds = (mean * self._residuals.factors(rows)).tolist()
+        self._corrected = list(seconds)
         seconds[1:] = [time + upkeep * count for time, count in zip(seconds[1:], tokens[1:])]
         variances = variance.tolist()
         values = [tokens[depth] / seconds[depth] for depth in range(self._max_depth + 1)]
@@ -89,13 +93,13 @@ class Covey:
                 self.reason = Reason("explore", predicted)
                 return self._exploring
         if situation.prefill and self._started:
-            return self._beside_prefill(situation, tokens, values, seconds, predicted)
+            return self._beside_prefill(situation, passes, tokens, values, seconds, predicted)
         if situation.ceiling == 0:
             self._current, self._debt, self._more = 0, 0.0, 0
             self.reason = Reason("no drafter", predicted)
             return 0
         best = max(depths, key=values.__getitem__)
-        restart = self._switch_cost(situation.mean_lag, rows) if situation.previous == 0 else 0.0
+        restart = self._switch_cost(situation.mean_lag, situation.drafting) if situation.previous == 0 else 0.0
         current = self._settled(situation, best, values, seconds, restart)
         probe, price = self._probe(current, depths, values, seconds, variances, doubt, restart)
         self._bank = min(self._bank, max(2 * FULL * seconds[current], 2 * price))
@@ -120,14 +124,16 @@ class Covey:
         crosses = (depth > 0) != (situation.previous > 0)
         self._crossings = self._crossings + 1 if crosses else 0
         usual = not crosses or self._crossings > ACROSS  # where every round crosses, that is what rounds are like
-        if crosses and self._seconds:
-            surplus = (outcome.seconds - catch_up) / self._seconds[depth] - 1.0
+        whole = outcome.verified + outcome.missing == rows + situation.asked(depth)
+        if crosses and whole and self._corrected:
+            surplus = (outcome.seconds - catch_up) / self._corrected[depth] - 1.0
             self._surplus += 0.1 * (min(1.0, surplus) - self._surplus)
         if usual:
             self._costs.observe(
                 rows,
                 depth,
                 mix,
+                drafting=max(1, situation.drafting),
                 verified=outcome.verified,
                 verify=outcome.verify_seconds,
                 draft=outcome.draft_seconds - catch_up,
@@ -137,11 +143,12 @@ class Covey:
             trials = outcome.trials.get(name)
             if trials is not None:
                 self._accepted(name).update(trials.offered, trials.accepted)
+                self._accepted(name).fill(trials.asked, trials.proposed)
             elif situation.ceiling:
                 self._accepted(name).idle()
         if depth > 0 and situation.previous > 0:
             self._upkeep.update(catch_up, outcome.tokens)
-        if usual and self._seconds and outcome.verified == rows * (depth + 1):
+        if usual and whole and self._seconds:
             self._residuals.update(rows, depth, (outcome.seconds - catch_up) / self._seconds[depth])
 
     def keep(self, rows: int) -> int | None:  # noqa: ARG002  # every draft it asked for is worth verifying
@@ -150,6 +157,7 @@ class Covey:
     def _beside_prefill(
         self,
         situation: Situation,
+        passes: Passes,
         tokens: list[float],
         values: list[float],
         seconds: list[float],
@@ -159,7 +167,7 @@ class Covey:
         drafting and none it is a detour, which must be worth both crossings."""
         rows = max(1, situation.rows)
         usual = min(self._current, situation.ceiling)
-        more = self._costs.more(rows, situation.prefill).tolist()
+        more = self._costs.more(rows, situation.prefill, passes).tolist()
         surplus = max(0.0, self._surplus)
         there = surplus if (situation.previous > 0) == (usual > 0) else 0.0  # else a detour that began before
         gains = []
@@ -168,7 +176,7 @@ class Covey:
             if (depth > 0) != (usual > 0):
                 time += there * seconds[depth] + surplus * seconds[usual]
                 if depth > 0 and situation.previous == 0:
-                    time += self._switch_cost(situation.mean_lag, rows)
+                    time += self._switch_cost(situation.mean_lag, situation.drafting)
             gains.append(tokens[depth] - values[usual] * time)
         best = max(range(len(gains)), key=gains.__getitem__)
         clear = gains[best] - gains[usual] > CLEAR * values[usual] * seconds[usual]
@@ -227,14 +235,27 @@ class Covey:
     def _mix(self, situation: Situation) -> Mix:
         return tuple(sorted(name for name, _ in situation.shares))
 
+    def _passes(self, situation: Situation) -> Passes:
+        """Tokens to be verified, by depth: of what a drafter is asked for, only what it usually proposes."""
+        shares = situation.shares
+        filled = 1.0
+        if shares:
+            filled = sum(rows * self._accepted(name).filled for name, rows in shares) / situation.drafting
+        rows = max(1, situation.rows)
+        if filled == 1.0 and not situation.drafts:
+            drafting = max(1, situation.drafting)
+            return tuple(range(rows, rows + drafting * self._max_depth + 1, drafting))
+        return tuple(rows + round(filled * situation.asked(depth)) for depth in range(self._max_depth + 1))
+
     def _tokens(self, situation: Situation) -> tuple[Mix, list[float], list[float]]:
         """The drafters in use; tokens of a round and their relative deviation, by depth."""
         shares = situation.shares or (("", situation.rows),)
-        if len(shares) == 1:
+        plain = situation.rows - situation.drafting
+        if len(shares) == 1 and not plain:
             per_row, doubt = self._accepted(shares[0][0]).expected()
             rows = shares[0][1]
             return (shares[0][0],), [rows * tokens for tokens in per_row], doubt
-        tokens = [0.0] * (self._max_depth + 1)
+        tokens = [float(plain)] * (self._max_depth + 1)
         squares = [0.0] * (self._max_depth + 1)
         for name, rows in shares:
             for depth, (each, deviation) in enumerate(zip(*self._accepted(name).expected())):

@@ -1,8 +1,10 @@
 """The planner around a policy: from a batch to its situation, from the policy's depth to rows, from a round's record to
 what the policy learns.
 
-A round teaches only when it shows what a depth costs: no prefill in it, no row with a depth of its own, and drafts
-where they were asked for. C_switch is refined by every catch-up that was measured after a pause, whatever the policy.
+A round teaches only when it shows what a depth costs: no prefill in it, no row with a depth of its own, and an answer
+from every drafter that was asked. An answer may be empty: that a drafter has nothing to offer is a lesson too, and a
+drafter that is late or rests has not answered. C_switch is refined by every catch-up that was measured after a pause,
+whatever the policy.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from covey.bandits.length import LengthPolicy, Outcome, Situation, Trials
 from covey.planner.acceptance import Acceptance
@@ -22,13 +25,15 @@ from covey.planner.ranking import best
 from covey.planner.rows import lay_out, spare
 from covey.planner.switching import SwitchCost
 from covey.scheduler import Batch
-from covey.types import Ints, JsonDict, RowStatus, TargetReply, Trees
+from covey.types import NO_INTS, Ints, JsonDict, RowStatus, TargetReply, Trees
 
 if TYPE_CHECKING:
     from covey.engine import RoundRecord
 
 
 NOBODY = Situation(0, 0)
+NOTHING: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)
+READING = 0.1  # of a round: a drafter that read for longer may have had no time left for rows without a proposal
 
 
 class GammaPlanner:
@@ -57,6 +62,8 @@ class GammaPlanner:
         self._previous = 0
         self._situation = NOBODY
         self._depth = 0
+        self._answered = NOTHING  # decoding rows whose drafter has taken their last tokens in this round
+        self._proposed: Ints = NO_INTS  # and how many tokens it proposed for each
 
     def plan(self, batch: Batch, token_budget: int) -> Choice:
         """The policy is asked only where its answer matters: some row leaves the depth to it."""
@@ -67,7 +74,13 @@ class GammaPlanner:
         return lay_out(batch, token_budget, self._depth, self._width, self._drafters)
 
     def select(self, batch: Batch, trees: Trees) -> Trees:
-        keep = self.policy.keep(batch.decoding)
+        rows = batch.decoding
+        first = self._drafters[0] if self._drafters else ""
+        self._proposed = trees.sizes[:rows]
+        self._answered = np.fromiter(
+            (live.seen.get(live.request.drafter or first) == live.known for live in batch.rows[:rows]), np.bool_, rows
+        )
+        keep = self.policy.keep(rows)
         return trees if keep is None else best(batch, trees, keep, self._acceptance.rates())
 
     def observe(self, batch: Batch, trees: Trees, reply: TargetReply, record: RoundRecord) -> None:
@@ -86,20 +99,24 @@ class GammaPlanner:
 
     def _observe(self, batch: Batch, trees: Trees, reply: TargetReply, record: RoundRecord) -> None:
         situation, depth = self._situation, self._depth
-        drafted = record.trees > 0
+        asked = record.choice.depth[: batch.decoding]
+        answered = self._answered & (asked > 0)
+        drafted = bool(answered.any())
         if drafted and self._previous == 0 and record.catch_up_seconds > 0:
-            self._switch_cost.observe(situation.mean_lag, situation.rows, record.catch_up_seconds)
+            self._switch_cost.observe(situation.mean_lag, situation.drafting, record.catch_up_seconds)
         if situation.rows and batch.decoding:
             learnt = (
                 record.prefill_tokens == 0
-                and drafted == (depth > 0)
+                and bool(asked.any()) == (depth > 0)
+                and self._all_answered(asked, answered, record.choice)
                 and record.emitted > 0
                 and all(live.request.speculation == "auto" for live in batch.rows)
             )
             seconds = record.plan_seconds + record.draft_seconds + record.verify_seconds + record.commit_seconds
             seconds = max(seconds, 1e-9)  # a clock by hand may stand still
             if learnt:
-                trials = self._trials(batch, trees, reply, record.choice) if drafted else {}
+                depth = int(asked.max())  # less than was chosen where no row had room for more
+                trials = self._trials(trees, reply, record, answered) if drafted else {}
                 for counts in trials.values():
                     self._acceptance.update(counts.offered, counts.accepted)
                 outcome = Outcome(
@@ -132,14 +149,18 @@ class GammaPlanner:
                 learnt=learnt,
             )
         if batch.decoding:
-            self._previous = int(record.choice.depth.max()) if drafted else 0
+            self._previous = int(asked.max()) if drafted else 0
 
     def _look(self, batch: Batch, token_budget: int) -> Situation:
         rows = batch.decoding
         first = self._drafters[0]
         counts: dict[str, int] = {}
         lag = missed = 0
+        alike = True  # every row drafts a chain of the policy's depth
         for live in batch.rows[:rows]:
+            if live.request.speculation != "auto":
+                alike = False
+                continue
             name = live.request.drafter or first
             counts[name] = counts.get(name, 0) + 1
             unseen = live.known - live.seen.get(name, 0)
@@ -147,26 +168,57 @@ class GammaPlanner:
             missed += unseen
         ceiling = max(0, min(self._max_depth, spare(batch, token_budget)))
         prefill = int(batch.chunk[rows:].sum()) if len(batch.rows) > rows else 0
-        return Situation(rows, ceiling, self._previous, lag, tuple(counts.items()), prefill, missed)
+        drafts = () if alike and self._width == 1 else self._drafts(batch, token_budget)
+        return Situation(rows, ceiling, self._previous, lag, tuple(counts.items()), prefill, missed, drafts)
 
-    def _trials(self, batch: Batch, trees: Trees, reply: TargetReply, choice: Choice) -> dict[str, Trials]:
-        """Per drafter: how many rows' drafts were looked at and accepted, by position."""
-        rows = batch.decoding
-        depths = np.minimum(choice.depth[:rows], trees.sizes[:rows])
-        depths[reply.status[:rows] != RowStatus.OK] = 0
-        accepted = reply.accepted[:rows]
+    def _drafts(self, batch: Batch, token_budget: int) -> tuple[int, ...]:
+        """Tokens that all rows are asked to draft, by the policy's depth."""
+        choices = (
+            lay_out(batch, token_budget, depth, self._width, self._drafters) for depth in range(self._max_depth + 1)
+        )
+        return tuple(int(np.dot(choice.depth, choice.width)) for choice in choices)
+
+    def _all_answered(self, asked: Ints, answered: npt.NDArray[np.bool_], choice: Choice) -> bool:
+        """Whether each drafter that was asked has answered, for one row at least: of a row that it does not know or
+        has no room for it says so, and drafts for the others."""
         if len(self._situation.shares) == 1:
-            return {self._situation.shares[0][0]: self._counted(depths, accepted)}
-        names = np.array(choice.drafter[:rows])
-        return {name: self._counted(np.where(names == name, depths, 0), accepted) for name, _ in self._situation.shares}
+            return bool(answered.any() or not asked.any())
+        rows = np.flatnonzero(asked).tolist()
+        return {choice.drafter[row] for row in rows} == {choice.drafter[row] for row in rows if answered[row]}
 
-    def _counted(self, depths: Ints, accepted: Ints) -> Trials:
+    def _trials(
+        self, trees: Trees, reply: TargetReply, record: RoundRecord, answered: npt.NDArray[np.bool_]
+    ) -> dict[str, Trials]:
+        """Per drafter: how many rows' drafts were looked at and accepted, by position."""
+        choice, rows, proposed = record.choice, len(answered), self._proposed
+        kept = trees.sizes[:rows]
+        depths = choice.depth[:rows]
+        # What was not worth verifying says nothing; what the drafter did not propose says that it had nothing.
+        depths = np.where(kept < proposed, np.minimum(depths, kept), depths)
+        looked = answered & (reply.status[:rows] == RowStatus.OK)
+        if record.catch_up_seconds > READING * (record.draft_seconds + record.verify_seconds):
+            looked &= proposed > 0
+        depths = np.where(looked, depths, 0).astype(np.int32)
+        wanted = np.where(looked, choice.depth[:rows] * choice.width[:rows], 0)
+        proposed = np.where(looked, proposed, 0)
+        accepted = reply.accepted[:rows]
+        shares = self._situation.shares
+        if len(shares) == 1:
+            return {shares[0][0]: self._counted(depths, accepted, wanted, proposed)}
+        names = np.array(choice.drafter[:rows])
+        counts = depths, accepted, wanted, proposed
+        return {name: self._counted(*(np.where(names == name, each, 0) for each in counts)) for name, _ in shares}
+
+    def _counted(self, depths: Ints, accepted: Ints, wanted: Ints, proposed: Ints) -> Trials:
         right = _at_least(np.minimum(depths, accepted), self._max_depth)
         deepest = int(depths.max())
+        asked, came = int(wanted.sum()), int(proposed.sum())
         if int(depths.min()) == deepest:  # as a rule: then who was accepted is who is looked at next
             unseen = [0] * (self._max_depth - deepest)
-            return Trials([len(depths), *right[: deepest - 1], *unseen] if deepest else unseen, right)
-        return Trials(_at_least(np.minimum(depths, accepted + 1), self._max_depth), right)
+            offered = [len(depths), *right[: deepest - 1], *unseen] if deepest else unseen
+        else:
+            offered = _at_least(np.minimum(depths, accepted + 1), self._max_depth)
+        return Trials(offered, right, asked, came)
 
 
 def _at_least(values: Ints, most: int) -> list[int]:
