@@ -17,7 +17,7 @@ from covey import profile
 from covey.errors import BadField, SettingError
 from covey.text import visible_text
 from covey.tokenization import load_tokenizer
-from covey.tritonio.fields import OUTPUTS
+from covey.tritonio.fields import OUTPUTS, check_prompt
 from covey.tritonio.outlets import ASKS_FOR_STATE, error_response
 
 PASSED = tuple(field.name for field in OUTPUTS if field.name != "text_output")
@@ -27,7 +27,9 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         parameters = json.loads(args["model_config"])["parameters"]
         own = Path(args["model_repository"]).parent / parameters["tokenizer_of"]["string_value"] / "1"
-        folder = profile.from_environment().target.folder or str(own)
+        chosen = profile.from_environment()
+        self._limits = chosen.limits
+        folder = chosen.target.folder or str(own)
         tokenizer = load_tokenizer(folder)
         if tokenizer is None:
             raise SettingError(f"{folder} has no tokenizer; leave {args['model_name']} out of the profile's models")
@@ -49,8 +51,7 @@ class TritonPythonModel:
             text = raw.reshape(-1)[0].decode()
         except UnicodeDecodeError:
             raise BadField("text_input", raw, "UTF-8 text") from None
-        if not text:
-            raise BadField("text_input", text, "at least one character")
+        check_prompt(text, self._limits)
         ids = np.asarray(self._tokenizer.encode(text).ids, np.int32)
         return [pb_utils.Tensor("input_ids", ids), pb_utils.Tensor(ASKS_FOR_STATE, np.array([True], np.bool_))]
 

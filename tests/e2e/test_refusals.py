@@ -92,6 +92,24 @@ def test_wrong_types_and_shapes(server: Server) -> None:
         assert refusal(server, "covey", body)
 
 
+def test_settings_as_request_parameters_are_refused(server: Server) -> None:
+    text = {"name": "text_input", "datatype": "BYTES", "shape": [1], "data": ["a"]}
+    body = json.dumps({"inputs": [text], "parameters": {"temperature": 0.5}}).encode()
+    request = urllib.request.Request(f"http://{server.http_url}/v2/models/covey_unary/infer", body)
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(request, timeout=30)
+    with caught.value as response:
+        assert "temperature: got 0.5, allowed: an input tensor of this name" in response.read().decode()
+
+
+@pytest.mark.parametrize("model", ["covey", "covey_unary", "ensemble"])
+def test_generate_makes_tensors_of_settings_wherever_a_body_has_them(server: Server, model: str) -> None:
+    body = json.dumps({"text_input": "a", "max_tokens": 3, "parameters": {"min_tokens": 3}}).encode()
+    request = urllib.request.Request(f"http://{server.http_url}/v2/models/{model}/generate", body)
+    with urllib.request.urlopen(request, timeout=30) as response:
+        assert json.loads(response.read())["num_output_tokens"] == 3
+
+
 @pytest.mark.parametrize("token", [0, 1, -1])
 def test_clients_cannot_load_and_unload_models_through_the_controller(server: Server, token: int) -> None:
     inputs = [

@@ -19,7 +19,6 @@ BACKENDS = Path(covey.__file__).parents[1]
 def load(monkeypatch: pytest.MonkeyPatch, backend: str) -> tuple[ModuleType, Any]:
     """The module and its fake `triton_python_backend_utils`."""
     fake = MagicMock()
-    fake.get_input_tensor_by_name.return_value = None
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", fake)
     from covey.tritonio import bls, metrics, outlets
 

@@ -75,6 +75,7 @@ OUTPUTS = (
 )
 
 MAX_DRAFT_TOKENS = 32
+NO_DRAFTERS = "{}: this server has no drafters"
 _INPUT_NAMES = frozenset(field.name for field in INPUTS)
 
 
@@ -104,9 +105,7 @@ class RequestParser:
         self, key: int, arrival: float, tensor: Callable[[str], Any], parameters: dict[str, Any] | None = None
     ) -> Wanted:
         """The request behind one set of tensors (`tensor(name)` is an array or None); raises BadField."""
-        for name in parameters or {}:
-            if name not in _INPUT_NAMES and not name.startswith("triton_"):
-                raise BadField(name, (parameters or {})[name], "no such setting; see the API reference for the names")
+        _check_parameters(parameters or {})
         read = _Reader(tensor)
         text = read.text("text_input")
         ids = read.array("input_ids")
@@ -155,10 +154,7 @@ class RequestParser:
         )
 
     def _prompt(self, text: str) -> Any:
-        if not text:
-            raise BadField("text_input", text, "at least one character")
-        if len(text.encode()) > self._limits.prompt_bytes:
-            raise BadField("text_input", text, f"at most {self._limits.prompt_bytes} bytes")
+        check_prompt(text, self._limits)
         ids = self._needed_tokenizer("text_input").encode(text).ids
         if not ids:
             raise BadField("text_input", text, "text of at least one token")
@@ -212,11 +208,15 @@ class RequestParser:
         wanted = read.text("speculation")
         count = read.integer("num_draft_tokens", -1, 0, MAX_DRAFT_TOKENS)
         if wanted is None:
+            if count > 0 and not self._drafters:
+                raise BadField("num_draft_tokens", count, NO_DRAFTERS.format("0"))
             return "auto" if count < 0 else ("off" if count == 0 else f"fixed:{count}")
         if count >= 0 and wanted != f"fixed:{count}" and not (count == 0 and wanted == "off"):
             raise BadField("num_draft_tokens", count, f"nothing that contradicts speculation={wanted!r}")
         depth = wanted.removeprefix("fixed:")
         fixed = wanted.startswith("fixed:") and depth.isascii() and depth.isdigit()
+        if fixed and not self._drafters:
+            raise BadField("speculation", wanted, NO_DRAFTERS.format("auto or off"))
         if wanted in ("auto", "off") or (fixed and 1 <= int(depth) <= MAX_DRAFT_TOKENS):
             return wanted
         raise BadField("speculation", wanted, f"auto, off or fixed:k with k from 1 to {MAX_DRAFT_TOKENS}")
@@ -228,6 +228,24 @@ class RequestParser:
 
     def _decode(self, ids: Any) -> str:
         return str(self._needed_tokenizer("exclude_input_in_output").decode(ids.tolist()))
+
+
+def check_prompt(text: str, limits: LimitSettings) -> None:
+    """Refuses text that no tokeniser is to see."""
+    if not text:
+        raise BadField("text_input", text, "at least one character")
+    if len(text.encode()) > limits.prompt_bytes:
+        raise BadField("text_input", text, f"at most {limits.prompt_bytes} bytes")
+
+
+def _check_parameters(parameters: dict[str, Any]) -> None:
+    """A request's parameters are Triton's own. Settings are tensors; one that came as a parameter would not be read.
+    The generate endpoints make tensors of a body's known names, and parameters of the others."""
+    for name, value in parameters.items():
+        if name in _INPUT_NAMES:
+            raise BadField(name, value, "an input tensor of this name: settings are no request parameters")
+        if not name.startswith("triton_"):
+            raise BadField(name, value, "no such setting; see the API reference for the names")
 
 
 class _Reader:

@@ -1,0 +1,60 @@
+"""What a request's fields may say, and where they may say it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from covey.errors import BadField
+from covey.profile import LimitSettings
+from covey.tritonio.fields import INPUTS, RequestParser
+from tests.fakes import HashTarget
+from tests.tritonio import adapters
+
+
+def parser(*drafters: str) -> RequestParser:
+    return RequestParser(None, HashTarget().info(), LimitSettings(), drafters)
+
+
+def parse(parser: RequestParser, parameters: dict[str, Any] | None = None, **tensors: Any) -> Any:
+    given = {"input_ids": np.array([5], np.int32)} | {name: np.array([value]) for name, value in tensors.items()}
+    return parser.parse(1, 0.0, given.get, parameters).request
+
+
+@pytest.mark.parametrize("name", [field.name for field in INPUTS])
+def test_a_setting_that_comes_as_a_parameter_is_not_ignored(name: str) -> None:
+    with pytest.raises(BadField, match=rf"^{name}: got 1, allowed: an input tensor of this name"):
+        parse(parser(), {name: 1})
+
+
+def test_parameters_that_are_triton_s_own_pass_and_unknown_ones_do_not() -> None:
+    assert parse(parser(), {"triton_enable_empty_final_response": True}).speculation == "auto"
+    with pytest.raises(BadField, match="temprature: got 1, allowed: no such setting"):
+        parse(parser(), {"temprature": 1})
+
+
+def test_drafts_are_refused_where_nobody_drafts() -> None:
+    with pytest.raises(BadField, match="speculation: got 'fixed:3', allowed: auto or off: this server has no drafters"):
+        parse(parser(), speculation=b"fixed:3")
+    with pytest.raises(BadField, match="num_draft_tokens: got 3, allowed: 0: this server has no drafters"):
+        parse(parser(), num_draft_tokens=3)
+    assert parse(parser(), num_draft_tokens=0).speculation == "off"
+    assert parse(parser(), speculation=b"auto").speculation == "auto"
+    assert parse(parser("one"), speculation=b"fixed:3").speculation == "fixed:3"
+    assert parse(parser("one"), num_draft_tokens=3).speculation == "fixed:3"
+
+
+@pytest.mark.parametrize("text", ["", "a" * 33, "ä" * 17])
+def test_the_ensemble_s_tokenizer_refuses_what_covey_refuses(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    module, fake = adapters.load(monkeypatch, "tokenizer")
+    model = module.TritonPythonModel()
+    model._limits = LimitSettings(prompt_bytes=32)
+    fake.get_input_tensor_by_name.return_value.as_numpy.return_value = np.array([text.encode()], np.object_)
+    with pytest.raises(BadField) as here:
+        model._encode(object())
+    same = RequestParser(None, HashTarget().info(), model._limits, ())
+    with pytest.raises(BadField) as there:
+        same.parse(1, 0.0, {"text_input": np.array([text.encode()], np.object_)}.get)
+    assert str(here.value) == str(there.value)
