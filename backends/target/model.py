@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from covey import profile
+from covey.errors import SettingError
 from covey.runtime.targets import load_target
 from covey.tritonio import bls, codec
 
@@ -15,8 +16,12 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         chosen = profile.from_environment()
         entry = Path(args["model_repository"]) / args["model_version"]
-        named = json.loads(args["model_config"])["parameters"].get("folder", {}).get("string_value", "")
-        self._runner = load_target(chosen.target.folder or named or entry, chosen, name=args["model_name"])
+        if "folder" in json.loads(args["model_config"])["parameters"]:
+            raise SettingError(
+                "parameter folder: tokenisers and drafters need the target's folder too and do not read it here; name "
+                "it in the profile (target.folder) or with --model"
+            )
+        self._runner = load_target(chosen.target.folder or entry, chosen, name=args["model_name"])
 
     def execute(self, requests: list[Any]) -> list[Any]:
         return bls.serve(requests, self._answer)

@@ -140,6 +140,14 @@ def test_weights_that_are_missing_or_too_large(tmp_path: Path, monkeypatch: pyte
         check(tmp_path)
 
 
+def test_the_profile_s_target_is_looked_at_before_the_bundled_one(tmp_path: Path) -> None:
+    chosen = tmp_path / "own.toml"
+    chosen.write_text(f'models = ["target"]\n[target]\nfolder = "{tmp_path / "nowhere"}"\n')
+    with pytest.raises(StartError, match="nowhere does not exist"):
+        preflight.weights(Options(profile=str(chosen)), ("target",))
+    preflight.weights(Options(profile=str(chosen), model=str(_weights(tmp_path / "model", 1000))), ("target",))
+
+
 def test_available_memory_is_the_machine_s_or_the_container_s(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "sys/fs/cgroup").mkdir(parents=True)

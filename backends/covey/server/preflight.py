@@ -87,10 +87,11 @@ def models(options: Options) -> tuple[str, ...]:
 
 def weights(options: Options, wanted: tuple[str, ...]) -> None:
     """Refuses a target folder without weights, or whose weights cannot fit in memory."""
-    if profile.load(options.profile).target.kind == "emulated":
+    target = profile.load(options.profile).target
+    if target.kind == "emulated":
         return  # none are read
-    if options.model:
-        folder = Path(options.model)
+    if options.model or target.folder:
+        folder = Path(options.model or target.folder)
         if not folder.is_dir():
             raise StartError(f"model folder {folder} does not exist")
     else:
@@ -98,7 +99,7 @@ def weights(options: Options, wanted: tuple[str, ...]) -> None:
             return
         folder = options.repository_folder() / "target" / "1"
         if not (folder / "config.json").is_file():
-            return  # config.pbtxt or the profile names another place; the target says so itself if it is not there
+            return  # another backend's target
     if not (folder / "config.json").is_file():
         raise StartError(f"model folder {folder} has no config.json: a Hugging Face folder is wanted")
     files = sorted(folder.glob("*.safetensors"))
