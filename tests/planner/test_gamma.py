@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from covey.bandits.length import Forgetful, Outcome, Reason, Situation
+from covey.bandits.nightjar import Nightjar
 from covey.engine import Engine
 from covey.errors import PortError, SettingError
 from covey.planner import policies
 from covey.planner.build import build
+from covey.planner.covey import Covey
 from covey.planner.gamma import GammaPlanner
 from covey.planner.ranking import best
 from covey.planner.static import StaticPlanner
@@ -280,6 +282,29 @@ def test_lag_is_what_the_drafter_has_missed_and_its_catch_up_refines_c_switch() 
     assert policy.told[-1][2].catch_up_seconds >= 0.03
     assert cost(30, 1) != known
     assert cost(32, 1) == pytest.approx(policy.told[-1][2].catch_up_seconds, rel=0.2)
+
+
+@pytest.mark.parametrize("longest", [True, False])
+def test_c_switch_is_refined_where_the_policy_asks_for_it(longest: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nightjar at the longest lag of the batch, as published; the others at the mean."""
+    policy, cost = Listed(0), SwitchCost()
+    made = Nightjar(4, np.random.default_rng(0), cost) if longest else Covey(4, 8, cost)
+    monkeypatch.setattr(policy, "switch_lag", made.switch_lag)
+    refined: list[tuple[int, int]] = []
+    monkeypatch.setattr(cost, "observe", lambda lag, rows, _seconds: refined.append((lag, rows)))
+    serving = Serving(planner(policy, switch_cost=cost))
+    policy.depth = 1
+    serving.engine.submit(request(0, [1, 2, 3], 90))
+    serving.run(2)
+    policy.depth = 0
+    serving.run(30)
+    serving.engine.submit(request(1, [1, 2], 90))
+    serving.run(2)
+    policy.depth = 2
+    serving.run(1)
+    situation = policy.asked[-1]
+    assert situation.lag > situation.mean_lag + 10
+    assert refined == [(situation.lag if longest else situation.mean_lag, 2)]
 
 
 def test_without_drafters_the_policy_is_not_asked() -> None:

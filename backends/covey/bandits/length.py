@@ -100,6 +100,10 @@ class LengthPolicy(Protocol):
         """How many drafted tokens of so many rows are worth verifying; None: all. Does not mutate."""
         ...
 
+    def switch_lag(self, situation: Situation) -> int:
+        """The lag at which it asks what C_switch is: what a catch-up takes is learnt there. Does not mutate."""
+        ...
+
     def state(self) -> JsonDict | None:
         """What it has learnt, as plain data; None: nothing that would outlive the process. Does not mutate."""
         ...
@@ -116,6 +120,9 @@ class Forgetful:
 
     def keep(self, rows: int) -> int | None:  # noqa: ARG002
         return None
+
+    def switch_lag(self, situation: Situation) -> int:
+        return situation.mean_lag
 
     def state(self) -> JsonDict | None:
         return None

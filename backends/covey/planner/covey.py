@@ -99,7 +99,7 @@ class Covey:
             self.reason = Reason("no drafter", predicted)
             return 0
         best = max(depths, key=values.__getitem__)
-        restart = self._switch_cost(situation.mean_lag, situation.drafting) if situation.previous == 0 else 0.0
+        restart = self._switch(situation) if situation.previous == 0 else 0.0
         current = self._settled(situation, best, values, seconds, restart)
         probe, price = self._probe(current, depths, values, seconds, variances, doubt, restart)
         self._bank = min(self._bank, max(2 * FULL * seconds[current], 2 * price))
@@ -154,6 +154,9 @@ class Covey:
     def keep(self, rows: int) -> int | None:  # noqa: ARG002  # every draft it asked for is worth verifying
         return None
 
+    def switch_lag(self, situation: Situation) -> int:
+        return situation.mean_lag
+
     def _beside_prefill(
         self,
         situation: Situation,
@@ -176,7 +179,7 @@ class Covey:
             if (depth > 0) != (usual > 0):
                 time += there * seconds[depth] + surplus * seconds[usual]
                 if depth > 0 and situation.previous == 0:
-                    time += self._switch_cost(situation.mean_lag, situation.drafting)
+                    time += self._switch(situation)
             gains.append(tokens[depth] - values[usual] * time)
         best = max(range(len(gains)), key=gains.__getitem__)
         clear = gains[best] - gains[usual] > CLEAR * values[usual] * seconds[usual]
@@ -231,6 +234,9 @@ class Covey:
         if (probe == 0) != (current == 0):
             lost = ACROSS * lost + (restart if probe else 0.0)
         return probe, premium * lost
+
+    def _switch(self, situation: Situation) -> float:
+        return self._switch_cost(self.switch_lag(situation), situation.drafting)
 
     def _mix(self, situation: Situation) -> Mix:
         return tuple(sorted(name for name, _ in situation.shares))

@@ -4,7 +4,7 @@ what the policy learns.
 A round teaches only when it shows what a depth costs: no prefill in it, no row with a depth of its own, and an answer
 from every drafter that was asked. An answer may be empty: that a drafter has nothing to offer is a lesson too, and a
 drafter that is late or rests has not answered. C_switch is refined by every catch-up that was measured after a pause,
-whatever the policy.
+whatever the policy, at the lag at which the policy asks for it.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class GammaPlanner:
         answered = self._answered & (asked > 0)
         drafted = bool(answered.any())
         if drafted and self._previous == 0 and record.catch_up_seconds > 0:
-            self._switch_cost.observe(situation.mean_lag, situation.drafting, record.catch_up_seconds)
+            self._switch_cost.observe(self.policy.switch_lag(situation), situation.drafting, record.catch_up_seconds)
         if situation.rows and batch.decoding:
             learnt = (
                 record.prefill_tokens == 0
