@@ -108,6 +108,15 @@ class BlockPool:
             self._block_of[key] = block
             self._hash_of[block] = key
 
+    def forget(self, blocks: Iterable[int]) -> tuple[list[int], list[int]]:
+        """No longer hand out the contents of these owned blocks. Returns those with one owner, and the others."""
+        parts: tuple[list[int], list[int]] = ([], [])
+        for block in blocks:
+            if block in self._hash_of:
+                self._forget(block)
+            parts[int(self._owners[block] > 1)].append(block)
+        return parts
+
     def check(self, owned: Iterable[Sequence[int]] | None = None) -> None:
         """Raise AssertionError unless every block is free, kept or owned, once; with `owned` (the tables of all
         sequences) also unless the reference counts are exactly what those tables say."""

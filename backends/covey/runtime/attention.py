@@ -210,7 +210,7 @@ def _group(
     if table.shape[1] < blocks:
         table = np.pad(table, ((0, 0), (0, blocks - table.shape[1])))
     starts = np.arange(0, keys, block_size, dtype=np.int32)
-    table = np.where(starts < lengths[:, None], table, 0)
+    table = np.where(starts < lengths[:, None], table, table[:, :1])  # masked, but NaN would get through: its own
     by_slot = lanes.tail_offsets is not None and bool((np.diff(lanes.tail_offsets)[members] > 0).any())
     if by_slot:
         assert lanes.tail_offsets is not None

@@ -174,6 +174,11 @@ class PagedModel:
         moved = self._pool.index_select(2, torch.from_numpy(source).to(self.torch_device))
         self._pool.index_copy_(2, torch.from_numpy(destination.astype(np.int64)).to(self.torch_device), moved)
 
+    @torch.inference_mode()
+    def clear_slots(self, slots: Ints) -> None:
+        """Sets keys and values of all layers to zero."""
+        self._pool.index_fill_(2, torch.from_numpy(slots.astype(np.int64)).to(self.torch_device), 0)
+
     def _prepare(self, work: Pass) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Plan]:
         tokens, positions, slots = work.tokens, work.positions, work.slots
         missing = padded(work.size, self._tiling.rows) - work.size

@@ -28,10 +28,11 @@ class Sequence:
     settings: int  # its row of the settings table
     rounds: int
     cached: int = 0
+    failed: int = 0  # its length when it last had no token
     blocks: list[int] = field(default_factory=list)
     table: Ints = field(default_factory=lambda: NO_INTS)  # `blocks` as an array
     slots: Ints = field(default_factory=lambda: NO_INTS)
-    hashes: list[BlockHash] = field(default_factory=list)  # of its first full blocks, all published
+    hashes: list[BlockHash] = field(default_factory=list)  # of its first full blocks; of equal blocks one is published
 
     @property
     def tokens(self) -> Ints:
@@ -122,6 +123,14 @@ class Sequences:
             ):
                 self.pool.publish(sequence.blocks[block], key)
                 sequence.hashes.append(key)
+
+    def restart(self, sequence: Sequence) -> Ints:
+        """Forget a request's KV, for nobody to find again. Returns the slots that it keeps; shared ones go back."""
+        mine, shared = self.pool.forget(sequence.blocks)
+        self.pool.release(shared)
+        sequence.blocks, sequence.hashes, sequence.cached = mine, [], 0
+        self._map(sequence)
+        return sequence.slots
 
     def check(self) -> None:
         """Raise AssertionError unless blocks and tables agree."""

@@ -153,9 +153,12 @@ class TargetRunner:
             for row, sequence in enumerate(rows):
                 sequence.cached += chunk[row]
             if verified is not None:
-                self._commit([sequence for sequence, ends in zip(rows, ending.tolist()) if ends], verified)
+                ended = [sequence for sequence, ends in zip(rows, ending.tolist()) if ends]
+                self._commit(ended, verified)
                 answered = np.flatnonzero(status == RowStatus.OK)[ending]
-                status[answered[verified.faulty]] = RowStatus.FAULT
+                for row in np.flatnonzero(verified.faulty).tolist():
+                    if not self._begin_anew(ended[row]):
+                        status[answered[row]] = RowStatus.FAULT
                 fine = np.flatnonzero(~verified.faulty)
                 accepted[answered[fine]] = verified.accepted[fine]
                 lengths[answered[fine]] = verified.accepted[fine] + 1
@@ -270,6 +273,14 @@ class TargetRunner:
             sequence.append(verified.tokens[row])
         if sources:
             self._model.copy_slots(np.concatenate(sources), np.concatenate(destinations))
+
+    def _begin_anew(self, sequence: Sequence) -> bool:
+        """What is not finite gets through every mask, so a row may have no token for what others, or its own drafts,
+        left in its blocks. Forget its KV, and say whether it may try once more."""
+        self._model.clear_slots(self._sequences.restart(sequence))
+        again = sequence.failed != sequence.known
+        sequence.failed = sequence.known
+        return again
 
     def _contexts(self, rows: list[Sequence], trees: Trees) -> list[Context | None] | None:
         if not any(self._settings.history[row.settings] for row in rows):
