@@ -56,7 +56,8 @@ class TritonPythonModel:
         self._keeper: learnt.Keeper | None = None
         parameters = json.loads(args["model_config"])["parameters"]
         self._target = bls.BlsTarget(parameters["target"]["string_value"])
-        self._supervisor = Supervisor(parameters["controller"]["string_value"], self._drafter_back)
+        self._controller = parameters["controller"]["string_value"]
+        self._supervisor = Supervisor(self._controller, self._drafter_back)
         self._clock = RealClock()
         self._keys = itertools.count(1)
         self._metrics = Metrics(self._name)
@@ -125,6 +126,17 @@ class TritonPythonModel:
             log.exception("the engine's thread died")
             self._failure = PortError("the engine has stopped after an internal error; see the server's log")
             self._streamer.fail_all(self._failure)
+            self._leave()
+
+    def _leave(self) -> None:
+        """Have this model unloaded: on 24.10 its readiness cannot otherwise tell that it serves nothing any more."""
+        until = time.monotonic() + STOP_SECONDS
+        while self._streamer.open and time.monotonic() < until:
+            time.sleep(0.05)
+        try:
+            bls.control(self._controller, "unload", self._name)
+        except PortError as error:
+            log.error("it stays loaded: %s", error)
 
     def _await_target(self) -> TargetInfo:
         deadline = time.monotonic() + START_SECONDS

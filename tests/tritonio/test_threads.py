@@ -101,12 +101,16 @@ def test_a_request_that_comes_while_the_engine_dies_is_failed(module: Any, monke
     engine = DyingEngine(die=threading.Event())
     monkeypatch.setattr(module, "Engine", lambda *_arguments, **_named: engine)
     monkeypatch.setattr(module.Streamer, "fail_all", lambda *_arguments: None)  # it was called just before
+    monkeypatch.setattr(module, "STOP_SECONDS", 0.1)
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(module.bls, "control", lambda *words: asked.append(words))
     model = module.TritonPythonModel()
     engine.died = lambda: model._thread.join(SECONDS)
     model.initialize(config(**ORCHESTRATOR))
     for key in (1, 2):
         assert ask(model, key).errors == ["the engine has stopped after an internal error; see the server's log"]
     assert model._streamer.open == 0
+    assert asked == [("controller", "unload", "covey")], "its readiness must tell"
     model.finalize()
 
 
