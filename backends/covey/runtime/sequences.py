@@ -23,7 +23,6 @@ class Sequence:
     tag: int
     buffer: Ints  # tokens, with room to grow
     known: int
-    num_prompt: int
     tenant: str
     settings: int  # its row of the settings table
     rounds: int
@@ -74,9 +73,7 @@ class Sequences:
         tokens = opening.tokens
         buffer = np.zeros(len(tokens) + 64, np.int32)
         buffer[: len(tokens)] = tokens
-        sequence = Sequence(
-            opening.tag, buffer, len(tokens), opening.num_prompt, opening.tenant, settings, opening.rounds
-        )
+        sequence = Sequence(opening.tag, buffer, len(tokens), opening.tenant, settings, opening.rounds)
         if self._reuse:
             hashes = chain_hashes(tokens[:-1], self.block_size, opening.tenant)
             sequence.blocks = self.pool.find(hashes)

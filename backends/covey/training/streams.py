@@ -72,10 +72,6 @@ class Mixture:
             self.rows += 1
         return torch.from_numpy(np.stack(taken))
 
-    def domain_batch(self, domain: str, rows: int, length: int) -> torch.Tensor:
-        """(rows, length + 1) tokens of one domain; advances its cursor."""
-        return torch.from_numpy(np.stack([self.take(domain, length) for _ in range(rows)]))
-
     def take(self, domain: str, length: int) -> NDArray[np.int64]:
         """The next `length` tokens and the one after them, which the next call begins with; advances the cursor."""
         tokens = self.streams[domain].read(self.cursors[domain], length + 1)

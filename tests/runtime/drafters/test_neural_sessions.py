@@ -65,6 +65,17 @@ def test_gaps_are_caught_up(folder: Path, reference: Reference, gap: int) -> Non
     assert rows_of(reply.trees)[1] == reference.chain(beside.tokens, 4, beside.sampling)
 
 
+def test_only_the_reading_of_missed_tokens_is_catching_up(folder: Path) -> None:
+    rng = np.random.default_rng(15)
+    sender, item = Sender(load(folder)), Text(1, text(rng, 200))
+    assert sender.send([item], 4).catch_up_seconds > 0
+    for _ in range(3):
+        item.tokens += text(rng, 2)
+        reply = sender.send([item], 4)
+        assert reply.catch_up_seconds == 0.0
+        assert reply.draft_seconds > 0
+
+
 def test_depth_zero_only_catches_up(folder: Path, reference: Reference) -> None:
     item = Text(1, text(np.random.default_rng(1), 70))
     sender = Sender(load(folder))

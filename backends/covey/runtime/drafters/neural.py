@@ -114,8 +114,10 @@ class NeuralDrafter:
             for tag in self._sessions.tags():
                 self._close(tag)
         status, rows = self._update(work)
-        ready = self._catch_up(work, status, rows)
-        caught_up = time.perf_counter()
+        ready, pieces = self._catch_up(work, status, rows)
+        before = time.perf_counter()
+        self._read(pieces)
+        catch_up = time.perf_counter() - before if pieces else 0.0
         trees = self._propose(work, ready)
         seen = [0 if session is None else session.known for session in rows]
         reply = DraftReply(
@@ -123,8 +125,8 @@ class NeuralDrafter:
             seen=np.asarray(seen, np.int32),
             trees=trees,
             epoch=self._info.epoch,
-            catch_up_seconds=caught_up - started,
-            draft_seconds=time.perf_counter() - caught_up,
+            catch_up_seconds=catch_up,
+            draft_seconds=time.perf_counter() - started - catch_up,
         )
         self._caller.answered(reply)
         return reply
@@ -166,9 +168,11 @@ class NeuralDrafter:
         if session is not None:
             self._table.remove(session.sequence.settings)
 
-    def _catch_up(self, work: DraftWork, status: Ints, rows: list[Session | None]) -> list[tuple[int, Session]]:
-        """Compute keys until no row has more pending tokens than the first step takes along. Returns the rows that
-        can propose; those beyond the budget, and without room, are SKIPPED."""
+    def _catch_up(
+        self, work: DraftWork, status: Ints, rows: list[Session | None]
+    ) -> tuple[list[tuple[int, Session]], list[tuple[Session, int]]]:
+        """Returns the rows that can propose; those beyond the budget, and without room, are SKIPPED. And what is to be
+        read until no row has more pending tokens than the first step takes along."""
         spared = frozenset(work.tags.tolist())
         budget = self._limits.catch_up_tokens
         depths, widths = work.depth.tolist(), work.width.tolist()
@@ -193,8 +197,7 @@ class NeuralDrafter:
                 status[row] = RowStatus.SKIPPED
             elif depth:
                 ready.append((row, session))
-        self._read(pieces)
-        return ready
+        return ready, pieces
 
     def _together(self, sessions: list[Session]) -> int:
         """How many pending tokens per row the first step takes along."""
@@ -215,7 +218,6 @@ class NeuralDrafter:
             if tag is None:
                 return False
             self._close(tag)
-            self._sessions.evictions += 1
         return True
 
     def _read(self, pieces: list[tuple[Session, int]]) -> None:

@@ -104,7 +104,6 @@ class Sessions:
     def __init__(self, blocks: int, block_size: int) -> None:
         self._sequences = Sequences(BlockPool(blocks), block_size, reuse=False)
         self._open: OrderedDict[int, Session] = OrderedDict()
-        self.evictions = 0
 
     def __len__(self) -> int:
         return len(self._open)

@@ -32,7 +32,6 @@ class LlamaWeights:
     layers: tuple[LlamaLayer, ...]
     cos: torch.Tensor
     sin: torch.Tensor
-    count: int  # numbers in all
 
 
 def read_llama(folder: Path, positions: int) -> LlamaWeights:
@@ -46,8 +45,6 @@ def read_llama(folder: Path, positions: int) -> LlamaWeights:
     found: dict[str, torch.Tensor] = {}
     for path in sorted(folder.glob("*.safetensors")):
         found.update(load_file(path))
-
-    count = sum(weight.numel() for weight in found.values())
 
     def take(*names: str) -> torch.Tensor:
         return torch.cat([found.pop(f"{name}.weight") for name in names])
@@ -74,4 +71,4 @@ def read_llama(folder: Path, positions: int) -> LlamaWeights:
         cos, sin = LlamaRotaryEmbedding(config)(torch.ones(1), torch.arange(positions)[None])
     half = sin.shape[-1] // 2
     turned = torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1)
-    return LlamaWeights(embedding, head, norm, float(config.rms_norm_eps), tuple(layers), cos[0], turned, count)
+    return LlamaWeights(embedding, head, norm, float(config.rms_norm_eps), tuple(layers), cos[0], turned)
