@@ -377,6 +377,31 @@ def test_a_late_call_that_failed_is_told_all_again() -> None:
     assert sink.tokens[1] == continuation([1, 2, 3], 60)
 
 
+def test_rows_of_a_call_that_failed_are_opened_again() -> None:
+    """Half of the work may be done: what a drafter computed of them is not to be built upon."""
+    clock, drafter = ManualClock(), HashDrafter(1.0)
+    failing = False
+
+    def fail() -> None:
+        if failing:
+            raise PortError("half-way")
+
+    drafter.before = fail
+    engine, _target, sink = serving({"one": drafter}, clock, 30.0)
+    engine.submit(request(1, [1, 2, 3], 60))
+    for _ in range(4):
+        engine.round()
+    failing, before = True, len(drafter.works)
+    engine.round()
+    failing = False
+    clock.sleep(LONGEST_REST)
+    engine.round()
+    assert [opening.tag for opening in drafter.works[before].opens] == [1]
+    while engine.round():
+        pass
+    assert sink.tokens[1] == continuation([1, 2, 3], 60)
+
+
 def test_whatever_a_drafter_raises_is_its_own_failure(caplog: pytest.LogCaptureFixture) -> None:
     clock, errors = ManualClock(), list[CoveyError]()
     broken, whole = HashDrafter(1.0), HashDrafter(1.0)

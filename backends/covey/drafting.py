@@ -172,8 +172,11 @@ class Drafting:
                 live.seen[name] = seen
 
     def _failed(self, call: _Call, error: BaseException) -> None:
-        """Whether the drafter was told anything is not known: what it was to free, and to open, it is told again."""
+        """What the drafter made of it is not known: it is told again what to free, and all of the call's rows."""
         self._frees[call.name].extend(call.work.frees)
+        for live in call.lives:
+            if call.name in live.seen:
+                live.seen[call.name] = 0
         self._epochs[call.name] = 0
         if not isinstance(error, CoveyError):
             log.error("drafter %s raised what no drafter should", call.name, exc_info=error)
