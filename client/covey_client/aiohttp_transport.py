@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import AsyncGenerator
 
 import aiohttp
@@ -26,11 +27,16 @@ class AsyncHttpTransport:
             trust_env=not address.loopback,
             read_bufsize=1 << 20,
         )
+        self._calls: weakref.WeakSet[AsyncHttpCall] = weakref.WeakSet()
 
     def call(self, request: Request, deadline: Deadline) -> AsyncHttpCall:
-        return AsyncHttpCall(self._session, self._url, request, deadline)
+        call = AsyncHttpCall(self._session, self._url, request, deadline)
+        self._calls.add(call)
+        return call
 
     async def close(self) -> None:
+        for call in list(self._calls):  # the session closes connections, and tells nobody who waits for one
+            call.cancel()
         await self._session.close()
 
 
@@ -43,16 +49,12 @@ class AsyncHttpCall:
         self._request = request
         self._deadline = deadline
         self._response: aiohttp.ClientResponse | None = None
-        self._cancelled = False
+        self._given_up = asyncio.get_running_loop().create_future()
 
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
         streams = bool(self._request.tensors["stream"][0])
         try:
-            async with self._session.post(
-                self._url + sse.path(self._request, streams),
-                data=self._request.to_json(),
-                timeout=aiohttp.ClientTimeout(total=self._deadline.left()),
-            ) as response:
+            async with await self._answer(sse.path(self._request, streams)) as response:
                 self._response = response
                 if response.status != 200:
                     raise sse.refusal(response.status, await response.read())
@@ -63,19 +65,51 @@ class AsyncHttpCall:
                     chunk = sse.event(line)
                     if chunk is not None:
                         yield chunk
-        except (asyncio.TimeoutError, TimeoutError):
-            raise self._deadline.error() from None
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+            self._go_on()
+        except (asyncio.TimeoutError, aiohttp.ClientError, OSError, ValueError, errors.CoveyClientError) as error:
             raise self._lost(error) from None
-        if self._cancelled:
-            raise errors.Cancelled("the request was cancelled")
 
     def cancel(self) -> None:
-        self._cancelled = True
+        if not self._given_up.done():
+            self._given_up.set_result(None)
         if self._response is not None:
             self._response.close()
 
+    async def _answer(self, path: str) -> aiohttp.ClientResponse:
+        """Once its headers are here; a call that is given up before lets go of its connection."""
+        self._go_on()
+        posting = asyncio.ensure_future(
+            self._session.post(
+                self._url + path,
+                data=self._request.to_json(),
+                timeout=aiohttp.ClientTimeout(total=self._deadline.left()),
+            )
+        )
+        try:
+            await asyncio.wait((posting, self._given_up), return_when=asyncio.FIRST_COMPLETED)
+            self._go_on()
+            return posting.result()
+        except BaseException:
+            posting.cancel()
+            posting.add_done_callback(_let_go)
+            raise
+
+    def _go_on(self) -> None:
+        """Raises when the call was given up."""
+        if self._given_up.done():
+            raise errors.Cancelled("the request was cancelled")
+
     def _lost(self, error: Exception) -> errors.CoveyClientError:
-        if self._cancelled:
+        if self._given_up.done():
             return errors.Cancelled("the request was cancelled")
+        if isinstance(error, errors.CoveyClientError):
+            return error
+        if isinstance(error, (asyncio.TimeoutError, TimeoutError)):
+            return self._deadline.error()
         return errors.ConnectionLost(f"{self._url}: {str(error) or type(error).__name__}")
+
+
+def _let_go(posting: asyncio.Future[aiohttp.ClientResponse]) -> None:
+    """Of what nobody waits for any more."""
+    if not posting.cancelled() and posting.exception() is None:
+        posting.result().close()

@@ -49,7 +49,7 @@ class AsyncClient(Caller):
         return AsyncStream(self._transport().call(request, self._deadline(timeout)))
 
     async def close(self) -> None:
-        """Ends every call that is under way."""
+        """Ends every call that is under way: whoever iterates gets Cancelled."""
         if self._opened is not None:
             await self._opened.close()
             self._opened = None

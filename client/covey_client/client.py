@@ -48,7 +48,7 @@ class Client(Caller):
         return Stream(self._transport.call(request, self._deadline(timeout)))
 
     def close(self) -> None:
-        """Ends every call that is under way."""
+        """Ends every call that is under way: whoever iterates gets Cancelled."""
         self._transport.close()
 
     def __enter__(self) -> Client:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
@@ -69,13 +70,18 @@ class AsyncGrpcTransport:
         else:
             self._channel = grpc.aio.insecure_channel(address.target, options)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        self._calls: weakref.WeakSet[AsyncGrpcCall] = weakref.WeakSet()
 
     def call(self, request: Request, deadline: Deadline) -> AsyncGrpcCall:
         message = request.to_grpc()
         stream = self._stub.ModelStreamInfer(iter((message,)), timeout=deadline.left(), metadata=self._metadata)
-        return AsyncGrpcCall(stream, deadline)
+        call = AsyncGrpcCall(stream, deadline)
+        self._calls.add(call)
+        return call
 
     async def close(self) -> None:
+        for call in list(self._calls):  # one that the channel ends would look as if its reader's task were cancelled
+            call.cancel()
         await self._channel.close()
 
 

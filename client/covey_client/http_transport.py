@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import http.client
 import socket
+import threading
+import weakref
 from collections.abc import Iterator
 
 from covey_client import errors, sse
@@ -15,11 +17,13 @@ from covey_client.response import Chunk, from_json
 
 
 class HttpTransport:
-    """For threads. Keeps nothing between calls."""
+    """For threads. Keeps no connection between calls, and knows the calls that somebody still holds."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
         self._context = address.ssl_context()
+        self._lock = threading.Lock()
+        self._calls: weakref.WeakSet[HttpCall] = weakref.WeakSet()
 
     def call(self, request: Request, deadline: Deadline) -> HttpCall:
         host, port, left = self._address.host, self._address.port, deadline.left()
@@ -28,10 +32,16 @@ class HttpTransport:
             if self._context is not None
             else http.client.HTTPConnection(host, port, timeout=left)
         )
-        return HttpCall(connection, request, dict(self._address.headers), deadline)
+        call = HttpCall(connection, request, dict(self._address.headers), deadline)
+        with self._lock:
+            self._calls.add(call)
+        return call
 
     def close(self) -> None:
-        """Nothing is held."""
+        with self._lock:
+            calls = list(self._calls)
+        for call in calls:
+            call.cancel()
 
 
 class HttpCall:
@@ -44,6 +54,7 @@ class HttpCall:
         self._request = request
         self._headers = headers | {"Content-Type": "application/json"}
         self._deadline = deadline
+        self._lock = threading.Lock()  # of the two below: a socket is either seen by cancel() or never used
         self._socket: socket.socket | None = None
         self._cancelled = False
 
@@ -60,36 +71,49 @@ class HttpCall:
                 chunk = sse.event(line)
                 if chunk is not None:
                     yield chunk
-        except TimeoutError:
-            raise self._deadline.error() from None
-        except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: closed under the reader
-            raise self._lost(error) from None
+            self._go_on()
+        except (OSError, http.client.HTTPException, ValueError, errors.CoveyClientError) as error:
+            raise self._lost(error) from None  # ValueError: closed under the reader
         finally:
             self._connection.close()
-        if self._cancelled:
-            raise errors.Cancelled("the request was cancelled")
 
     def cancel(self) -> None:
-        self._cancelled = True
-        if self._socket is not None:
+        """A connection that is still being made is given up when it is there."""
+        with self._lock:
+            self._cancelled = True
+            opened = self._socket
+        if opened is not None:
             with contextlib.suppress(OSError):  # it has ended
-                self._socket.shutdown(socket.SHUT_RDWR)
+                opened.shutdown(socket.SHUT_RDWR)
 
     def _send(self, path: str) -> http.client.HTTPResponse:
+        self._go_on()
         self._connection.connect()
-        self._socket = self._connection.sock
+        with self._lock:
+            self._socket = self._connection.sock
+        self._go_on()
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._connection.request("POST", path, self._request.to_json(), self._headers)
         self._socket.settimeout(self._deadline.left())
         return self._connection.getresponse()
 
     def _line(self, response: http.client.HTTPResponse) -> bytes:
+        self._go_on()  # what has been read ahead is not worth more than what has not
         assert self._socket is not None
         self._socket.settimeout(self._deadline.left())
         return response.readline()
 
+    def _go_on(self) -> None:
+        """Raises when the call was given up."""
+        if self._cancelled:
+            raise errors.Cancelled("the request was cancelled")
+
     def _lost(self, error: Exception) -> errors.CoveyClientError:
         if self._cancelled:
             return errors.Cancelled("the request was cancelled")
+        if isinstance(error, errors.CoveyClientError):
+            return error
+        if isinstance(error, TimeoutError):
+            return self._deadline.error()
         said = str(error) or type(error).__name__
         return errors.ConnectionLost(f"{self._connection.host}:{self._connection.port}: {said}")

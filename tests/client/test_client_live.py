@@ -242,6 +242,26 @@ def test_cancel_from_another_task(canned_server: Running, transport: str) -> Non
 
 
 @pytest.mark.parametrize("transport", ["grpc", "http"])
+def test_closing_a_client_ends_its_calls(canned_server: Running, transport: str) -> None:
+    way = Way(canned_server[0], transport, "sync")
+    client = Client(way.url, transport=way.transport, timeout=20)
+    stream = client.stream("hang")
+    threading.Timer(0.3, client.close).start()
+    with pytest.raises(Cancelled):
+        next(stream)
+
+    async def run() -> None:
+        async with AsyncClient(way.url, transport=way.transport, timeout=20) as client:
+            waiting = [asyncio.create_task(client.generate("hang")) for _ in range(2)]
+            await asyncio.sleep(0.3)
+            await client.close()
+            found = await asyncio.gather(*waiting, return_exceptions=True)
+            assert [type(error) for error in found] == [Cancelled] * 2
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("transport", ["grpc", "http"])
 def test_many_streams_share_a_client(canned_server: Running, transport: str) -> None:
     way = Way(canned_server[0], transport, "async")
 
