@@ -5,7 +5,9 @@ from __future__ import annotations
 import ipaddress
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+NOT_HTTP = "does not speak HTTP: is that the gRPC port? Give the HTTP port (usually 8000)"
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,10 @@ class Address:
     @property
     def target(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def beside(self, port: int) -> str:
+        """URL of another port of the same host."""
+        return ("https://" if self.tls else "") + replace(self, port=port).target
 
     @property
     def loopback(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 from collections.abc import Mapping
 
-from covey_client.address import Address
+from covey_client.address import NOT_HTTP, Address
 from covey_client.errors import ConnectionLost, ServerError
 
 
@@ -26,6 +26,6 @@ def ask(
     except OSError as error:
         raise ConnectionLost(f"{address.target}: {error}") from None
     except http.client.HTTPException as error:
-        raise ServerError(f"{address.target} does not speak HTTP: {type(error).__name__}") from None
+        raise ServerError(f"{address.target} {NOT_HTTP} [{type(error).__name__}]") from None
     finally:
         connection.close()

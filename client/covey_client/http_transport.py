@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Iterator
 
 from covey_client import errors, sse
-from covey_client.address import Address
+from covey_client.address import NOT_HTTP, Address
 from covey_client.deadline import Deadline
 from covey_client.request import Request
 from covey_client.response import Chunk, from_json
@@ -115,5 +115,7 @@ class HttpCall:
             return error
         if isinstance(error, TimeoutError):
             return self._deadline.error()
-        said = str(error) or type(error).__name__
-        return errors.ConnectionLost(f"{self._connection.host}:{self._connection.port}: {said}")
+        where = f"{self._connection.host}:{self._connection.port}"
+        if isinstance(error, http.client.BadStatusLine) and not isinstance(error, http.client.RemoteDisconnected):
+            return errors.ConnectionLost(f"{where} {NOT_HTTP}")
+        return errors.ConnectionLost(f"{where}: {str(error) or type(error).__name__}")

@@ -6,8 +6,10 @@ import argparse
 import os
 from typing import Any
 
+from covey_client.address import Address
 from covey_client.caller import TIMEOUT, USUAL_PORTS
 from covey_client.client import Client
+from covey_client.errors import InvalidRequest
 from covey_client.wire import INPUTS, MODEL
 
 Subparsers = Any  # argparse does not export the type of what add_subparsers returns
@@ -19,9 +21,10 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("connection")
     group.add_argument(
         "--url",
-        default=os.environ.get("COVEY_URL", "127.0.0.1"),
+        default="",
         metavar="HOST:PORT",
-        help="of the gRPC port, or of the HTTP port with --transport http (default: COVEY_URL or this machine)",
+        help="of the gRPC port, or of the HTTP port with --transport http (default: COVEY_URL, with --transport http "
+        "port 8000 of its host, or this machine)",
     )
     group.add_argument("--transport", choices=tuple(USUAL_PORTS), default="grpc")
     group.add_argument("--model", default=MODEL, help="Triton model to ask (default: %(default)s)")
@@ -30,7 +33,61 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
 
 
 def client(given: argparse.Namespace) -> Client:
-    return Client(given.url, transport=given.transport, model=given.model, timeout=given.timeout, tls=given.tls)
+    try:
+        url = given.url or (_grpc_url() if given.transport == "grpc" else _http_beside())
+        return Client(url, transport=given.transport, model=given.model, timeout=given.timeout, tls=given.tls)
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from None
+
+
+def add_grpc_url(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--url",
+        default=_grpc_url(),
+        metavar="HOST:PORT",
+        help="of the gRPC port (default: COVEY_URL, or this machine)",
+    )
+
+
+def add_http_url(parser: argparse.ArgumentParser, *names: str) -> None:
+    """`names` are other names of the flag, for a command that asks over HTTP alone and has no gRPC port to name."""
+    host = "COVEY_URL's host, or of this machine" if names else "that host"
+    parser.add_argument(
+        "--http-url",
+        *names,
+        dest="http_url",
+        default="",
+        metavar="HOST:PORT",
+        help=f"of the HTTP port (default: port 8000 of {host})",
+    )
+
+
+def add_metrics_url(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--metrics-url", default="", metavar="HOST:PORT", help="of the metrics port (default: port 8002 of that host)"
+    )
+
+
+def http_url(given: argparse.Namespace) -> str:
+    """Where a command asks over HTTP. Raises InvalidRequest where --url, --http-url, --metrics-url or COVEY_URL is no
+    address."""
+    try:
+        if getattr(given, "metrics_url", ""):
+            Address.parse(given.metrics_url, port=8002)
+        found: str = given.http_url or _http_beside(getattr(given, "url", ""))
+        Address.parse(found, port=USUAL_PORTS["http"])
+        return found
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from None
+
+
+def _grpc_url() -> str:
+    return os.environ.get("COVEY_URL") or "127.0.0.1"
+
+
+def _http_beside(url: str = "") -> str:
+    """The HTTP port of the host whose gRPC port `url`, or else COVEY_URL, names."""
+    return Address.parse(url or _grpc_url(), port=USUAL_PORTS["grpc"]).beside(USUAL_PORTS["http"])
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:

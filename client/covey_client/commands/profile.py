@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import time
 from collections.abc import Sequence
@@ -13,7 +12,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from covey_client.address import Address
 from covey_client.commands import flags
 from covey_client.costs import curves
 from covey_client.costs.bench import Bench
@@ -43,10 +41,8 @@ def add(subparsers: flags.Subparsers) -> None:
         "--drafters", nargs="+", default=(), metavar="NAME", help="whom to measure, or all (default: the first)"
     )
     parser.add_argument("--force", action="store_true", help="write over a table of that name")
-    parser.add_argument(
-        "--url", default=os.environ.get("COVEY_URL", "127.0.0.1"), metavar="HOST:PORT", help="of the gRPC port"
-    )
-    parser.add_argument("--http-url", default="", metavar="HOST:PORT", help="default: port 8000 of that host")
+    flags.add_grpc_url(parser)
+    flags.add_http_url(parser)
     parser.set_defaults(run=run)
 
 
@@ -56,11 +52,7 @@ def run(given: argparse.Namespace) -> int:
     path = costs_path(given.name)
     if path.exists() and not given.force:
         raise InvalidRequest(f"{path} exists: choose another name, or --force writes over it")
-    try:
-        http_url = given.http_url or f"{Address.parse(given.url, port=8001).host}:8000"
-        reports = Reports(http_url)
-    except ValueError as error:
-        raise InvalidRequest(str(error)) from None
+    reports = Reports(flags.http_url(given))
     facts = reports.facts()
     drafters = _drafters(given.drafters, facts)
     bench = Bench(given.url, reports, facts)

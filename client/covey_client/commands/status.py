@@ -21,8 +21,8 @@ _COLOURS = {"READY": "green", "LOADING": "yellow", "UNLOADING": "yellow", "UNAVA
 
 def add(subparsers: flags.Subparsers) -> None:
     parser = subparsers.add_parser("status", help="readiness, models, key figures", description="Ask a server.")
-    parser.add_argument("--url", default="127.0.0.1:8000", metavar="HOST:PORT", help="of the HTTP port")
-    parser.add_argument("--metrics-url", default="", metavar="HOST:PORT", help="default: port 8002 of the same host")
+    flags.add_http_url(parser, "--url")
+    flags.add_metrics_url(parser)
     parser.add_argument(
         "--admin-secret", default=os.environ.get("COVEY_ADMIN_SECRET", ""), help="default: COVEY_ADMIN_SECRET"
     )
@@ -41,7 +41,7 @@ def add(subparsers: flags.Subparsers) -> None:
 def run(given: argparse.Namespace) -> int:
     if given.decisions is not None:
         return _decisions(given)
-    found = status.read(given.url, given.metrics_url, secret=given.admin_secret)
+    found = status.read(flags.http_url(given), given.metrics_url, secret=given.admin_secret)
     if given.json:
         models = None if found.models is None else [dataclasses.asdict(model) for model in found.models]
         shown = {
@@ -60,7 +60,7 @@ def run(given: argparse.Namespace) -> int:
 def _decisions(given: argparse.Namespace) -> int:
     if given.decisions < 1:
         raise InvalidRequest(f"decisions: got {given.decisions}, allowed: 1 or more")
-    found = Reports(given.url).decisions(given.decisions)
+    found = Reports(flags.http_url(given)).decisions(given.decisions)
     if given.json:
         print(json.dumps(found))
     else:

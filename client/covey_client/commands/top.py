@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -14,7 +13,6 @@ from rich.table import Table
 from rich.text import Text
 
 from covey_client import status
-from covey_client.address import Address
 from covey_client.commands import flags
 from covey_client.errors import CoveyClientError, InvalidRequest
 from covey_client.rates import Reading, Span
@@ -27,11 +25,9 @@ NOTHING = "–"
 
 def add(subparsers: flags.Subparsers) -> None:
     parser = subparsers.add_parser("top", help="live figures", description="Watch a server; Ctrl-C ends it.")
-    parser.add_argument(
-        "--url", default=os.environ.get("COVEY_URL", "127.0.0.1"), metavar="HOST", help="its host (default: COVEY_URL)"
-    )
-    parser.add_argument("--http-url", default="", metavar="HOST:PORT", help="default: port 8000 of that host")
-    parser.add_argument("--metrics-url", default="", metavar="HOST:PORT", help="default: port 8002 of that host")
+    flags.add_grpc_url(parser)
+    flags.add_http_url(parser)
+    flags.add_metrics_url(parser)
     parser.add_argument("--every", type=float, default=1.0, metavar="S", help="seconds between looks")
     parser.add_argument("--once", action="store_true", help="two looks, one view, no live screen")
     parser.set_defaults(run=run)
@@ -40,16 +36,11 @@ def add(subparsers: flags.Subparsers) -> None:
 def run(given: argparse.Namespace) -> int:
     if not 0.1 <= given.every <= 60:
         raise InvalidRequest(f"every: got {given.every:g}, allowed: 0.1 to 60")
-    try:
-        host = Address.parse(given.url, port=8001).host
-        http_url, metrics_url = given.http_url or f"{host}:8000", given.metrics_url or f"{host}:8002"
-        Address.parse(http_url, port=8000), Address.parse(metrics_url, port=8002)
-    except ValueError as error:
-        raise InvalidRequest(str(error)) from None
+    http_url = flags.http_url(given)
     console = Console()
 
     def look() -> status.Status:
-        return status.read(http_url, metrics_url)
+        return status.read(http_url, given.metrics_url)
 
     views = watch(look, http_url, time.monotonic, time.sleep, given.every)
     first = next(views)  # raises where nobody answers

@@ -1,0 +1,114 @@
+"""Where each command asks: what COVEY_URL, --url and --http-url make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from covey.server import Server
+from covey_client import Client, status
+from covey_client.cli import main, parser
+from covey_client.commands import flags
+
+Running = tuple[Server, Any]
+Asked = Callable[..., str]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """The HTTP address that a command line comes to."""
+
+    def run(covey_url: str | None, *words: str) -> str:
+        if covey_url is None:
+            monkeypatch.delenv("COVEY_URL", raising=False)
+        else:
+            monkeypatch.setenv("COVEY_URL", covey_url)
+        return flags.http_url(parser().parse_args(words))
+
+    return run
+
+
+@pytest.mark.parametrize("command", [["status"], ["top"], ["profile", "mine"]], ids=lambda words: words[0])
+def test_without_flags_the_host_is_that_of_covey_url(asked: Asked, command: list[str]) -> None:
+    assert asked(None, *command) == "127.0.0.1:8000"
+    assert asked("", *command) == "127.0.0.1:8000"
+    assert asked("box", *command) == "box:8000"
+    assert asked("box:9001", *command) == "box:8000"
+    assert asked("grpcs://box:9001", *command) == "https://box:8000"
+    assert asked("[::1]:9001", *command) == "[::1]:8000"
+    assert asked("box:9001", *command, "--http-url", "other:1") == "other:1"
+
+
+def test_a_flag_is_stronger_than_the_environment(asked: Asked) -> None:
+    assert asked("box:9001", "top", "--url", "other:9001") == "other:8000"
+    assert asked("box:9001", "profile", "mine", "--url", "other:9001") == "other:8000"
+    assert asked("box:9001", "status", "--url", "other:7") == "other:7"
+
+
+def test_a_client_over_http_does_not_take_the_grpc_port_of_covey_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COVEY_URL", "box:9001")
+    reached = []
+    for words in ([], ["--transport", "http"], ["--transport", "http", "--url", "box:7"]):
+        made: Client = flags.client(parser().parse_args(["generate", "x", *words]))
+        reached.append(made._address.target)
+        made.close()
+    assert reached == ["box:9001", "box:8000", "box:7"]
+
+
+def test_status_asks_the_host_of_covey_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[str] = []
+
+    def read(http_url: str, *_: str, **__: str) -> status.Status:
+        looks.append(http_url)
+        return status.Status(True, ())
+
+    monkeypatch.setenv("COVEY_URL", "box:9001")
+    monkeypatch.setattr(status, "read", read)
+    assert main(["status"]) == 0
+    assert looks == ["box:8000"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["status", "--url", "ftp://box"],
+        ["status", "--metrics-url", "box:port"],
+        ["top", "--url", "box:port"],
+        ["generate", "x", "--url", "box:port"],
+        ["profile", "mine", "--http-url", "box:port"],
+    ],
+    ids=" ".join,
+)
+def test_what_is_no_address_is_wrong_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    err = capsys.readouterr().err
+    assert "allowed: host:port" in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["generate", "chat", "status", "top", "profile"])
+def test_help_names_the_port_and_the_default(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args([command, "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "--url HOST:PORT" in said
+    assert "COVEY_URL" in said
+    assert "port 8000 of" in said
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    "words",
+    [["status", "--url"], ["status", "--decisions", "3", "--url"], ["generate", "x", "--transport", "http", "--url"]],
+    ids=lambda words: words[0] + str(len(words)),
+)
+def test_the_grpc_port_where_http_is_meant_says_so(
+    canned_server: Running, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = canned_server[0].grpc_url
+    assert main([*words, where]) in (1, 5)
+    said = capsys.readouterr().err
+    assert f"{where} does not speak HTTP: is that the gRPC port? Give the HTTP port (usually 8000)" in said
+    assert said.count("\n") == 1
