@@ -1,7 +1,8 @@
 """Loads and unloads models of this server on the orchestrator's behalf.
 
-`pb_utils.load_model` freezes every thread of the process that calls it, so it lives in a process of its own. Triton
-lets any client ask any model; whoever does not know the server's token is refused.
+Over HTTP: `pb_utils.load_model` freezes every thread of the process that calls it, and when the load fails it can take
+all of tritonserver 24.10 down. Triton lets any client ask any model; whoever does not know the server's token is
+refused.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
+from covey.server.control import of_this_server
 from covey.tritonio.token import token
 
 
@@ -21,7 +23,8 @@ class TritonPythonModel:
             pb_utils.Logger.log_warn(
                 "this server was started without COVEY_TOKEN: whoever may send requests may load and unload models"
             )
-        self._actions = {"load": pb_utils.load_model, "unload": pb_utils.unload_model}
+        control = of_this_server()
+        self._actions = {"load": control.load, "unload": control.unload}
 
     def execute(self, requests: list[Any]) -> list[Any]:
         return [self._answer(request) for request in requests]
@@ -33,7 +36,7 @@ class TritonPythonModel:
                 raise PermissionError("model control is for this server's own models")
             if action not in self._actions:
                 raise ValueError(f"action: got {action!r}, allowed: {', '.join(self._actions)}")
-            self._actions[action](model_name=model)
+            self._actions[action](model)
         except Exception as error:
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"{type(error).__name__}: {error}"))
         return pb_utils.InferenceResponse([])

@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 
 from covey.server.installation import Installation
-from covey.server.options import Options
+from covey.server.options import Options, reachable
 from covey.tritonio import token
 
 ADMIN_HEADER = "admin-key"
+HTTP_VARIABLE, SECRET_VARIABLE = "COVEY_HTTP", "COVEY_ADMIN_SECRET"  # how the controller reaches its server
 RESTRICTED = "model-repository,model-config,shared-memory,statistics,trace,logging"
 # One setting for all: release 24.10 gives every python-based backend the settings of the backend named "python".
 BACKEND_SETTINGS = {
@@ -74,5 +75,7 @@ def environment(options: Options, installation: Installation) -> dict[str, str]:
     values["COVEY_PROFILE"] = str(profile.resolve()) if profile.is_file() else options.profile
     if options.model:
         values["COVEY_TARGET_FOLDER"] = str(Path(options.model).resolve())
+    values[HTTP_VARIABLE] = f"{reachable(options.host)}:{options.http_port}"
+    values[SECRET_VARIABLE] = options.admin_secret
     values[token.VARIABLE] = secrets.token_hex(16)  # of this one server; its models know each other by it
     return values | dict(options.environment)

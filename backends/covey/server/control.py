@@ -1,14 +1,18 @@
-"""The few HTTP calls a launcher makes to its server: readiness, repository index, unload."""
+"""The few HTTP calls that a launcher and the controller make to their server: readiness, index, load, unload."""
 
 from __future__ import annotations
 
 import http.client
 import json
+import os
 from dataclasses import dataclass
 from typing import Any
 
 from covey.errors import CoveyError
-from covey.server.command import ADMIN_HEADER
+from covey.server.command import ADMIN_HEADER, HTTP_VARIABLE, SECRET_VARIABLE
+
+USUAL_ADDRESS = "127.0.0.1:8000"  # Triton's own, where no launcher said another
+LOAD_SECONDS = 600.0
 
 
 class ControlError(CoveyError):
@@ -40,6 +44,10 @@ class Control:
         """Ask for it; returns before requests in flight have ended."""
         self._checked("POST", f"/v2/repository/models/{model}/unload")
 
+    def load(self, model: str) -> None:
+        """Load it, or load it again; blocks until it is ready."""
+        self._checked("POST", f"/v2/repository/models/{model}/load")
+
     def _checked(self, method: str, path: str) -> Any:
         status, body = self._call(method, path)
         if status != 200:
@@ -56,3 +64,9 @@ class Control:
             raise ControlError(f"{path}: {error}") from error
         finally:
             connection.close()
+
+
+def of_this_server() -> Control:
+    """For a model's process: control of the server that it belongs to."""
+    host, _, port = os.environ.get(HTTP_VARIABLE, USUAL_ADDRESS).rpartition(":")
+    return Control(host, int(port), os.environ.get(SECRET_VARIABLE, ""), LOAD_SECONDS)
