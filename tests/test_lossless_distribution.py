@@ -1,8 +1,8 @@
 """Whole speculative rounds over a tiny vocabulary, against exact enumeration of the target.
 
 Target and drafter are fixed tables of logits given the last two tokens. Hundreds of thousands of requests, each with a
-seed of its own, run at once through the real proposals, draws and walks; the joint distribution of the first tokens is
-compared by chi-square. The same test must refuse verifiers that are known to be wrong.
+seed of its own, run at once through the loop that drafters run, the real draws and walks; the joint distribution of
+the first tokens is compared by chi-square. The same test must refuse verifiers that are known to be wrong.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from reference_sampling import distribution
 from scipy import stats
 
 from covey.runtime import rejection
+from covey.runtime.drafters.choosing import Choosing
+from covey.runtime.drafters.proposing import Rows, joined, propose_trees
+from covey.runtime.drafters.stepper import Call
 from covey.runtime.noise import Reals
-from covey.runtime.proposals import propose, propose_rejection
 from covey.runtime.sampling import Context, SettingsTable, draw
-from covey.types import SPARSE, Ints, Sampling, Trees
-from covey.verify import walk
+from covey.types import Ints, Sampling, Trees
+from covey.verify import parent_places, walk
 
 PROMPT = [1, 2]
 LENGTH = 3
@@ -78,6 +80,7 @@ class Batch:
         self.slots = np.arange(count, dtype=np.int32)
         self.tokens = np.tile(np.array(PROMPT + [0] * (LENGTH + 8), np.int32), (count, 1))
         self.known = np.full(count, len(PROMPT), np.int32)
+        self.drafted = self.accepted = 0
         self.discarded = np.full(count, -1)  # what the last round drafted for the place that is next, in vain
 
     def open_rows(self) -> Ints:
@@ -93,87 +96,116 @@ class Batch:
     def ends(self, rows: Ints) -> tuple[Ints, Ints]:
         return self.tokens[rows, self.known[rows] - 2], self.tokens[rows, self.known[rows] - 1]
 
-    def histories(self, rows: Ints, nodes: Ints, parents: list[int]) -> list[Context | None] | None:
-        """One context for every root and node; `nodes` is [rows, nodes]."""
+    def histories(self, rows: Ints, trees: Trees) -> list[Context | None] | None:
+        """One context for every root and node."""
         if not self.history:
             return None
-        paths: list[list[int]] = [[]]
-        for node, parent in enumerate(parents):
-            paths.append([*paths[parent + 1], node])
         contexts: list[Context | None] = []
-        for row, drafted in zip(rows, nodes, strict=True):
+        for index, row in enumerate(rows.tolist()):
             known = self.tokens[row, : self.known[row]]
-            contexts += [Context(known, drafted[path]) for path in paths]
+            span = slice(int(trees.offsets[index]), int(trees.offsets[index + 1]))
+            paths: list[list[int]] = [[]]
+            for token, parent in zip(trees.tokens[span].tolist(), trees.parents[span].tolist()):
+                paths.append([*paths[parent + 1], token])
+            contexts += [Context(known, np.array(path, np.int32)) for path in paths]
         return contexts
 
     def outcome(self) -> Ints:
         return self.tokens[:, len(PROMPT) : len(PROMPT) + LENGTH]
 
 
-def target_logits(world: World, ends: tuple[Ints, Ints], nodes: Ints, parents: list[int]) -> torch.Tensor:
-    """Logits at root and nodes, packed; [rows * (1 + nodes), V]."""
-    before, last = [ends[0]], [ends[1]]
-    for node, parent in enumerate(parents):
-        before.append(last[parent + 1])
-        last.append(nodes[:, node])
-    return look(world.target, np.stack(before, 1).ravel(), np.stack(last, 1).ravel())
+class TableStepper:
+    """Implements `covey.runtime.drafters.stepper.Stepper` over a table of logits by the last two tokens that each lane
+    sees."""
+
+    resident_bytes = 0
+
+    def __init__(self, table: torch.Tensor) -> None:
+        self._table = table
+
+    def begin(self, call: Call, lanes: int) -> None:
+        """Needs no preparation."""
+
+    def step(self, tokens: torch.Tensor, rows: int, visible: torch.Tensor | None = None) -> torch.Tensor:
+        self._seen = np.concatenate([self._seen[:rows], tokens.numpy().reshape(rows, -1)], axis=1)
+        if visible is None:
+            return look(self._table, self._seen[:, -2], self._seen[:, -1])
+        columns = np.where(visible.numpy(), np.arange(visible.shape[2]), -1)
+        last_two = np.sort(columns, axis=2)[:, :, -2:].reshape(rows, -1)
+        before, last = np.moveaxis(np.take_along_axis(self._seen, last_two, 1).reshape(-1, 2), 1, 0)
+        return look(self._table, before, last)
+
+    def catch_up(self, tokens: torch.Tensor, rows: int) -> torch.Tensor:
+        self._seen = tokens.numpy().reshape(rows, -1)
+        return look(self._table, self._seen[:, -2], self._seen[:, -1])
+
+    def finish(self) -> None:
+        """Keeps no keys."""
 
 
-def forest(nodes: Ints, parents: list[int]) -> Trees:
-    rows = len(nodes)
-    offsets = np.arange(rows + 1, dtype=np.int32) * len(parents)
-    return Trees(offsets, nodes.astype(np.int32).ravel(), np.tile(np.array(parents, np.int32), rows))
+def drafts(world: World, batch: Batch, rows: Ints, depth: int, width: int, rejection_round: int = -1) -> Trees:
+    """What a drafter proposes; under the rejection rule, chains of that round."""
+    count = len(rows)
+    if not depth:
+        return Trees.empty(count)
+    wanted = Rows(
+        pending=np.stack(batch.ends(rows), 1).astype(np.int64),
+        slots=batch.slots[rows].astype(np.int64),
+        positions=batch.known[rows].astype(np.int64),
+        depths=np.full(count, depth),
+        width=width,
+        rejection=np.arange(count if rejection_round >= 0 else 0),
+        rounds=np.full(count, max(0, rejection_round)),
+        q_rows=rejection_round >= 0,
+    )
+    lattice = propose_trees(TableStepper(world.drafter), batch.table, wanted, len(world.drafter))
+    return joined(count, [(np.arange(count), lattice)])
 
 
-def depths_of(parents: list[int]) -> Ints:
-    depths = [0]
-    for parent in parents:
-        depths.append(depths[parent + 1] + 1)
-    return np.array(depths)
+@dataclass(frozen=True)
+class Asked:
+    """What the target has one of for every root and node, packed as in `covey.verify`."""
+
+    logits: torch.Tensor
+    slots: Ints
+    positions: Ints
+    contexts: list[Context | None] | None
+
+
+def asked(world: World, batch: Batch, rows: Ints, trees: Trees) -> Asked:
+    places = trees.sizes + 1
+    roots = trees.offsets[:-1] + np.arange(len(rows))
+    is_node = np.ones(int(places.sum()), np.bool_)
+    is_node[roots] = False
+    parents = parent_places(trees)
+    before, last = (np.repeat(end, places) for end in batch.ends(rows))
+    last[is_node] = trees.tokens
+    before[is_node] = last[parents]
+    depth = np.zeros(len(is_node), np.int32)
+    for _ in range(int(trees.sizes.max(initial=0))):
+        depth[is_node] = depth[parents] + 1
+    positions = np.repeat(batch.known[rows], places) + depth
+    logits = look(world.target, before, last)
+    return Asked(logits, np.repeat(batch.slots[rows], places), positions, batch.histories(rows, trees))
 
 
 def coupled_round(world: World, batch: Batch, rows: Ints, depth: int, width: int) -> None:
-    slots, ends = batch.slots[rows], batch.ends(rows)
-    parents: list[int] = []
-    columns: list[Ints] = []
-    leaves = [(-1, ends[0], ends[1])]
-    for level in range(depth):
-        grown = []
-        for parent, before, last in leaves:
-            positions = batch.known[rows] + level
-            found = propose(look(world.drafter, before, last), batch.table, slots, positions, width).tokens
-            for child in np.maximum(found, 0).T:
-                grown.append((len(parents), last, child))
-                parents.append(parent)
-                columns.append(child)
-        leaves = grown
-    nodes = np.stack(columns, 1) if columns else np.zeros((len(rows), 0), np.int32)
-    places = len(parents) + 1
-    positions = (batch.known[rows][:, None] + depths_of(parents)).ravel()
-    contexts = batch.histories(rows, nodes, parents)
-    logits = target_logits(world, ends, nodes, parents)
-    drawn = draw(logits, batch.table, np.repeat(slots, places), positions, contexts)
-    walked = walk(forest(nodes, parents), drawn.tokens)
+    trees = drafts(world, batch, rows, depth, width)
+    given = asked(world, batch, rows, trees)
+    drawn = draw(given.logits, batch.table, given.slots, given.positions, given.contexts)
+    walked = walk(trees, drawn.tokens)
+    batch.drafted += len(trees.tokens)
+    batch.accepted += int(walked.accepted.sum())
     batch.commit(rows, walked.offsets, walked.tokens)
 
 
 def rejection_round(world: World, batch: Batch, rows: Ints, depth: int, key: int) -> tuple[Trees, rejection.Judgement]:
-    slots, (before, last) = batch.slots[rows], batch.ends(rows)
-    ends = (before, last)
+    trees = drafts(world, batch, rows, depth, 1, key)
+    given = asked(world, batch, rows, trees)
     rounds = np.full(len(rows), key, np.int32)
-    nodes = np.zeros((len(rows), depth), np.int32)
-    ids, probs = np.zeros((len(rows), depth, SPARSE), np.int32), np.zeros((len(rows), depth, SPARSE), np.float32)
-    for level in range(depth):
-        logits = look(world.drafter, before, last)
-        found = propose_rejection(logits, batch.table, slots, batch.known[rows] + level, rounds)
-        nodes[:, level], ids[:, level], probs[:, level] = found.tokens, found.ids, found.probs
-        before, last = last, found.tokens
-    parents = list(range(-1, depth - 1))
-    trees = replace(forest(nodes, parents), q_ids=ids.reshape(-1, SPARSE), q_probs=probs.reshape(-1, SPARSE))
-    positions = (batch.known[rows][:, None] + depths_of(parents)).ravel()
-    logits = target_logits(world, ends, nodes, parents)
-    contexts = batch.histories(rows, nodes, parents)
-    return trees, rejection.judge(logits, batch.table, np.repeat(slots, depth + 1), positions, contexts, trees, rounds)
+    return trees, rejection.judge(
+        given.logits, batch.table, given.slots, given.positions, given.contexts, trees, rounds
+    )
 
 
 def run_coupled(world: World, sampling: Sampling, depth: int, width: int, count: int = SEQUENCES) -> Ints:
@@ -293,6 +325,17 @@ def test_coupled_equals_plain_decoding(drafter: str, sampling: Sampling) -> None
         assert np.array_equal(run_coupled(world, sampling, depth, width, count), plain)
 
 
+def test_drafts_of_the_same_model_are_always_accepted() -> None:
+    """The loop that the other tests run is the one that drafters run: its paths are what they seem."""
+    world = World.make("same")
+    batch = Batch(PLAIN, 1000)
+    coupled_round(world, batch, batch.open_rows(), 4, 1)
+    assert batch.accepted == batch.drafted == 4000
+    batch = Batch(PLAIN, 1000)
+    coupled_round(world, batch, batch.open_rows(), 2, 3)
+    assert batch.accepted > 1990
+
+
 def test_greedy_is_the_same_under_both_rules() -> None:
     world, greedy = World.make("good"), Sampling()
     plain = run_coupled(world, greedy, depth=0, width=1, count=4)
@@ -340,7 +383,8 @@ def test_coupled_acceptance_keeps_its_bound() -> None:
         drafter = target + torch.tensor(rng.normal(size=vocab) * scale, dtype=torch.float32)
         positions = np.full(count, 11, np.int32)
         drawn = draw(target.expand(count, vocab), table, slots, positions).tokens
-        drafted = propose(drafter.expand(count, vocab), table, slots, positions, 1).tokens[:, 0]
+        choosing = Choosing(table, slots.astype(np.int64), positions.astype(np.int64), 1, vocab)
+        drafted = choosing.best(drafter.expand(count, vocab), 0)[0]
         agree = float((drawn == drafted).mean())
         tv = 0.5 * float((target.double().softmax(0) - drafter.double().softmax(0)).abs().sum())
         slack = 4 / np.sqrt(count)

@@ -19,7 +19,8 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from covey.runtime.proposals import propose, propose_rejection, sparse_q
+from covey.runtime.drafters.choosing import Choosing
+from covey.runtime.proposals import propose_rejection, sparse_q
 from covey.runtime.rejection import judge, probabilities
 from covey.runtime.sampling import Context, Fault, SettingsTable, draw
 from covey.runtime.truncation import mass_of
@@ -198,9 +199,6 @@ def test_faults_stay_in_their_rows() -> None:
         assert drawn.faults.tolist() == [0, Fault.NOT_FINITE, Fault.ALL_MASKED, Fault.NOT_FINITE, 0, 0]
         assert (drawn.tokens[1:4] == -1).all()
         assert drawn.tokens[4] == 13
-        proposed = propose(logits, table, slots, np.arange(6, dtype=np.int32), 3)
-        assert (proposed.tokens[1:4] == -1).all()
-        assert proposed.tokens[4].tolist() == [13, -1, -1]
         sparse = propose_rejection(logits, table, slots, np.arange(6), np.zeros(6, np.int32))
         assert (sparse.tokens[1:4] == -1).all()
         judged = judge(logits, table, slots, np.arange(6), None, Trees.empty(6), np.zeros(6, np.int32))
@@ -231,15 +229,19 @@ def test_proposals_of_the_same_model_begin_with_its_draw(settings: dict[str, Any
     positions = np.arange(50, dtype=np.int32)
     drawn = draw(logits, table, slots, positions)
     probs, _ = probabilities(logits, table, slots.astype(np.int64), positions.astype(np.int64), None)
+    choosing = Choosing(table, slots.astype(np.int64), positions.astype(np.int64), 1, 300)
+    best, best_scores = choosing.best(logits, 0)
+    assert np.array_equal(best, drawn.tokens)
     for width in (1, 3):
-        found = propose(logits, table, slots, positions, width)
-        assert np.array_equal(found.tokens[:, 0], drawn.tokens)
-        assert (found.scores[:, :-1] >= found.scores[:, 1:]).all()
+        tokens, scores = choosing.top(logits, 0, width, 1)
+        assert np.array_equal(tokens[:, 0], drawn.tokens)
+        assert np.allclose(scores[:, 0], best_scores, atol=1e-4)
+        assert (scores[:, :-1] >= scores[:, 1:]).all()
         for row in range(49):
-            tokens = found.tokens[row][found.tokens[row] >= 0]
-            assert len(tokens) == min(width, int((probs[row] > 0).sum()))
-            assert np.allclose(found.log_q[row, : len(tokens)], probs[row, tokens.astype(np.int64)].log(), atol=1e-4)
-        assert np.array_equal(found.tokens[49], logits[49].topk(width).indices)
+            kept = tokens[row, scores[row] > -np.inf]
+            assert len(kept) == min(width, int((probs[row] > 0).sum()))
+            assert (probs[row, kept] > 0).all()
+        assert np.array_equal(tokens[49], logits[49].topk(width).indices)
 
 
 def test_sparse_draws_follow_the_row_they_ship() -> None:

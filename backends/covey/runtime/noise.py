@@ -265,18 +265,6 @@ def _take(source: Tensor, flat: Index) -> npt.NDArray[Any]:
     return source.flatten()[torch.from_numpy(flat).to(source.device)].cpu().numpy()
 
 
-def race_topk(entrants: Entrants, rows: int, width: int) -> tuple[Index, Reals]:
-    """Each row's `width` best, best first, the lowest id first among equals, as [rows, width]: where they are among the
-    entrants, and their scores; -1 and -inf where a row has fewer."""
-    picked, scores = np.full((rows, width), -1, np.int64), np.full((rows, width), -np.inf)
-    order = np.lexsort((entrants.tokens, -entrants.scores, entrants.rows))
-    row_of = entrants.rows[order]
-    rank = np.arange(len(row_of)) - np.searchsorted(row_of, row_of)
-    order, row_of, rank = order[rank < width], row_of[rank < width], rank[rank < width]
-    picked[row_of, rank], scores[row_of, rank] = order, entrants.scores[order]
-    return picked, scores
-
-
 def winners(entrants: Entrants, rows: int) -> Index:
     """The token of each row's best score, the lowest id among equals. Every row must have an entrant."""
     starts = np.searchsorted(entrants.rows, np.arange(rows))

@@ -1,7 +1,8 @@
-"""What drafters propose from their logits: the q side of both rules.
+"""What drafters draw from their logits under the rejection rule, and the sparse q rows that they ship.
 
-Temperature, top-k, top-p and min-p apply as in `sampling`. Penalties, minimum length and bad words do not: they would
-need each request's tokens at every drafted step, and a proposal need not be right, only likely. Knows no trees.
+Proposals under the coupled rule are chosen in `drafters/choosing.py`. Temperature, top-k, top-p and min-p apply as in
+`sampling`. Penalties, minimum length and bad words do not: they would need each request's tokens at every drafted step,
+and a proposal need not be right, only likely. Knows no trees.
 """
 
 from __future__ import annotations
@@ -12,20 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from covey.runtime.noise import Index, Purpose, Reals, keys, leading_tokens, race, race_topk, uniforms
+from covey.runtime.noise import Index, Purpose, Reals, keys, leading_tokens, uniforms
 from covey.runtime.settings import SettingsTable
-from covey.runtime.truncation import find_cuts, mass_of, select
+from covey.runtime.truncation import mass_of
 from covey.types import SPARSE, Floats, Ints
-
-
-@dataclass(frozen=True, slots=True)
-class Proposals:
-    """The best `width` next tokens of each row, best first, as [rows, width]; token -1, score and log_q -inf where a
-    row has fewer. `scores` rank: log q + noise when sampling, log q when greedy."""
-
-    tokens: Ints
-    log_q: Floats
-    scores: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,43 +27,6 @@ class SparseDraws:
     tokens: Ints
     ids: Ints
     probs: Floats
-
-
-def propose(logits: Tensor, table: SettingsTable, slots: Ints, positions: Ints, width: int) -> Proposals:
-    """Coupled rule: rank by the noise that the target will draw with. A greedy row's log q is at temperature 1."""
-    logits = _plain(logits)
-    slot, position = np.asarray(slots, np.int64), np.asarray(positions, np.int64)
-    leaders, values = leading_tokens(logits, width)
-    temperatures = np.where(table.temperature[slot] > 0, table.temperature[slot], 1.0)
-    fine = np.isfinite(values[:, 0])
-    tokens = np.full((len(slot), width), -1, np.int64)
-    log_q, scores = np.full(tokens.shape, -np.inf), np.full(tokens.shape, -np.inf)
-
-    cold = np.flatnonzero(fine & (table.temperature[slot] == 0))
-    if len(cold):
-        mass = mass_of(select(logits, cold), values[cold, 0], temperatures[cold])
-        found = leaders.shape[1]
-        tokens[cold, :found] = np.where(values[cold] > -np.inf, leaders[cold], -1)
-        log_q[cold, :found] = values[cold] - values[cold, :1] - np.log(mass)[:, None]
-        scores[cold] = log_q[cold]
-
-    hot = np.flatnonzero(fine & (table.temperature[slot] > 0))
-    if len(hot):
-        part, temperature, best = select(logits, hot), temperatures[hot], values[hot, 0]
-        row_keys = keys(table.seed[slot[hot]], position[hot], Purpose.COUPLED)
-        entrants = race(part, leaders[hot], values[hot], temperature, row_keys)
-        if table.truncated[slot[hot]].any():
-            cuts = find_cuts(part, best, table, slot[hot])
-            entrants = entrants.only(cuts.keep(entrants.rows, entrants.tokens, entrants.values))
-            mass = mass_of(part.masked_fill(~cuts.mask(part), -torch.inf), best, temperature)
-        else:
-            mass = mass_of(part, best, temperature)
-        picked, scores[hot] = race_topk(entrants, len(hot), width)
-        scores[hot] -= np.log(mass)[:, None]
-        tokens[hot] = np.where(picked >= 0, entrants.tokens[picked], -1)
-        weights = (entrants.values[picked] - best[:, None]) / temperature[:, None] - np.log(mass)[:, None]
-        log_q[hot] = np.where(picked >= 0, weights, -np.inf)
-    return Proposals(tokens.astype(np.int32), log_q.astype(np.float32), scores.astype(np.float32))
 
 
 def propose_rejection(

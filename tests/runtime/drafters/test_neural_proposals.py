@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from covey.runtime.drafters import ahead
+from covey.runtime.drafters.ahead import NoiseAhead
 from covey.runtime.drafters.choosing import least_kept
 from covey.runtime.drafters.fused_stepper import FusedStepper
 from covey.runtime.sampling import SettingsTable
@@ -84,6 +86,27 @@ def test_cuts_are_the_targets_own_up_to_rounding(sampling: Sampling, spread: flo
     kept = cuts.mask(torch.from_numpy(logits)).numpy()
     found = logits >= least_kept(logits, table, slots)[:, None]
     assert (kept ^ found).sum(axis=1).max() <= 1  # float32 sums may take one token more or less
+
+
+def test_noise_is_computed_for_a_bounded_number_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows by depth by vocabulary would be gigabytes for large ones."""
+    table = SettingsTable()
+    slots = np.array([table.add(sampling, 1) for sampling in SAMPLINGS], np.int64)
+    positions = np.arange(6) * 5
+
+    def noise() -> NoiseAhead:
+        return NoiseAhead(table, slots, positions, 8, 1000)
+
+    whole = noise()
+    expected = torch.stack([whole.of(step) for step in range(8)])
+    assert not expected[:, 0].any()  # greedy
+    for limit, steps in ((15000, 3), (1, 1)):
+        monkeypatch.setattr(ahead, "TOGETHER", limit)
+        parts = noise()
+        for step in range(8):
+            assert parts.of(step).equal(expected[step])
+            assert len(parts._part) <= steps
+    assert not NoiseAhead(table, slots[:1], positions[:1], 8, 1000).needed
 
 
 def test_truncation_leaves_tokens_out_of_trees(folder: Path) -> None:

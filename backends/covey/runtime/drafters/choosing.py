@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from covey.runtime.drafters.ahead import noise_ahead
+from covey.runtime.drafters.ahead import NoiseAhead
 from covey.runtime.noise import Index
 from covey.runtime.settings import SettingsTable
 from covey.types import Floats
@@ -25,10 +25,10 @@ class Choosing:
     def __init__(self, table: SettingsTable, slots: Index, positions: Index, depth: int, vocab: int) -> None:
         self._table = table
         self._slots = slots
-        self._noise = noise_ahead(table, slots, positions, depth, vocab)
+        self._noise = NoiseAhead(table, slots, positions, depth, vocab)
         hot = table.temperature[slots]
         self._scale: torch.Tensor | None = None
-        if self._noise is not None and bool((hot != 1.0).any()):
+        if self._noise.needed and bool((hot != 1.0).any()):
             self._scale = torch.from_numpy((1.0 / np.where(hot > 0, hot, 1.0)).astype(np.float32))[:, None]
         self._truncated = np.flatnonzero(table.truncated[slots])
 
@@ -48,10 +48,10 @@ class Choosing:
 
     def _raced(self, logits: torch.Tensor, step: int, lanes: int) -> torch.Tensor:
         """logits / temperature + noise, -inf for tokens left out; the logits themselves for greedy rows."""
-        if self._noise is None:
+        if not self._noise.needed:
             return logits
         rows = len(logits) // lanes
-        noise = self._noise[step, :rows]
+        noise = self._noise.of(step)[:rows]
         scale = None if self._scale is None else self._scale[:rows]
         if lanes > 1:
             noise = noise.repeat_interleave(lanes, 0)
