@@ -269,3 +269,21 @@ def test_a_steady_error_of_the_model_is_no_price_of_crossing() -> None:
     policy.choose(crossing)
     policy.update(crossing, 2, Outcome(2 * seconds, 20, seconds / 5, seconds / 2, 0.0, 24))
     assert policy._surplus > 0.05
+
+
+def test_beside_prompts_drafters_are_judged_and_timed() -> None:
+    policy = covey()
+    rng = np.random.default_rng(0)
+    replay(policy, environment("card"), [8] * 20, rng)
+    world = World(environment("card", 0.02), rng)
+    beside = Situation(48, 5, 2, 1, (("simulated", 48),), 512)
+    played = world.play(48, 2, 1, False)
+    before = policy._accepted("simulated").rates()
+    rounds = policy._round
+    for _ in range(60):
+        policy.overhear(beside, 2, replace(played, verify_seconds=played.verify_seconds + 0.2))
+    draft = policy._costs._draft(("simulated",))
+    predicted = float(draft.mean(policy._costs._draft_features(48, 2)))
+    assert predicted == pytest.approx(played.draft_seconds, rel=0.05)
+    assert policy._accepted("simulated").rates() != before
+    assert policy._round == rounds, "but no round was taught"

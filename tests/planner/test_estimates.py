@@ -188,6 +188,23 @@ def test_a_cost_table_is_the_first_measurement(tmp_path: Path) -> None:
     assert seconds == pytest.approx([0.022 + 0.004 * depth for depth in range(4)], rel=0.1)
 
 
+def test_passes_filled_by_prompts_show_what_large_ones_cost() -> None:
+    """The device gets slower from 64 tokens on, where plain rounds of up to 32 rows never get; a prompt's token is a
+    fifth cheaper than a draft."""
+    costs, rng = RoundCosts(4, 32), np.random.default_rng(0)
+    for _ in range(600):
+        rows, prefill = int(rng.integers(1, 33)), int(rng.integers(0, 120)) * int(rng.integers(0, 2))
+        seconds = 0.02 + 0.0005 * max(0, rows + prefill - 64) - 0.0001 * prefill + 0.0003 * rows
+        costs.observe(
+            rows, 0, ("d",), drafting=rows, verified=rows, prefill=prefill, verify=seconds, draft=0.0, overhead=None
+        )
+    passes = tuple(32 * tokens for tokens in range(1, 6))
+    more = costs.more(32, 32, passes)
+    assert costs._verify.mean(costs._verify_features(32, 128)) == pytest.approx(0.0616, rel=0.15)
+    assert costs._verify.mean(costs._verify_features(32, 32)) == pytest.approx(0.0296, rel=0.03)
+    assert more[2] == pytest.approx(0.0128, rel=0.3)
+
+
 def test_rows_that_do_not_draft_are_verified_and_nothing_more(tmp_path: Path) -> None:
     path = tmp_path / "costs.json"
     path.write_text(json.dumps(COSTS))

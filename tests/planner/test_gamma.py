@@ -32,6 +32,7 @@ class Listed(Forgetful):
         self.depth, self.kept = depth, kept
         self.asked: list[Situation] = []
         self.told: list[tuple[Situation, int, Outcome]] = []
+        self.overheard: list[tuple[Situation, int, Outcome]] = []
         self.reason = Reason("listed", (0.1, 0.2))
 
     def choose(self, situation: Situation) -> int:
@@ -40,6 +41,9 @@ class Listed(Forgetful):
 
     def update(self, situation: Situation, depth: int, outcome: Outcome) -> None:
         self.told.append((situation, depth, outcome))
+
+    def overhear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
+        self.overheard.append((situation, depth, outcome))
 
     def keep(self, rows: int) -> int | None:  # noqa: ARG002
         return self.kept
@@ -151,15 +155,19 @@ def test_a_policy_hears_of_plain_rounds_alone_and_exactly() -> None:
     assert {situation.previous for situation in policy.asked[1:-2]} == {3}
 
 
-def test_rounds_with_prefill_teach_nothing() -> None:
+def test_rounds_with_prefill_are_only_overheard() -> None:
     policy = Listed(2)
     serving = Serving(planner(policy))
     serving.engine.submit(request(0, [1, 2, 3], 30))
     serving.run(3)
     before = len(policy.told)
     serving.engine.submit(request(1, [4] * 20, 30))
+    assert policy.overheard == []
     serving.run(1)
     assert len(policy.told) == before
+    (situation, depth, outcome) = policy.overheard[0]
+    assert (situation.prefill, depth, outcome.verified) == (20, 2, 3), "prompts are not counted among what is verified"
+    assert outcome.trials["first"].offered == [1, 1, 0, 0]
     serving.run(1)
     assert len(policy.told) == before + 1
     assert [entry.learnt for entry in serving.planner.decisions.latest()][-2:] == [False, True]  # type: ignore[union-attr]

@@ -21,7 +21,7 @@ class Situation:
     previous: int = 0  # gamma of the round before, whatever its batch size
     lag: int = 0  # L_max: most tokens of one row that its drafter has not seen
     shares: tuple[tuple[str, int], ...] = ()  # rows that leave their depth to the policy, by drafter; empty: all rows
-    prefill: int = 0  # prompt tokens in the same pass; such a round is played but teaches nothing
+    prefill: int = 0  # prompt tokens in the same pass; such a round is only overheard
     missed: int = 0  # tokens of those rows that their drafters have not seen; 0: as many of each row as `lag` says
     drafts: tuple[int, ...] = ()  # by depth: draft tokens of all rows in the pass; empty: one a step and drafting row
 
@@ -53,14 +53,14 @@ class Trials:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the round cost and brought. A round with prefill in it is never reported."""
+    """What the round cost and brought."""
 
     seconds: float  # the whole round
     tokens: int  # emitted, by all rows
     draft_seconds: float = 0.0  # catch-up included
     verify_seconds: float = 0.0
     catch_up_seconds: float = 0.0  # what the drafters took to see tokens they had missed
-    verified: int = 0  # tokens in the pass: one per row and its drafts
+    verified: int = 0  # tokens in the pass, prompts apart: one per row and its drafts
     trials: Mapping[str, Trials] = field(default_factory=dict)  # by drafter
 
     @property
@@ -96,6 +96,11 @@ class LengthPolicy(Protocol):
         rounds that teach nothing about depths."""
         ...
 
+    def overhear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
+        """As `update`, of a round with prompt tokens in it: long whatever the depth, but its parts may tell something
+        too."""
+        ...
+
     def keep(self, rows: int) -> int | None:
         """How many drafted tokens of so many rows are worth verifying; None: all. Does not mutate."""
         ...
@@ -117,6 +122,9 @@ class Forgetful:
     """The parts of `LengthPolicy` for one that verifies all its drafts and forgets everything when it ends."""
 
     reason = Reason("")
+
+    def overhear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
+        """Nothing: it knows rounds as a whole alone."""
 
     def keep(self, rows: int) -> int | None:  # noqa: ARG002
         return None

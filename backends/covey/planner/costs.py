@@ -1,8 +1,8 @@
 """What a round of n rows and depth k takes, learnt from the rounds there were.
 
-    T(n, k) = verify(n, n + drafts(k)) + [k > 0] draft(m, k) + overhead(n)     m of n rows draft: as a rule all
-    verify(n, t) = f(t) + g(n)               piecewise linear between doublings
-    draft(m, k)  = call(m) + k step(m)       one such curve per set of drafters in use
+    T(n, k) = verify(n, n + drafts(k), 0) + [k > 0] draft(m, k) + overhead(n)     m of n rows draft: as a rule all
+    verify(n, t, p) = f(t + p) + g(n) + c p  piecewise linear between doublings; p of the tokens are prompts'
+    draft(m, k)     = call(m) + k step(m)    one such curve per set of drafters in use
 
 A drafter's catch-up is not in here (`covey.planner.switching`, `covey.planner.upkeep`).
 """
@@ -18,6 +18,7 @@ from covey.types import JsonDict
 Mix = tuple[str, ...]  # the drafters in use, sorted
 Passes = tuple[int, ...]  # by depth from 0: tokens in the pass
 CACHED = 4096  # features kept
+PROMPT = 0.3  # how far c may be from nothing, in slopes of f
 GUESS = 0.1  # a drafted token's time before any was drafted, in passes over one row
 
 
@@ -31,10 +32,11 @@ class RoundCosts:
         self._features: dict[tuple[int, int, Passes], tuple[Array, Array, Array]] = {}
         self._verifying: dict[tuple[int, int], Array] = {}
         shape = 1.0 + self._tokens / 128.0
-        doubt = np.zeros((len(shape) + len(self._rows),) * 2)
+        doubt = np.zeros((len(shape) + len(self._rows) + 1,) * 2)
         doubt[: len(shape), : len(shape)] = smooth(len(shape), 3.0, 0.5) * np.outer(shape, shape)
-        doubt[len(shape) :, len(shape) :] = smooth(len(self._rows), 3.0, 0.2)
-        self._verify = Regression(np.concatenate([shape, np.zeros(len(self._rows))]), doubt)
+        doubt[len(shape) : -1, len(shape) : -1] = smooth(len(self._rows), 3.0, 0.2)
+        doubt[-1, -1] = PROMPT**2
+        self._verify = Regression(np.concatenate([shape, np.zeros(len(self._rows) + 1)]), doubt)
         self._overhead = Regression(np.ones(len(self._rows)), smooth(len(self._rows), 3.0, 0.5), noise=0.2)
         self._drafts: dict[Mix, Regression] = {}
         self._rounds = 0
@@ -72,7 +74,7 @@ class RoundCosts:
     def more(self, rows: int, prefill: int, passes: Passes) -> Array:
         """Seconds that so many prompt tokens add to the pass, for each depth from 0."""
         plain = np.stack([self._verify_features(rows, tokens) for tokens in passes])
-        fuller = np.stack([self._verify_features(rows, tokens + prefill) for tokens in passes])
+        fuller = np.stack([self._verify_features(rows, tokens, prefill) for tokens in passes])
         return np.maximum(self._verify.mean(fuller - plain), 0.0)
 
     def observe(
@@ -83,14 +85,15 @@ class RoundCosts:
         *,
         drafting: int,
         verified: int,
+        prefill: int = 0,
         verify: float,
         draft: float,
-        overhead: float,
+        overhead: float | None,
     ) -> None:
-        """`draft` without catch-up; not read at depth 0."""
-        self._verify.update(self._verify_features(rows, verified), verify)
-        self._rounds += 1
-        if self._rounds % 4 == 1:  # it changes slowly, and each update takes time itself
+        """`draft` without catch-up; not read at depth 0. `overhead` is None where the round says nothing about it."""
+        self._verify.update(self._verify_features(rows, verified, prefill), verify)
+        self._rounds += overhead is not None
+        if overhead is not None and self._rounds % 4 == 1:  # it changes slowly, and each update takes time itself
             self._overhead.update(hat(rows, self._rows), overhead)
         if depth > 0:
             self._draft(mix).update(self._draft_features(drafting, depth), draft)
@@ -120,12 +123,15 @@ class RoundCosts:
             found = self._features[key] = (verify, draft, hat(rows, self._rows))
         return found
 
-    def _verify_features(self, rows: int, tokens: int) -> Array:
+    def _verify_features(self, rows: int, tokens: int, prefill: int = 0) -> Array:
+        if prefill:  # seldom twice the same
+            prompts = np.array([prefill / 128.0])
+            return np.concatenate([hat(tokens + prefill, self._tokens), hat(rows, self._rows), prompts])
         found = self._verifying.get((rows, tokens))
         if found is None:
             if len(self._verifying) >= CACHED:
                 self._verifying.clear()
-            found = np.concatenate([hat(tokens, self._tokens), hat(rows, self._rows)])
+            found = np.concatenate([hat(tokens, self._tokens), hat(rows, self._rows), np.zeros(1)])
             self._verifying[rows, tokens] = found
         return found
 

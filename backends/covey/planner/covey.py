@@ -20,7 +20,8 @@ explore  Exploration lives on a bank: a fixed share of all time goes in, the tim
          and exploring across that line lasts a few rounds.
 prefill  A pass with prompt tokens in it is long whatever the depth, so its own tokens per second say little. There the
          depth is best that gains most over spending its time at the usual speed: max of tokens - speed * seconds, less
-         what leaving the usual side of the line between drafting and none, and coming back, takes.
+         what leaving the usual side of the line between drafting and none, and coming back, takes. Its parts are learnt
+         from: drafting takes what it takes elsewhere, and passes filled by prompts show early what large ones cost.
 forget   Every estimate forgets (see each), so drift is followed.
 """
 
@@ -139,6 +140,28 @@ class Covey:
                 draft=outcome.draft_seconds - catch_up,
                 overhead=max(0.0, outcome.seconds - outcome.draft_seconds - outcome.verify_seconds),
             )
+        self._judge(situation, depth, outcome)
+        if usual and whole and self._seconds:
+            self._residuals.update(rows, depth, (outcome.seconds - catch_up) / self._seconds[depth])
+
+    def overhear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
+        """Not the residuals, which are of whole rounds, and nothing about crossings."""
+        if (depth > 0) == (situation.previous > 0):
+            self._costs.observe(
+                max(1, situation.rows),
+                depth,
+                self._mix(situation),
+                drafting=max(1, situation.drafting),
+                verified=outcome.verified,
+                prefill=situation.prefill,
+                verify=outcome.verify_seconds,
+                draft=outcome.draft_seconds - outcome.catch_up_seconds,
+                overhead=None,
+            )
+        self._judge(situation, depth, outcome)
+
+    def _judge(self, situation: Situation, depth: int, outcome: Outcome) -> None:
+        """The drafters, by their drafts and by what they took to read."""
         for name, _ in situation.shares:
             trials = outcome.trials.get(name)
             if trials is not None:
@@ -147,9 +170,7 @@ class Covey:
             elif situation.ceiling:
                 self._accepted(name).idle()
         if depth > 0 and situation.previous > 0:
-            self._upkeep.update(catch_up, outcome.tokens)
-        if usual and whole and self._seconds:
-            self._residuals.update(rows, depth, (outcome.seconds - catch_up) / self._seconds[depth])
+            self._upkeep.update(outcome.catch_up_seconds, outcome.tokens)
 
     def keep(self, rows: int) -> int | None:  # noqa: ARG002  # every draft it asked for is worth verifying
         return None

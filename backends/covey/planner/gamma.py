@@ -1,10 +1,10 @@
 """The planner around a policy: from a batch to its situation, from the policy's depth to rows, from a round's record to
 what the policy learns.
 
-A round teaches only when it shows what a depth costs: no prefill in it, no row with a depth of its own, and an answer
-from every drafter that was asked. An answer may be empty: that a drafter has nothing to offer is a lesson too, and a
-drafter that is late or rests has not answered. C_switch is refined by every catch-up that was measured after a pause,
-whatever the policy, at the lag at which the policy asks for it.
+A round teaches only when it shows what a depth costs: no row with a depth of its own, and an answer from every drafter
+that was asked; one with prefill in it is overheard. An answer may be empty: that a drafter has nothing to offer is a
+lesson too, and a drafter that is late or rests has not answered. C_switch is refined by every catch-up that was
+measured after a pause, whatever the policy, at the lag at which the policy asks for it.
 """
 
 from __future__ import annotations
@@ -105,16 +105,16 @@ class GammaPlanner:
         if drafted and self._previous == 0 and record.catch_up_seconds > 0:
             self._switch_cost.observe(self.policy.switch_lag(situation), situation.drafting, record.catch_up_seconds)
         if situation.rows and batch.decoding:
-            learnt = (
-                record.prefill_tokens == 0
-                and bool(asked.any()) == (depth > 0)
+            taught = (
+                bool(asked.any()) == (depth > 0)
                 and self._all_answered(asked, answered, record.choice)
                 and record.emitted > 0
                 and all(live.request.speculation == "auto" for live in batch.rows)
             )
             seconds = record.plan_seconds + record.draft_seconds + record.verify_seconds + record.commit_seconds
             seconds = max(seconds, 1e-9)  # a clock by hand may stand still
-            if learnt:
+            learnt = taught and record.prefill_tokens == 0
+            if taught:
                 depth = int(asked.max())  # less than was chosen where no row had room for more
                 trials = self._trials(trees, reply, record, answered) if drafted else {}
                 for counts in trials.values():
@@ -128,7 +128,7 @@ class GammaPlanner:
                     verified=batch.decoding + len(trees.tokens),
                     trials=trials,
                 )
-                self.policy.update(situation, depth, outcome)
+                (self.policy.update if learnt else self.policy.overhear)(situation, depth, outcome)
             reason = self.policy.reason
             self.account.add(
                 depth,
