@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from covey.runtime.drafters import ahead
+from covey.runtime.drafters import ahead, neural
 from covey.runtime.drafters.ahead import NoiseAhead
 from covey.runtime.drafters.choosing import least_kept
 from covey.runtime.drafters.fused_stepper import FusedStepper
@@ -107,6 +107,23 @@ def test_noise_is_computed_for_a_bounded_number_of_steps(monkeypatch: pytest.Mon
             assert parts.of(step).equal(expected[step])
             assert len(parts._part) <= steps
     assert not NoiseAhead(table, slots[:1], positions[:1], 8, 1000).needed
+
+
+@pytest.mark.parametrize("kind", ["folder", "other"])
+@pytest.mark.parametrize("width", [1, 3])
+def test_more_rows_than_a_pass_holds_are_drafted_for(
+    kind: str, width: int, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where, rng = request.getfixturevalue(kind), np.random.default_rng(16)
+    texts = [text(rng, int(rng.integers(2, 9))) for _ in range(23)]
+    depth = rng.integers(1, 5, 23).tolist()
+    whole = Sender(load(where)).send([Text(tag, tokens) for tag, tokens in enumerate(texts)], depth, width).trees
+    monkeypatch.setattr(neural, "PASS_TOKENS", 16)
+    drafter = load(where)
+    trees = Sender(drafter).send([Text(tag, tokens) for tag, tokens in enumerate(texts)], depth, width).trees
+    assert rows_of(trees) == rows_of(whole)
+    assert np.array_equal(trees.parents, whole.parents)
+    drafter.check()
 
 
 def test_truncation_leaves_tokens_out_of_trees(folder: Path) -> None:

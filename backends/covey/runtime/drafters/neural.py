@@ -35,7 +35,7 @@ from covey.types import NO_INTS, DrafterInfo, DraftReply, DraftWork, Ints, Open,
 
 log = logging.getLogger("covey.drafter")
 
-PASS_TOKENS = 512  # of one catch-up pass
+PASS_TOKENS = 512  # of one pass; more rows than go into one are drafted for in several groups
 TOGETHER = 48  # pending tokens of a call that the first step takes along, padding included
 
 
@@ -245,8 +245,12 @@ class NeuralDrafter:
         groups = []
         for width, group in by_width.items():
             group.sort(key=lambda item: -depths[item[0]])
-            rows = np.asarray([row for row, _ in group], np.int64)
-            groups.append((rows, self._group(work, rows, [session for _, session in group], width)))
+            lanes = max(width, *(session.pending for _, session in group))  # of a row in a step
+            most = max(1, self._model.max_pass_tokens // lanes)
+            for start in range(0, len(group), most):
+                part = group[start : start + most]
+                rows = np.asarray([row for row, _ in part], np.int64)
+                groups.append((rows, self._group(work, rows, [session for _, session in part], width)))
         return joined(len(work.tags), groups)
 
     def _group(self, work: DraftWork, rows: Index, sessions: list[Session], width: int) -> Lattice:
