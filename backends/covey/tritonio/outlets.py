@@ -75,8 +75,8 @@ class Sender:
         """Deliver a response; after the last one, nothing more is delivered."""
         with self._using:
             if not self._ended:
-                self._ended = last
                 self._sender.send(response, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if last else 0)
+                self._ended = last  # not of one that could not be sent: an error may follow it
 
     def is_cancelled(self) -> bool:
         """Whether the client has given up on a request that still owes it a response."""
