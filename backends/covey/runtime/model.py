@@ -8,7 +8,6 @@ shorter pass takes over, after it was seen to give the same.
 from __future__ import annotations
 
 import logging
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,10 @@ from covey.runtime import loading
 from covey.runtime.attention import Plan, Shape, Tiling, attend, plan_lanes
 from covey.runtime.fuse import FAMILIES, AttentionSetting, FusedDecoder
 from covey.runtime.lanes import Lanes, Pass
-from covey.runtime.numerics import Matrix, Room, attention_agrees, passes_agree, tilings
+from covey.runtime.numerics import Matrix, Room, attention_agrees, padded, passes_agree, tilings
 from covey.types import NO_INTS, Ints
 
 _ATTENTION = "covey_paged"
-FEW = 16  # rows up to which every count has a product of its own
 _LOG = logging.getLogger(__name__)
 
 
@@ -279,13 +277,6 @@ class PagedModel:
         blocks = np.arange(-(-count // self.block_size), dtype=np.int32)[None]
         lanes = Lanes(np.array([0, count], np.int32), np.array([count], np.int32), blocks, None, None, NO_INTS)
         return Pass(tokens, at, at, lanes, at)
-
-
-def padded(count: int, granule: int) -> int:
-    """The row count that a product of `count` rows is brought to, at most an eighth more: libraries compile a product
-    for each count that they meet, which takes as long as dozens of calls."""
-    step = max(1, (1 << count.bit_length()) // 16) if count > FEW else 1
-    return -(-count // math.lcm(step, granule)) * math.lcm(step, granule)
 
 
 def _shape(config: Any) -> Shape:

@@ -1,12 +1,15 @@
 """Is a token's result the same bits whatever else is in its pass?
 
 Matrix libraries choose their order of summation by the number of rows, so that is a question for the hardware at
-hand, asked when a model is loaded: of the model's own matrices over many row counts, and of whole passes in several
-compositions. Where few rows are the trouble, passes padded to a multiple of some granule may be the answer.
+hand, asked when a model is loaded: of the model's own matrices over all row counts that passes are padded to, and of
+whole passes in several compositions. Where few rows are the trouble, passes padded to a multiple of some granule may be
+the answer.
 """
 
 from __future__ import annotations
 
+import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,10 +22,20 @@ from covey.runtime.lanes import Lanes, Pass, chain_slots
 from covey.types import Ints
 
 GRANULES = (1, 2, 4, 8, 12, 16)  # row counts that passes are padded to multiples of, in the order they are tried
-_ROW_COUNTS = (*range(1, 34), 40, 47, 48, 63, 64, 65, 80, 96, 127, 128, 129, 160, 192, 255, 256, 257, 320, 384, 511)
+FEW = 16  # rows up to which every count has a product of its own
 _SMALL_PRODUCT = 4096  # multiplications; PyTorch hands products of 16 ** 3 or fewer to another library
 _LONGEST = 4096  # keys tried
-_SECONDS = 1.0  # what the sweep over row counts may take; at least the first counts of each matrix are tried
+_SECONDS = 1.0  # what the sweep over row counts may take for each matrix
+_AT_LEAST = 5  # counts of each matrix that are tried however long they take
+
+log = logging.getLogger(__name__)
+
+
+def padded(count: int, granule: int) -> int:
+    """The row count that a product of `count` rows is brought to, at most an eighth more: libraries compile a product
+    for each count that they meet, which takes as long as dozens of calls."""
+    step = max(1, (1 << count.bit_length()) // 16) if count > FEW else 1
+    return -(-count // math.lcm(step, granule)) * math.lcm(step, granule)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,25 +61,27 @@ def tilings(
 
 
 def linear_granules(matrices: Sequence[Matrix], limit: int, dtype: torch.dtype, device: torch.device) -> Iterator[int]:
-    """Granules under which every matrix gives a row the same bits for all row counts up to `limit`."""
+    """Granules under which every matrix gives a row the same bits for all counts that up to `limit` rows are padded
+    to, as far as there is time to try them."""
     least = min(matrix.count for matrix in matrices)
     for granule in GRANULES:
         if granule * least <= _SMALL_PRODUCT:
             continue
-        most = -(-limit // granule) * granule
-        counts = sorted({-(-count // granule) * granule for count in (*_ROW_COUNTS, limit) if count <= most})
-        until = time.monotonic() + _SECONDS
-        if all(_invariant(matrix, counts, dtype, device, until) for matrix in matrices):
+        counts = sorted({padded(count, granule) for count in range(1, limit + 1)})
+        if all(_invariant(matrix, counts, dtype, device) for matrix in matrices):
             yield granule
 
 
-def _invariant(matrix: Matrix, counts: Sequence[int], dtype: torch.dtype, device: torch.device, until: float) -> bool:
+def _invariant(matrix: Matrix, counts: Sequence[int], dtype: torch.dtype, device: torch.device) -> bool:
+    until = time.monotonic() + _SECONDS
     most = counts[-1]
     generator = torch.Generator().manual_seed(1)
     rows = torch.randn(most, matrix.width, generator=generator).to(device, dtype)
     expected = matrix.apply(rows)
     for place, count in enumerate(counts):
-        if place > 4 and time.monotonic() > until:
+        if place >= _AT_LEAST and time.monotonic() > until:
+            shape = f"{matrix.count // matrix.width} x {matrix.width}"
+            log.info("row counts of a %s matrix: %d of %d tried, up to %d rows", shape, place, len(counts), count - 1)
             break
         places = 64 if count <= 4 else 8 if count <= 33 else 1  # roundings differ in few rows: few rows, many trials
         for start in range(0, most - count + 1, max(1, most // places)):
