@@ -9,6 +9,7 @@ folders receive the weights, and `--runs` keeps checkpoints: the same command ag
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import sys
 from dataclasses import replace
@@ -197,19 +198,31 @@ def held_out_rows(stream: Stream, length: int = 256) -> torch.Tensor:
 def read_lessons(
     domain: str, model: LlamaForCausalLM, learned: Tokenizer, options: argparse.Namespace
 ) -> teacher.Lessons:
-    """The domain's lessons, kept beside the checkpoints: a resumed run must not pay for them, or change them."""
+    """The domain's lessons, kept beside the checkpoints: a resumed run must not pay for them, or change them. Those of
+    another target or tokenizer are made anew."""
     path: Path = options.runs / "lessons" / f"{domain}.pt"
+    made_with = digest(options.out / TARGET / "1")
     if path.is_file():
         state = torch.load(path, weights_only=True)
-        return teacher.Lessons(state["tokens"], state["hidden"])
+        if state.get("made_with") == made_with:
+            return teacher.Lessons(state["tokens"], state["hidden"])
+        print(f"{path} is of another target or tokenizer: making the lessons anew")
     documents, _ = corpora.split(domain, options.data)
     end_of_text = tokenizer.end_of_text(learned)
     stream = Stream(encode(learned, documents, end_of_text), options.seed + 1)
     vocabulary = tokenizer.load(options.out / TARGET / "1")
     lessons = teacher.prepare(model, vocabulary, domain, documents, stream, seed=options.seed)
     path.parent.mkdir(parents=True, exist_ok=True)
-    torch.save({"tokens": lessons.tokens, "hidden": lessons.hidden}, path)
+    torch.save({"tokens": lessons.tokens, "hidden": lessons.hidden, "made_with": made_with}, path)
     return lessons
+
+
+def digest(folder: Path) -> str:
+    """Of a model's weights and tokenizer."""
+    found = hashlib.sha256()
+    for path in (*sorted(folder.glob("*.safetensors")), folder / "tokenizer.json"):
+        found.update(hashlib.sha256(path.read_bytes()).digest())
+    return found.hexdigest()
 
 
 if __name__ == "__main__":
