@@ -290,6 +290,7 @@ class TritonPythonModel:
         elif kind == "drain":
             if self._engine is not None:
                 self._engine.drain()
+                self._supervisor.stop(wait=False)  # Triton may crash when it unloads a model that is being reloaded
             peer.send((exchange, "draining", None))
 
     def _lost(self, peer: link.Peer) -> None:

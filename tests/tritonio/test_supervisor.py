@@ -101,3 +101,14 @@ def test_an_end_while_a_model_waits_for_its_next_try(
         time.sleep(0.01)
     supervisor.stop()
     assert not supervisor._thread.is_alive()
+
+
+def test_one_that_was_stopped_reloads_nothing(controller: Controller, supervisor: Any) -> None:
+    controller.fails = [("load", PortError("no memory"))] * 1000
+    supervisor.report("draft", StubDead("draft"))
+    supervisor.stop()
+    made = list(controller.calls)
+    supervisor.report("other", StubDead("other"))
+    supervisor.stop(wait=False)
+    time.sleep(0.1)
+    assert controller.calls == made

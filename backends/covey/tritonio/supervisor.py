@@ -51,9 +51,11 @@ class Supervisor:
             log.warning("%s could not be unloaded: %s", model, error)
         bls.control(self._controller, "load", model)
 
-    def stop(self) -> None:
+    def stop(self, *, wait: bool = True) -> None:
+        """Reload nothing more, but for what is under way."""
         self._queue.put(None)
-        self._thread.join()
+        if wait:
+            self._thread.join()
 
     def _run(self) -> None:
         due: dict[str, float] = {}  # when each model is to be reloaded
