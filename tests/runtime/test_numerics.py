@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from covey.runtime import numerics
-from covey.runtime.numerics import Matrix, linear_granules, padded
+from covey.runtime.numerics import Matrix, linear_granules
+from covey.runtime.product import padded
 
 CPU = torch.device("cpu")
 WIDTH, COUNT = 8, 1 << 16

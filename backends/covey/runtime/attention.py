@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 
 from covey.runtime.lanes import Lanes
+from covey.runtime.product import padded
 from covey.types import Ints
 
 QUERY_TILE = 64  # longer lanes are cut: bounds the mask, and skips keys that a chunk's first queries cannot see
@@ -197,7 +198,7 @@ def _group(
     rows = len(members)
     count = counts[members]
     lengths = lanes.lengths[members]
-    queries = -(-int(count.max()) // granule) * granule
+    queries = padded(int(count.max()), granule)
     keys = -(-int(lengths.max()) // tile) * tile
     step = np.minimum(np.arange(queries, dtype=np.int32), count[:, None] - 1)  # padding repeats the last query
     pick = (lanes.offsets[members][:, None] + step).reshape(-1)

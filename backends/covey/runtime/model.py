@@ -20,7 +20,8 @@ from covey.runtime import loading
 from covey.runtime.attention import Plan, Shape, Tiling, attend, plan_lanes
 from covey.runtime.fuse import FAMILIES, AttentionSetting, FusedDecoder
 from covey.runtime.lanes import Lanes, Pass
-from covey.runtime.numerics import Matrix, Room, attention_agrees, padded, passes_agree, tilings
+from covey.runtime.numerics import Matrix, Room, attention_agrees, passes_agree, tilings
+from covey.runtime.product import padded
 from covey.types import NO_INTS, Ints
 
 _ATTENTION = "covey_paged"

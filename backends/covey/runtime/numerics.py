@@ -9,7 +9,6 @@ the answer.
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,23 +18,16 @@ import torch
 
 from covey.runtime.attention import Shape, Tiling, attend, plan_lanes
 from covey.runtime.lanes import Lanes, Pass, chain_slots
+from covey.runtime.product import padded
 from covey.types import Ints
 
 GRANULES = (1, 2, 4, 8, 12, 16)  # row counts that passes are padded to multiples of, in the order they are tried
-FEW = 16  # rows up to which every count has a product of its own
 _SMALL_PRODUCT = 4096  # multiplications; PyTorch hands products of 16 ** 3 or fewer to another library
 _LONGEST = 4096  # keys tried
 _SECONDS = 1.0  # what the sweep over row counts may take for each matrix
 _AT_LEAST = 5  # counts of each matrix that are tried however long they take
 
 log = logging.getLogger(__name__)
-
-
-def padded(count: int, granule: int) -> int:
-    """The row count that a product of `count` rows is brought to, at most an eighth more: libraries compile a product
-    for each count that they meet, which takes as long as dozens of calls."""
-    step = max(1, (1 << count.bit_length()) // 16) if count > FEW else 1
-    return -(-count // math.lcm(step, granule)) * math.lcm(step, granule)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 
 from covey.runtime.attention import Shape
 from covey.runtime.drafters.weights import LlamaWeights
-from covey.runtime.product import Product
+from covey.runtime.product import Product, padded
 
 Map = Callable[[torch.Tensor], torch.Tensor]
 
@@ -69,7 +70,13 @@ def plain_maps(folded: Folded, dtype: torch.dtype) -> Maps:
 
     def product(matrix: torch.Tensor) -> Map:
         apply = Product(matrix.to(dtype))
-        return lambda x: apply(x.to(dtype))
+
+        def call(x: torch.Tensor) -> torch.Tensor:
+            rows = len(x)
+            missing = padded(rows, 1) - rows
+            return apply(F.pad(x, (0, 0, 0, missing)).to(dtype))[:rows] if missing else apply(x.to(dtype))
+
+        return call
 
     layers = tuple(LayerMaps(*map(product, layer)) for layer in folded.layers)
     return Maps(layers, product(folded.head), folded.count * dtype.itemsize)
