@@ -101,9 +101,18 @@ def test_status(canned_server: Running, capsys: pytest.CaptureFixture[str]) -> N
     assert main(["status", "--url", "127.0.0.1:9"]) == 5
 
 
+# A shell's background jobs ignore interrupts, and so does whatever they start: these tests, and the command.
+HEEDING_INTERRUPTS = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from covey_client.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 def test_interrupt_cancels_the_request(canned_server: Running) -> None:
     server, canned = canned_server
-    words = [sys.executable, "-m", "covey_client.cli", "generate", "slow 400", "--tenant", "interrupted"]
+    words = [sys.executable, "-c", HEEDING_INTERRUPTS, "generate", "slow 400", "--tenant", "interrupted"]
     with subprocess.Popen(
         [*words, "--url", server.grpc_url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
