@@ -121,8 +121,9 @@ class Measured:
         return coupled / rejection if coupled is not None and rejection else None
 
     def _without(self) -> float | None:
-        rates = self.rates(GREEDY, OVERALL)
-        return median_ratio(rates[OFF], rates[WITHOUT]) if OFF in rates and WITHOUT in rates else None
+        """Prompt by prompt; loops count, since neither drafts."""
+        both = [answers for entries in self.prompts.values() for answers in entries if {OFF, WITHOUT} <= answers.keys()]
+        return median_ratio(*([_rate([answers[name]]) for answers in both] for name in (OFF, WITHOUT)))
 
 
 def run(session: Session) -> None:
