@@ -17,7 +17,7 @@ from covey.types import JsonDict
 
 Mix = tuple[str, ...]  # the drafters in use, sorted
 Passes = tuple[int, ...]  # by depth from 0: tokens in the pass
-CACHED = 4096  # features kept
+CACHED = 256  # situations whose features are kept
 PROMPT = 0.3  # how far c may be from nothing, in slopes of f
 GUESS = 0.1  # a drafted token's time before any was drafted, in passes over one row
 
