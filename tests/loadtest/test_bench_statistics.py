@@ -91,3 +91,12 @@ def test_round_times_come_from_the_servers_counters() -> None:
     phases = scrape.round_ms(before, after)
     assert phases == {"commit": 0.0, "pass": 10.0, "plan": 2.5, "transport": 0.0, "rounds": 200.0}
     assert scrape.loop_overhead_ms(phases) == 2.5
+
+
+def test_an_order_is_its_seeds_own_and_nobody_always_follows_the_same() -> None:
+    names = list("abcdefg")
+    orders = [workload.shuffled(names, 1, repetition) for repetition in range(30)]
+    assert orders == [workload.shuffled(names, 1, repetition) for repetition in range(30)]
+    assert all(sorted(order) == names for order in orders)
+    before_b = {order[order.index("b") - 1] for order in orders if order[0] != "b"}
+    assert before_b == set(names) - {"b"}
