@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,15 @@ def test_speedup_has_the_keys_it_promises(part: str) -> None:
     assert found[part]["picked"] == ["fixed:3", "fixed:3"]
     assert found["coupled_over_rejection_acceptance"] == pytest.approx(0.9)
     assert found["off_over_without_drafters"] == 1.0
+
+
+def test_what_loaded_drafters_cost_is_taken_over_loops_too() -> None:
+    measured = speedup.Measured()
+    for key, entries in made_up_speedup().prompts.items():
+        if key[:2] == (speedup.GREEDY, "code"):  # every second one loops
+            plain, loop = entries
+            measured.prompts[key] = [plain, loop | {WITHOUT: replace(loop[WITHOUT], seconds=1.0)}]
+    assert measured.summary()["off_over_without_drafters"] == 0.75
 
 
 def test_loops_are_left_out_of_greedy_text_and_counted() -> None:

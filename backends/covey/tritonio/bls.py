@@ -21,15 +21,21 @@ def call(model: str, message: Ints) -> Ints:
     codec.seal(message, token())
     tensor = pb_utils.Tensor(codec.REQUEST_TENSOR, message)
     request = pb_utils.InferenceRequest(model_name=model, requested_output_names=[codec.REPLY_TENSOR], inputs=[tensor])
+    response = _done(request, model)
+    reply: Ints = pb_utils.get_output_tensor_by_name(response, codec.REPLY_TENSOR).as_numpy()
+    return reply
+
+
+def _done(request: Any, what: str) -> Any:
+    """The response to a request that succeeded; raises PortError about `what` for one that did not."""
     try:
         response = request.exec()
     except Exception as error:  # what the binding raises, as when shared memory is full, has no common base
-        raise PortError(f"{model}: {type(error).__name__}: {error}") from None
+        raise PortError(f"{what}: {type(error).__name__}: {error}") from None
     if response.has_error():
         text = response.error().message()
-        raise StubDead(f"{model}: {text}") if "not healthy" in text else PortError(f"{model}: {text}")
-    reply: Ints = pb_utils.get_output_tensor_by_name(response, codec.REPLY_TENSOR).as_numpy()
-    return reply
+        raise StubDead(f"{what}: {text}") if "not healthy" in text else PortError(f"{what}: {text}")
+    return response
 
 
 def deliver(model: str, message: Ints) -> Ints:
@@ -83,9 +89,8 @@ def control(controller: str, action: str, model: str) -> None:
         for name, text in (("action", action), ("model", model))
     ]
     inputs.append(pb_utils.Tensor("token", np.array([token()], np.int64)))
-    response = pb_utils.InferenceRequest(model_name=controller, requested_output_names=[], inputs=inputs).exec()
-    if response.has_error():
-        raise PortError(f"{action} {model}: {response.error().message()}")
+    request = pb_utils.InferenceRequest(model_name=controller, requested_output_names=[], inputs=inputs)
+    _done(request, f"{action} {model}")
 
 
 def serve(requests: list[Any], answer: Any) -> list[Any]:
