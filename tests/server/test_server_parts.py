@@ -29,6 +29,7 @@ from covey.server import (
     shared_memory,
 )
 from covey.server.options import parse
+from covey.server.progress import ready_message
 
 LOADING = """\
 I1121 01:30:12.367313 4748 model_lifecycle.cc:472] "loading: bad:1"
@@ -298,3 +299,15 @@ def test_processes_are_killed_by_their_marker_and_no_others() -> None:
     finally:
         other.kill()
         other.wait()
+
+
+def test_the_command_to_paste_is_found_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def command() -> str:
+        line = next(line for line in ready_message(parse([]), "log").splitlines() if " generate" in line)
+        return line.split()[0]
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert os.access(command(), os.X_OK)
+    assert os.access(Path.cwd() / command(), os.X_OK), "also when it is given from here"
+    (tmp_path / "covey").touch(0o755)
+    assert command() == "covey"

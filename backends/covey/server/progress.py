@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
+from pathlib import Path
 from types import TracebackType
 
 from rich.console import Console
@@ -49,6 +52,14 @@ class LoadProgress:
                     print(f"loaded {name} ({len(self._printed)}/{len(models)})", file=sys.stderr, flush=True)
 
 
+def _command() -> str:
+    """How to call `covey` from here: by its name where that is on PATH, else by where this interpreter has it."""
+    beside = Path(sys.executable).with_name("covey")
+    if shutil.which("covey") or not beside.is_file():
+        return "covey"
+    return os.path.relpath(beside) if beside.is_relative_to(Path.cwd()) else str(beside)
+
+
 def ready_message(options: Options, log_file: str) -> str:
     """What to paste now."""
     host = reachable(options.host)
@@ -61,6 +72,6 @@ def ready_message(options: Options, log_file: str) -> str:
 
   curl -s http://{http}/v2/models/covey/generate -d {body}}}'
   curl -sN http://{http}/v2/models/covey/generate_stream -d {body}, "stream": true}}'
-  covey generate{flags} "Once upon a time"
+  {_command()} generate{flags} "Once upon a time"
 
 Metrics: http://{host}:{options.metrics_port}/metrics. Ctrl-C drains and stops."""
