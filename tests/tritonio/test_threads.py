@@ -13,6 +13,7 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 
+from covey.errors import StubDead
 from covey.streaming import Chunk
 from covey.types import NO_FLOATS, NO_INTS, Finish
 from tests.fakes import HashTarget
@@ -126,13 +127,17 @@ def test_what_is_open_at_the_end_is_told(module: Any, monkeypatch: pytest.Monkey
     assert outlet.errors == ["the server is stopping"]
 
 
-def test_an_engine_that_lives_answers(module: Any) -> None:
+def test_an_engine_that_lives_answers_and_drains(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    reloaded: list[tuple[str, ...]] = []
+    monkeypatch.setattr(module.bls, "control", lambda *words: reloaded.append(words))
     model = module.TritonPythonModel()
     model.initialize(config(**ORCHESTRATOR))
     assert [chunk.num_output for chunk in ask(model).chunks] == [3]
     model._received(MagicMock(), (0, "drain", None))
     assert ask(model, 2).errors == ["the server is draining; no new requests"]
+    model._drafter_failed("draft", StubDead("draft"))
     model.finalize()
+    assert not reloaded, "models are being unloaded"
 
 
 class Sender:
