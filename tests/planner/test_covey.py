@@ -11,6 +11,7 @@ import pytest
 from covey.bandits.dsd import DSD
 from covey.bandits.length import LengthPolicy, Outcome, Situation, Trials
 from covey.bandits.nightjar import Nightjar
+from covey.planner.changes import Changes
 from covey.planner.covey import SHARE, Covey
 from covey.planner.devices import DEVICES, USUAL, environment
 from covey.planner.replay import Environment, World, replay
@@ -179,17 +180,19 @@ def test_beside_prefill_a_draft_is_weighed_against_the_time_it_adds() -> None:
     assert policy.choose(Situation(8, 5, 0, 9, (("simulated", 8),))) == depths[0], "plain rounds go on as before"
 
 
-def test_a_detour_beside_prefill_must_be_worth_its_crossings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_detour_beside_prefill_must_be_worth_its_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = covey()
     replay(policy, environment("card", 0.02), [8] * 400, np.random.default_rng(0))
     drafts_are_dear = 0.05 * np.arange(6.0)
     monkeypatch.setattr(policy._costs, "more", lambda _rows, _prefill, _passes: drafts_are_dear)
     beside = Situation(8, 5, 1, 1, (("simulated", 8),), 900)
     policy._bank = 0.0  # no exploring
-    policy._surplus = 0.0
+    monkeypatch.setattr(policy, "_changes", Changes())
+    usual = policy.choose(replace(beside, prefill=0))
+    beside = replace(beside, previous=usual)
     assert policy.choose(beside) == 0
-    policy._surplus = 5.0
-    assert policy.choose(beside) > 0, "leaving and coming back take more than not drafting spares"
+    monkeypatch.setattr(policy._changes, "price", lambda before, depth: 5.0 * (before != depth))
+    assert policy.choose(beside) == usual, "leaving and coming back take more than not drafting spares"
 
 
 @pytest.mark.parametrize("regime", ["card", "processor"])
@@ -252,23 +255,49 @@ def test_a_drafter_that_seldom_proposes_is_not_priced_as_if_it_did() -> None:
     assert policy._passes(usual) == tuple(8 + 2 * depth for depth in range(6))
 
 
-def test_a_steady_error_of_the_model_is_no_price_of_crossing() -> None:
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_steady_error_of_the_model_is_no_price_of_a_change(before: int) -> None:
     policy = covey()
     replay(policy, environment("card", 0.02), [8] * 300, np.random.default_rng(0))
     for _ in range(300):
         policy._residuals.update(8, 2, 1.6)
-    policy._surplus = 0.0
-    crossing = Situation(8, 5, 0, 1, (("simulated", 8),))
-    policy.choose(crossing)
+    policy._changes = Changes()
+    change = Situation(8, 5, before, 1, (("simulated", 8),))
+    policy.choose(change)
     seconds = float(policy._seconds[2] * policy._residuals.factors(8)[2])
-    policy.update(crossing, 2, Outcome(seconds, 20, seconds / 5, seconds / 2, 0.0, 24))
-    assert abs(policy._surplus) < 0.001
-    policy.choose(crossing)
-    policy.update(crossing, 2, Outcome(2 * seconds, 20, seconds / 5, seconds / 2, 0.0, 20))
-    assert abs(policy._surplus) < 0.001, "some rows had no room for all of it"
-    policy.choose(crossing)
-    policy.update(crossing, 2, Outcome(2 * seconds, 20, seconds / 5, seconds / 2, 0.0, 24))
-    assert policy._surplus > 0.05
+    policy.update(change, 2, Outcome(seconds, 20, seconds / 5, seconds / 2, 0.0, 24))
+    assert policy._changes.price(before, 2) < 0.001
+    policy.choose(change)
+    policy.update(change, 2, Outcome(2 * seconds, 20, seconds / 5, seconds / 2, 0.0, 20))
+    assert policy._changes.price(before, 2) < 0.001, "some rows had no room for all of it"
+    policy.choose(change)
+    policy.update(change, 2, Outcome(2 * seconds, 20, seconds / 5, seconds / 2, 0.0, 24))
+    assert policy._changes.price(before, 2) > 0.05
+
+
+@pytest.mark.parametrize("extra", [0.0, 0.4])
+def test_first_rounds_that_take_longer_mislead_nobody_and_are_not_sought(extra: float) -> None:
+    """Every change of depth makes its round longer, as where shapes are compiled: it is found out by few changes."""
+    policy, costs = covey(), environment("card", 0.02)
+    world, before, changes, ideal, spent, tokens = World(costs, np.random.default_rng(0)), 0, 0, 0.0, 0.0, 0
+    best = min(world.expected(16)[2])
+    for _ in range(3000):
+        situation = Situation(16, 5, before, 1, (("simulated", 16),))
+        depth = policy.choose(situation)
+        played = world.play(16, depth, 1, depth > 0 and before == 0)
+        if depth != before:
+            more = extra * played.verify_seconds
+            played = replace(played, seconds=played.seconds + more, verify_seconds=played.verify_seconds + more)
+            changes += 1
+        policy.update(situation, depth, played)
+        before, spent, tokens = depth, spent + played.seconds, tokens + played.tokens
+        ideal += best * played.tokens
+    assert ideal / spent > 0.96
+    if extra:
+        assert changes < 300
+        latencies = world.expected(16)[2]
+        policy.choose(Situation(16, 5, before, 1, (("simulated", 16),)))
+        assert policy.reason.predicted == pytest.approx(latencies, rel=0.08)
 
 
 def test_beside_prompts_drafters_are_judged_and_timed() -> None:

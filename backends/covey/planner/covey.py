@@ -8,20 +8,20 @@
 
 Four rules make a choice of these values:
 
-keep     Drafting stays off, or on, until the time lost by that, summed over rounds, has reached what the change takes:
-         what first rounds take beyond their prediction and, to switch on, the drafters' catch-up. A large gain is acted
-         upon soon, a small one later, noise never; there is no threshold to fall off. From depth to depth costs nothing
-         and is done at once.
+keep     A depth stays until the time lost by that, summed over rounds, has reached what the change takes: what first
+         rounds at another depth take beyond their prediction (covey.planner.changes) and, to switch drafting on, the
+         drafters' catch-up. A large gain is acted upon soon, a small one later, noise never; there is no threshold to
+         fall off.
 explore  Exploration lives on a bank: a fixed share of all time goes in, the time an exploring round is expected to lose
          goes out. The depth explored is the one whose value could be best of all, if its doubt allows it to be better
          than the one in use. Doubt grows where nothing is measured: a drafter switched off is probed again, for ever.
          What is left over goes, at five times the price, to the depth longest unplayed: doubt may be wrong too.
-         A first round with or without drafting is unlike those that follow (caches, threads): it teaches no costs,
-         and exploring across that line lasts a few rounds.
+         A first round at another depth teaches no costs, so exploring goes on for a second one, and for a few across
+         the line between drafting and none.
 prefill  A pass with prompt tokens in it is long whatever the depth, so its own tokens per second say little. There the
          depth is best that gains most over spending its time at the usual speed: max of tokens - speed * seconds, less
-         what leaving the usual side of the line between drafting and none, and coming back, takes. Its parts are learnt
-         from: drafting takes what it takes elsewhere, and passes filled by prompts show early what large ones cost.
+         what leaving the usual depth, and coming back, takes. Its parts are learnt from: drafting takes what it takes
+         elsewhere, and passes filled by prompts show early what large ones cost.
 forget   Every estimate forgets (see each), so drift is followed.
 """
 
@@ -31,6 +31,7 @@ import math
 
 from covey.bandits.length import Outcome, Reason, Situation
 from covey.planner.acceptance import Acceptance
+from covey.planner.changes import Changes
 from covey.planner.cost_table import CostTable
 from covey.planner.costs import Mix, Passes, RoundCosts
 from covey.planner.residuals import Residuals
@@ -42,7 +43,7 @@ SHARE = 0.005  # of all time may be lost by exploring
 START = 5.0  # rounds' time in the bank at the start
 FULL = 3.0  # rounds' time in the bank from which on it is spent even where nothing is doubted
 PREMIUM = 5.0  # the price of that, in expected losses
-ACROSS = 4  # rounds of exploring from drafting to none, or back
+ACROSS, AMONG = 4, 2  # rounds of exploring from drafting to none, or back; and from depth to depth
 DEVIATIONS = 2.0  # a value could be as good as so many deviations above its estimate
 DRIFT = 1e-6  # variance that a depth's correction gains in each round in which the depth is not played
 STALE, LEAST = 1.3, 0.003  # a depth known about as well as the one in use is not explored: no more is to be learnt
@@ -69,8 +70,7 @@ class Covey:
         self._played = [0] * (max_depth + 1)  # the round in which each depth was last played
         self._round = 0
         self._exploring, self._more = 0, 0  # a depth, and for how many more rounds
-        self._crossings = 0  # rounds in a row that began or ended drafting
-        self._surplus = 0.0  # mean share by which those exceed what was predicted, catch-up apart
+        self._changes = Changes()
         self.reason = Reason("")
 
     def choose(self, situation: Situation) -> int:
@@ -106,7 +106,7 @@ class Covey:
         self._bank = min(self._bank, max(2 * FULL * seconds[current], 2 * price))
         if probe != current and price <= self._bank:
             self._bank -= price
-            self._exploring, self._more = probe, ACROSS - 1 if (probe == 0) != (current == 0) else 0
+            self._exploring, self._more = probe, self._stay(current, probe) - 1
             self.reason = Reason("explore", predicted)
             return probe
         self.reason = Reason("best" if current == best else "keep", predicted)
@@ -122,13 +122,10 @@ class Covey:
             self._bank += START * outcome.seconds
         mix = self._mix(situation)
         catch_up = outcome.catch_up_seconds
-        crosses = (depth > 0) != (situation.previous > 0)
-        self._crossings = self._crossings + 1 if crosses else 0
-        usual = not crosses or self._crossings > ACROSS  # where every round crosses, that is what rounds are like
+        usual = self._changes.seen(situation.previous, depth)
         whole = outcome.verified + outcome.missing == rows + situation.asked(depth)
-        if crosses and whole and self._corrected:
-            surplus = (outcome.seconds - catch_up) / self._corrected[depth] - 1.0
-            self._surplus += 0.1 * (min(1.0, surplus) - self._surplus)
+        if whole and self._corrected:
+            self._changes.learn(situation.previous, depth, (outcome.seconds - catch_up) / self._corrected[depth])
         if usual:
             self._costs.observe(
                 rows,
@@ -145,8 +142,8 @@ class Covey:
             self._residuals.update(rows, depth, (outcome.seconds - catch_up) / self._seconds[depth])
 
     def overhear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
-        """Not the residuals, which are of whole rounds, and nothing about crossings."""
-        if (depth > 0) == (situation.previous > 0):
+        """Not the residuals, which are of whole rounds, and nothing about changes."""
+        if depth == situation.previous:
             self._costs.observe(
                 max(1, situation.rows),
                 depth,
@@ -187,20 +184,18 @@ class Covey:
         seconds: list[float],
         predicted: list[float],
     ) -> int:
-        """The best depth of a round with prefill; what is in use in plain rounds stays. Across the line between
-        drafting and none it is a detour, which must be worth both crossings."""
+        """The best depth of a round with prefill; what is in use in plain rounds stays. Another one is a detour, which
+        must be worth leaving and coming back."""
         rows = max(1, situation.rows)
         usual = min(self._current, situation.ceiling)
         more = self._costs.more(rows, situation.prefill, passes).tolist()
-        surplus = max(0.0, self._surplus)
-        there = surplus if (situation.previous > 0) == (usual > 0) else 0.0  # else a detour that began before
+        price = self._changes.price
         gains = []
         for depth in range(situation.ceiling + 1):
             time = seconds[depth] + more[depth]
-            if (depth > 0) != (usual > 0):
-                time += there * seconds[depth] + surplus * seconds[usual]
-                if depth > 0 and situation.previous == 0:
-                    time += self._switch(situation)
+            time += price(situation.previous, depth) * seconds[depth] + price(depth, usual) * seconds[usual]
+            if depth > 0 and situation.previous == 0:
+                time += self._switch(situation)
             gains.append(tokens[depth] - values[usual] * time)
         best = max(range(len(gains)), key=gains.__getitem__)
         clear = gains[best] - gains[usual] > CLEAR * values[usual] * seconds[usual]
@@ -218,9 +213,7 @@ class Covey:
             return best
         lost = values[best] / values[self._current] - 1.0
         self._debt += lost * seconds[self._current]
-        price = 0.0
-        if (best == 0) != (self._current == 0):
-            price = max(0.0, self._surplus) * seconds[best] + (restart if self._current == 0 else 0.0)
+        price = self._changes.price(self._current, best) * seconds[best] + (restart if self._current == 0 else 0.0)
         if self._debt >= price:
             self._current, self._debt = best, 0.0
         return self._current
@@ -251,10 +244,17 @@ class Covey:
                     probe, most = depth, could
         if probe == current and self._bank >= FULL * seconds[current]:
             probe, premium = min(depths, key=self._played.__getitem__), PREMIUM
-        lost = seconds[probe] * max(LEAST, 1.0 - values[probe] / values[current])
-        if (probe == 0) != (current == 0):
-            lost = ACROSS * lost + (restart if probe else 0.0)
+        lost = self._stay(current, probe) * seconds[probe] * max(LEAST, 1.0 - values[probe] / values[current])
+        price = self._changes.price
+        lost += price(current, probe) * seconds[probe] + price(probe, current) * seconds[current]
+        if current == 0:
+            lost += restart
         return probe, premium * lost
+
+    @staticmethod
+    def _stay(current: int, probe: int) -> int:
+        """Rounds that exploring a depth lasts."""
+        return ACROSS if (probe == 0) != (current == 0) else AMONG
 
     def _switch(self, situation: Situation) -> float:
         return self._switch_cost(self.switch_lag(situation), situation.drafting)
