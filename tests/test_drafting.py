@@ -455,3 +455,27 @@ def test_a_drafter_without_q_rows_does_not_cost_the_others_theirs() -> None:
             assert (q_ids[own, 0] == work.trees.tokens[own]).all()
             expected = [0.5, 0.25, 0.125, 0.0625][:count] or [1.0]
             assert (q_probs[own] == np.asarray(expected + [0.0] * (4 - len(expected)), np.float32)).all()
+
+
+def test_the_time_in_which_drafters_work_is_used() -> None:
+    """While the drafters of a round are at work, and in no other, the planner may do what it put off."""
+    drafter, sink = HashDrafter(0.5), Collector()
+    working, used = threading.Event(), []
+    drafter.before = lambda: (working.set(), time.sleep(0.1), working.clear())[1]
+
+    class Putting(StaticPlanner):
+        def meanwhile(self) -> None:
+            used.append(working.is_set())
+
+    planner = Putting(2, 1, ("only",))
+    scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=64, growth_tokens=8, block_size=4)
+    engine = Engine(HashTarget(), scheduler, planner, sink, RealClock(), drafters={"only": drafter})
+    engine.submit(request(1, [1, 2, 3], 9))
+    while engine.round():
+        pass
+    assert used == [True] * len(drafter.works)
+    engine.submit(request(2, [1, 2, 3], 9, speculation="off"))
+    while engine.round():
+        pass
+    assert len(used) == len(drafter.works)
+    assert sink.tokens[2] == continuation([1, 2, 3], 9)

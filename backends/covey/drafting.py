@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 
@@ -25,6 +25,7 @@ from covey.types import DraftReply, DraftWork, Floats, Ints, RowStatus, Rule, Tr
 log = logging.getLogger("covey.drafting")
 
 FIRST_REST, LONGEST_REST = 0.5, 30.0  # seconds
+SENDING = 0.0005  # seconds in which the calls are on their way: only one thread at a time can run Python
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,8 +65,9 @@ class Drafting:
         self._rests = dict.fromkeys(drafters, FIRST_REST)  # how long after the next failure
         self._resting = dict.fromkeys(drafters, -1.0)  # until when
 
-    def draft(self, batch: Batch, choice: Choice) -> Trees:
-        """Proposals for every row of the batch, empty where none were asked for or to be had."""
+    def draft(self, batch: Batch, choice: Choice, meanwhile: Callable[[], None] | None = None) -> Trees:
+        """Proposals for every row of the batch, empty where none were asked for or to be had. `meanwhile` is called
+        while the drafters work, if any do."""
         self.catch_up_seconds = 0.0
         asked = self._rows_by_drafter(choice)
         if not asked:
@@ -76,6 +78,9 @@ class Drafting:
             lives = [batch.rows[row] for row in rows]
             work = self._work(name, lives, rows, choice)
             calls.append(_Call(name, rows, lives, work, self._threads[name].submit(self._drafters[name].draft, work)))
+        if meanwhile is not None:
+            wait((call.future for call in calls), SENDING)
+            meanwhile()
         proposals: list[tuple[list[int], Trees]] = []
         for call in calls:
             left = self._deadline - (self._clock.now() - started)

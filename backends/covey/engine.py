@@ -8,7 +8,7 @@ One call of `Engine.round` is one round over the running batch:
     select   drop drafts that are not worth verifying                            (planner)
     verify   one pass over the target: prefill chunks, last tokens, all trees    (target)
     commit   keep what may be kept, finish what is done, hand progress to the sink
-    observe  tell planner and observer what the round cost and brought
+    observe  tell planner and observer what the round cost and brought; what can wait is learnt while drafters work
 
 The engine imports neither torch nor Triton: everything outside is a port (`covey.ports`). It runs in one thread;
 `submit` and `cancel` may be called from any other. A drafter that fails costs speed, never a request. A target that
@@ -170,7 +170,7 @@ class Engine:
             return False
         choice = self.planner.plan(batch, self.scheduler.token_budget)
         planned = self._clock.now()
-        trees = self.planner.select(batch, self._drafting.draft(batch, choice))
+        trees = self.planner.select(batch, self._drafting.draft(batch, choice, self.planner.meanwhile))
         drafted = self._clock.now()
         reply = self._verify(batch, trees)
         if reply is None:

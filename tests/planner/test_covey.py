@@ -150,8 +150,10 @@ def test_several_drafters_have_acceptance_of_their_own() -> None:
             Outcome(played.seconds, 8, played.draft_seconds, played.verify_seconds, 0.0, 8 * (depth + 1), trials),
         )
     bad = Situation(8, 5, 1, 1, (("bad", 8),))
-    assert policy._accepted("bad").rates()[0] < 0.05 < policy._accepted("simulated").rates()[0]
-    assert policy._tokens(bad)[1][1] < 8.5
+    assert (
+        policy._expectations._accepted("bad").rates()[0] < 0.05 < policy._expectations._accepted("simulated").rates()[0]
+    )
+    assert policy._expectations._tokens(bad)[1][1] < 8.5
     assert good > 0
 
 
@@ -184,7 +186,7 @@ def test_a_detour_beside_prefill_must_be_worth_its_changes(monkeypatch: pytest.M
     policy = covey()
     replay(policy, environment("card", 0.02), [8] * 400, np.random.default_rng(0))
     drafts_are_dear = 0.05 * np.arange(6.0)
-    monkeypatch.setattr(policy._costs, "more", lambda _rows, _prefill, _passes: drafts_are_dear)
+    monkeypatch.setattr(policy._expectations._costs, "more", lambda _rows, _prefill, _passes: drafts_are_dear)
     beside = Situation(8, 5, 1, 1, (("simulated", 8),), 900)
     policy._bank = 0.0  # no exploring
     monkeypatch.setattr(policy, "_changes", Changes())
@@ -228,8 +230,11 @@ def test_where_few_rows_draft_the_others_still_emit() -> None:
     policy.choose(Situation(32, 5, 1, 1, (("simulated", 1),)))
     one_drafts = policy.reason.predicted
     assert one_drafts[0] == pytest.approx(all_draft[0])
-    assert policy._tokens(Situation(32, 5, 1, 1, (("simulated", 1),)))[1][5] < 35
-    assert one_drafts[5] < 0.6 * all_draft[5] * policy._tokens(Situation(32, 5, 1, 1, (("simulated", 32),)))[1][5] / 32
+    assert policy._expectations._tokens(Situation(32, 5, 1, 1, (("simulated", 1),)))[1][5] < 35
+    assert (
+        one_drafts[5]
+        < 0.6 * all_draft[5] * policy._expectations._tokens(Situation(32, 5, 1, 1, (("simulated", 32),)))[1][5] / 32
+    )
 
 
 def test_wide_trees_are_priced_as_wide() -> None:
@@ -247,12 +252,12 @@ def test_a_drafter_that_seldom_proposes_is_not_priced_as_if_it_did() -> None:
     policy = covey()
     replay(policy, environment("compute"), [8, 32] * 400, np.random.default_rng(0))
     usual = Situation(8, 5, 1, 1, (("simulated", 8),))
-    before = policy._passes(usual)
+    before = policy._expectations._passes(usual)
     assert before == tuple(8 * (depth + 1) for depth in range(6))
     for _ in range(400):
         trials = {"simulated": Trials([8, 2], [2, 2], 16, 4)}
         policy.update(usual, 2, Outcome(0.03, 12, 0.005, 0.025, 0.0, 12, trials))
-    assert policy._passes(usual) == tuple(8 + 2 * depth for depth in range(6))
+    assert policy._expectations._passes(usual) == tuple(8 + 2 * depth for depth in range(6))
 
 
 @pytest.mark.parametrize("before", [0, 1])
@@ -260,11 +265,11 @@ def test_a_steady_error_of_the_model_is_no_price_of_a_change(before: int) -> Non
     policy = covey()
     replay(policy, environment("card", 0.02), [8] * 300, np.random.default_rng(0))
     for _ in range(300):
-        policy._residuals.update(8, 2, 1.6)
+        policy._expectations._residuals.update(8, 2, 1.6)
     policy._changes = Changes()
     change = Situation(8, 5, before, 1, (("simulated", 8),))
     policy.choose(change)
-    seconds = float(policy._seconds[2] * policy._residuals.factors(8)[2])
+    seconds = policy._expectations.of(change).corrected[2]
     policy.update(change, 2, Outcome(seconds, 20, seconds / 5, seconds / 2, 0.0, 24))
     assert policy._changes.price(before, 2) < 0.001
     policy.choose(change)
@@ -307,12 +312,12 @@ def test_beside_prompts_drafters_are_judged_and_timed() -> None:
     world = World(environment("card", 0.02), rng)
     beside = Situation(48, 5, 2, 1, (("simulated", 48),), 512)
     played = world.play(48, 2, 1, False)
-    before = policy._accepted("simulated").rates()
+    before = policy._expectations._accepted("simulated").rates()
     rounds = policy._round
     for _ in range(60):
         policy.overhear(beside, 2, replace(played, verify_seconds=played.verify_seconds + 0.2))
-    draft = policy._costs._draft(("simulated",))
-    predicted = float(draft.mean(policy._costs._draft_features(48, 2)))
+    draft = policy._expectations._costs._draft(("simulated",))
+    predicted = float(draft.mean(policy._expectations._costs._draft_features(48, 2)))
     assert predicted == pytest.approx(played.draft_seconds, rel=0.05)
-    assert policy._accepted("simulated").rates() != before
+    assert policy._expectations._accepted("simulated").rates() != before
     assert policy._round == rounds, "but no round was taught"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -132,6 +133,48 @@ class Serving:
 
 def planner(policy: Listed, max_depth: int = 4, **settings: object) -> GammaPlanner:
     return GammaPlanner(policy, max_depth=max_depth, drafters=("first", "second"), **settings)  # type: ignore[arg-type]
+
+
+class Order(Listed):
+    """Writes down in which order it is asked and told."""
+
+    def __init__(self, depth: int, patient: bool) -> None:
+        super().__init__(depth)
+        self.patient = patient
+        self.order: list[str] = []
+
+    def choose(self, situation: Situation) -> int:
+        self.order.append("choose")
+        return super().choose(situation)
+
+    def prepare(self, situation: Situation) -> None:
+        assert situation == self.asked[-1]
+        self.order.append("prepare")
+
+    def update(self, situation: Situation, depth: int, outcome: Outcome) -> None:
+        self.order.append("update")
+        super().update(situation, depth, outcome)
+
+
+@pytest.mark.parametrize(("depth", "patient"), [(3, True), (3, False), (0, True)])
+def test_a_patient_policy_learns_while_drafters_work_and_misses_nothing(depth: int, patient: bool) -> None:
+    policies = Order(depth, patient), Order(depth, False)
+    for policy in policies:
+        serving = Serving(planner(policy))
+        serving.engine.submit(request(1, np.arange(1, 6, dtype=np.int32), 14))
+        serving.run()
+    found, expected = policies
+    assert found.told == expected.told, "the same lessons, in the same order"
+    rounds = [word for word in found.order if word != "prepare"]
+    pairs = list(itertools.pairwise(rounds))
+    if patient and depth:
+        assert ("choose", "choose") in pairs
+        assert rounds[-1] == "update", "the last round is learnt from at once"
+        assert "prepare" in found.order
+        assert rounds.count("choose") == rounds.count("update") + 1, "the prompt's round teaches nothing"
+    else:
+        assert ("choose", "choose") not in pairs[1:]
+        assert "prepare" not in found.order
 
 
 def test_a_policy_hears_of_plain_rounds_alone_and_exactly() -> None:

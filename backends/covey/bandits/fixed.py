@@ -11,6 +11,8 @@ from covey.bandits.length import Forgetful, Outcome, Reason, Situation
 class Fixed(Forgetful):
     """Implements `LengthPolicy`."""
 
+    patient = True
+
     def __init__(self, depth: int) -> None:
         self.depth = depth
         self.reason = Reason("fixed")
@@ -24,6 +26,8 @@ class Fixed(Forgetful):
 
 class Table(Forgetful):
     """Implements `LengthPolicy`: the depth of the largest batch size in the table that the batch reaches."""
+
+    patient = True
 
     def __init__(self, depths: Mapping[int, int]) -> None:
         if 1 not in depths:

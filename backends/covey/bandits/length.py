@@ -86,6 +86,7 @@ class LengthPolicy(Protocol):
     """Chooses one draft depth for the batch. Knows no requests, no engine and no clock."""
 
     reason: Reason
+    patient: bool  # may be told of a round when the next was already chosen, while drafters work: learning takes time
 
     def choose(self, situation: Situation) -> int:
         """A depth in 0..ceiling. May draw random numbers and remember what it chose."""
@@ -99,6 +100,10 @@ class LengthPolicy(Protocol):
     def overhear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
         """As `update`, of a round with prompt tokens in it: long whatever the depth, but its parts may tell something
         too."""
+        ...
+
+    def prepare(self, situation: Situation) -> None:
+        """There is time now, and something like this will be asked soon. Does not change any answer."""
         ...
 
     def keep(self, rows: int) -> int | None:
@@ -122,6 +127,10 @@ class Forgetful:
     """The parts of `LengthPolicy` for one that verifies all its drafts and forgets everything when it ends."""
 
     reason = Reason("")
+    patient = False
+
+    def prepare(self, situation: Situation) -> None:
+        """Nothing."""
 
     def overhear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
         """Nothing: it knows rounds as a whole alone."""

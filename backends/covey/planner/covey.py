@@ -1,10 +1,6 @@
 """`covey`, the default: expected tokens per second, from what all rounds at all batch sizes have taught.
 
-    value(k) = tokens(k) / seconds(k)
-    tokens   = sum over drafters of rows * E(k), and one of each row that does not draft
-                                                              (covey.planner.acceptance)
-    seconds  = T(n, k) * residual(n, k) + [k > 0] upkeep * tokens(k)
-                                                              (covey.planner.costs, .residuals, .upkeep)
+    value(k) = tokens(k) / seconds(k)          (covey.planner.expectations)
 
 Four rules make a choice of these values:
 
@@ -30,13 +26,10 @@ from __future__ import annotations
 import math
 
 from covey.bandits.length import Outcome, Reason, Situation
-from covey.planner.acceptance import Acceptance
 from covey.planner.changes import Changes
 from covey.planner.cost_table import CostTable
-from covey.planner.costs import Mix, Passes, RoundCosts
-from covey.planner.residuals import Residuals
+from covey.planner.expectations import Expectations, Expected
 from covey.planner.switching import SwitchCost
-from covey.planner.upkeep import Upkeep
 from covey.types import JsonDict
 
 SHARE = 0.005  # of all time may be lost by exploring
@@ -53,40 +46,29 @@ CLEAR = 0.03  # of a plain round's tokens that another depth beside prefill must
 class Covey:
     """Implements `LengthPolicy`."""
 
+    patient = True
+
     def __init__(self, max_depth: int, max_rows: int, switch_cost: SwitchCost, table: CostTable | None = None) -> None:
         self._max_depth = max_depth
         self._max_rows = max_rows
         self._switch_cost = switch_cost
-        self._costs = RoundCosts(max_depth, max_rows, table)
-        self._residuals = Residuals(max_depth, max_rows)
-        self._acceptance: dict[str, Acceptance] = {}
-        self._upkeep = Upkeep()
+        self._expectations = Expectations(max_depth, max_rows, table)
+        self._changes = Changes()
         self._current = 0
         self._started = False
         self._debt = 0.0
         self._bank = 0.0
-        self._seconds: list[float] = []  # of the last choice, by depth, before residuals
-        self._corrected: list[float] = []  # and after
         self._played = [0] * (max_depth + 1)  # the round in which each depth was last played
         self._round = 0
         self._exploring, self._more = 0, 0  # a depth, and for how many more rounds
-        self._changes = Changes()
         self.reason = Reason("")
 
+    def prepare(self, situation: Situation) -> None:
+        self._expectations.of(situation)
+
     def choose(self, situation: Situation) -> int:
-        depths = range(situation.ceiling + 1)
-        rows = max(1, situation.rows)
-        mix, tokens, doubt = self._tokens(situation)
-        passes = self._passes(situation)
-        mean, variance = self._costs.predict(rows, mix, max(1, situation.drafting), passes)
-        self._seconds = mean.tolist()
-        upkeep = self._upkeep.per_token
-        seconds = (mean * self._residuals.factors(rows)).tolist()
-        self._corrected = list(seconds)
-        seconds[1:] = [time + upkeep * count for time, count in zip(seconds[1:], tokens[1:])]
-        variances = variance.tolist()
-        values = [tokens[depth] / seconds[depth] for depth in range(self._max_depth + 1)]
-        predicted = [1.0 / value for value in values] if self._costs.known else []
+        expected = self._expectations.of(situation)
+        predicted = expected.latencies if self._expectations.known else []
         if self._more:
             # Beside prefill too: what is explored must not stop and begin again, and not outlast its price.
             self._more -= 1
@@ -94,16 +76,17 @@ class Covey:
                 self.reason = Reason("explore", predicted)
                 return self._exploring
         if situation.prefill and self._started:
-            return self._beside_prefill(situation, passes, tokens, values, seconds, predicted)
+            self.reason = Reason("beside prefill", predicted)
+            return self._beside_prefill(situation, expected)
         if situation.ceiling == 0:
             self._current, self._debt, self._more = 0, 0.0, 0
             self.reason = Reason("no drafter", predicted)
             return 0
-        best = max(depths, key=values.__getitem__)
+        best = max(range(situation.ceiling + 1), key=expected.values.__getitem__)
         restart = self._switch(situation) if situation.previous == 0 else 0.0
-        current = self._settled(situation, best, values, seconds, restart)
-        probe, price = self._probe(current, depths, values, seconds, variances, doubt, restart)
-        self._bank = min(self._bank, max(2 * FULL * seconds[current], 2 * price))
+        current = self._settled(situation, expected, best, restart)
+        probe, price = self._probe(situation, expected, current, restart)
+        self._bank = min(self._bank, max(2 * FULL * expected.seconds[current], 2 * price))
         if probe != current and price <= self._bank:
             self._bank -= price
             self._exploring, self._more = probe, self._stay(current, probe) - 1
@@ -113,61 +96,21 @@ class Covey:
         return current
 
     def update(self, situation: Situation, depth: int, outcome: Outcome) -> None:
-        rows = max(1, situation.rows)
         self._round += 1
         self._played[depth] = self._round
         self._bank += SHARE * outcome.seconds
         if not self._started:
             self._started = True
             self._bank += START * outcome.seconds
-        mix = self._mix(situation)
-        catch_up = outcome.catch_up_seconds
+        whole = outcome.verified + outcome.missing == max(1, situation.rows) + situation.asked(depth)
+        if whole and self._expectations.known:
+            corrected = self._expectations.of(situation).corrected[depth]
+            self._changes.learn(situation.previous, depth, (outcome.seconds - outcome.catch_up_seconds) / corrected)
         usual = self._changes.seen(situation.previous, depth)
-        whole = outcome.verified + outcome.missing == rows + situation.asked(depth)
-        if whole and self._corrected:
-            self._changes.learn(situation.previous, depth, (outcome.seconds - catch_up) / self._corrected[depth])
-        if usual:
-            self._costs.observe(
-                rows,
-                depth,
-                mix,
-                drafting=max(1, situation.drafting),
-                verified=outcome.verified,
-                verify=outcome.verify_seconds,
-                draft=outcome.draft_seconds - catch_up,
-                overhead=max(0.0, outcome.seconds - outcome.draft_seconds - outcome.verify_seconds),
-            )
-        self._judge(situation, depth, outcome)
-        if usual and whole and self._seconds:
-            self._residuals.update(rows, depth, (outcome.seconds - catch_up) / self._seconds[depth])
+        self._expectations.update(situation, depth, outcome, usual=usual, whole=whole)
 
     def overhear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
-        """Not the residuals, which are of whole rounds, and nothing about changes."""
-        if depth == situation.previous:
-            self._costs.observe(
-                max(1, situation.rows),
-                depth,
-                self._mix(situation),
-                drafting=max(1, situation.drafting),
-                verified=outcome.verified,
-                prefill=situation.prefill,
-                verify=outcome.verify_seconds,
-                draft=outcome.draft_seconds - outcome.catch_up_seconds,
-                overhead=None,
-            )
-        self._judge(situation, depth, outcome)
-
-    def _judge(self, situation: Situation, depth: int, outcome: Outcome) -> None:
-        """The drafters, by their drafts and by what they took to read."""
-        for name, _ in situation.shares:
-            trials = outcome.trials.get(name)
-            if trials is not None:
-                self._accepted(name).update(trials.offered, trials.accepted)
-                self._accepted(name).fill(trials.asked, trials.proposed)
-            elif situation.ceiling:
-                self._accepted(name).idle()
-        if depth > 0 and situation.previous > 0:
-            self._upkeep.update(outcome.catch_up_seconds, outcome.tokens)
+        self._expectations.overhear(situation, depth, outcome, usual=depth == situation.previous)
 
     def keep(self, rows: int) -> int | None:  # noqa: ARG002  # every draft it asked for is worth verifying
         return None
@@ -175,64 +118,45 @@ class Covey:
     def switch_lag(self, situation: Situation) -> int:
         return situation.mean_lag
 
-    def _beside_prefill(
-        self,
-        situation: Situation,
-        passes: Passes,
-        tokens: list[float],
-        values: list[float],
-        seconds: list[float],
-        predicted: list[float],
-    ) -> int:
+    def _beside_prefill(self, situation: Situation, expected: Expected) -> int:
         """The best depth of a round with prefill; what is in use in plain rounds stays. Another one is a detour, which
         must be worth leaving and coming back."""
-        rows = max(1, situation.rows)
         usual = min(self._current, situation.ceiling)
-        more = self._costs.more(rows, situation.prefill, passes).tolist()
-        price = self._changes.price
+        speed, seconds, price = expected.values[usual], expected.seconds, self._changes.price
         gains = []
-        for depth in range(situation.ceiling + 1):
-            time = seconds[depth] + more[depth]
+        for depth, more in enumerate(self._expectations.more(situation)[: situation.ceiling + 1]):
+            time = seconds[depth] + more
             time += price(situation.previous, depth) * seconds[depth] + price(depth, usual) * seconds[usual]
             if depth > 0 and situation.previous == 0:
                 time += self._switch(situation)
-            gains.append(tokens[depth] - values[usual] * time)
+            gains.append(expected.tokens[depth] - speed * time)
         best = max(range(len(gains)), key=gains.__getitem__)
-        clear = gains[best] - gains[usual] > CLEAR * values[usual] * seconds[usual]
-        self.reason = Reason("beside prefill", predicted)
-        return best if clear else usual
+        return best if gains[best] - gains[usual] > CLEAR * expected.tokens[usual] else usual
 
-    def _settled(
-        self, situation: Situation, best: int, values: list[float], seconds: list[float], restart: float
-    ) -> int:
+    def _settled(self, situation: Situation, expected: Expected, best: int, restart: float) -> int:
         """The depth in use, changed when keeping it has cost as much as changing it will."""
         if self._current > situation.ceiling or not self._started:
             self._current, self._debt = best, 0.0
         if best == self._current:
             self._debt *= 0.9
             return best
-        lost = values[best] / values[self._current] - 1.0
+        seconds = expected.seconds
+        lost = expected.values[best] / expected.values[self._current] - 1.0
         self._debt += lost * seconds[self._current]
         price = self._changes.price(self._current, best) * seconds[best] + (restart if self._current == 0 else 0.0)
         if self._debt >= price:
             self._current, self._debt = best, 0.0
         return self._current
 
-    def _probe(
-        self,
-        current: int,
-        depths: range,
-        values: list[float],
-        seconds: list[float],
-        variances: list[float],
-        doubt: list[float],
-        restart: float,
-    ) -> tuple[int, float]:
+    def _probe(self, situation: Situation, expected: Expected, current: int, restart: float) -> tuple[int, float]:
         """The depth most worth trying, and the time that trying it takes from the bank."""
+        values, seconds, depths = expected.values, expected.seconds, range(situation.ceiling + 1)
         probe, most, premium = current, values[current], 1.0
         deviations = [
             math.sqrt(
-                doubt[depth] ** 2 + variances[depth] / seconds[depth] ** 2 + DRIFT * (self._round - self._played[depth])
+                expected.doubt[depth] ** 2
+                + expected.variances[depth] / seconds[depth] ** 2
+                + DRIFT * (self._round - self._played[depth])
             )
             for depth in depths
         ]
@@ -259,68 +183,14 @@ class Covey:
     def _switch(self, situation: Situation) -> float:
         return self._switch_cost(self.switch_lag(situation), situation.drafting)
 
-    def _mix(self, situation: Situation) -> Mix:
-        return tuple(sorted(name for name, _ in situation.shares))
-
-    def _passes(self, situation: Situation) -> Passes:
-        """Tokens to be verified, by depth: of what a drafter is asked for, only what it usually proposes."""
-        shares = situation.shares
-        filled = 1.0
-        if shares:
-            filled = sum(rows * self._accepted(name).filled for name, rows in shares) / situation.drafting
-        rows = max(1, situation.rows)
-        if filled == 1.0 and not situation.drafts:
-            drafting = max(1, situation.drafting)
-            return tuple(range(rows, rows + drafting * self._max_depth + 1, drafting))
-        return tuple(rows + round(filled * situation.asked(depth)) for depth in range(self._max_depth + 1))
-
-    def _tokens(self, situation: Situation) -> tuple[Mix, list[float], list[float]]:
-        """The drafters in use; tokens of a round and their relative deviation, by depth."""
-        shares = situation.shares or (("", situation.rows),)
-        plain = situation.rows - situation.drafting
-        if len(shares) == 1 and not plain:
-            per_row, doubt = self._accepted(shares[0][0]).expected()
-            rows = shares[0][1]
-            return (shares[0][0],), [rows * tokens for tokens in per_row], doubt
-        tokens = [float(plain)] * (self._max_depth + 1)
-        squares = [0.0] * (self._max_depth + 1)
-        for name, rows in shares:
-            for depth, (each, deviation) in enumerate(zip(*self._accepted(name).expected())):
-                tokens[depth] += rows * each
-                squares[depth] += (rows * each * deviation) ** 2
-        return self._mix(situation), tokens, [square**0.5 / total for square, total in zip(squares, tokens)]
-
-    def _accepted(self, drafter: str) -> Acceptance:
-        found = self._acceptance.get(drafter)
-        if found is None:
-            found = self._acceptance[drafter] = Acceptance(self._max_depth)
-        return found
-
     def state(self) -> JsonDict:
-        return {
-            "max_depth": self._max_depth,
-            "max_rows": self._max_rows,
-            "costs": self._costs.state(),
-            "residuals": self._residuals.state(),
-            "acceptance": {name: counts.state() for name, counts in self._acceptance.items()},
-            "upkeep": self._upkeep.state(),
-            "switching": self._switch_cost.state(),
-        }
+        return {**self._expectations.state(), "switching": self._switch_cost.state()}
 
     def restore(self, state: JsonDict) -> None:
+        expectations = Expectations(self._max_depth, self._max_rows)
         try:
-            if (state["max_depth"], state["max_rows"]) != (self._max_depth, self._max_rows):
-                raise ValueError("learnt with other max_depth or max_running")
-            costs = RoundCosts(self._max_depth, self._max_rows)
-            costs.restore(state["costs"])
-            residuals = Residuals(self._max_depth, self._max_rows)
-            residuals.restore(state["residuals"])
-            acceptance = {str(name): Acceptance(self._max_depth) for name in state["acceptance"]}
-            for name, counts in acceptance.items():
-                counts.restore(state["acceptance"][name])
-            upkeep = Upkeep()
-            upkeep.restore(state["upkeep"])
+            expectations.restore(state)
             self._switch_cost.restore(state["switching"])
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from None
-        self._costs, self._residuals, self._acceptance, self._upkeep = costs, residuals, acceptance, upkeep
+        self._expectations = expectations

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from covey.bandits.length import LengthPolicy, Outcome, Situation, Trials
+from covey.bandits.length import LengthPolicy, Outcome, Reason, Situation, Trials
 from covey.planner.acceptance import Acceptance
 from covey.planner.account import Account
 from covey.planner.choice import Choice
@@ -29,6 +30,27 @@ from covey.types import NO_INTS, Ints, JsonDict, RowStatus, TargetReply, Trees
 
 if TYPE_CHECKING:
     from covey.engine import RoundRecord
+
+
+@dataclass(frozen=True, slots=True)
+class _Played:
+    """A round that is over, as it was asked for and answered."""
+
+    batch: Batch
+    trees: Trees
+    reply: TargetReply
+    record: RoundRecord
+    situation: Situation
+    depth: int  # that the policy chose
+    reason: Reason
+    previous: int
+    answered: npt.NDArray[np.bool_]  # decoding rows whose drafter has taken their last tokens in this round
+    proposed: Ints  # and how many tokens it proposed for each
+    asked: Ints
+
+    @property
+    def drafted(self) -> bool:
+        return bool(self.answered.any())
 
 
 NOBODY = Situation(0, 0)
@@ -62,8 +84,9 @@ class GammaPlanner:
         self._previous = 0
         self._situation = NOBODY
         self._depth = 0
-        self._answered = NOTHING  # decoding rows whose drafter has taken their last tokens in this round
-        self._proposed: Ints = NO_INTS  # and how many tokens it proposed for each
+        self._answered = NOTHING
+        self._proposed: Ints = NO_INTS
+        self._unlearnt: _Played | None = None
 
     def plan(self, batch: Batch, token_budget: int) -> Choice:
         """The policy is asked only where its answer matters: some row leaves the depth to it."""
@@ -84,8 +107,34 @@ class GammaPlanner:
         return trees if keep is None else best(batch, trees, keep, self._acceptance.rates())
 
     def observe(self, batch: Batch, trees: Trees, reply: TargetReply, record: RoundRecord) -> None:
-        with self._learning:
-            self._observe(batch, trees, reply, record)
+        """A patient policy learns of a round that drafted while the next one drafts."""
+        self._learn()
+        asked = record.choice.depth[: batch.decoding]
+        answered = self._answered & (asked > 0)
+        played = _Played(
+            batch=batch,
+            trees=trees,
+            reply=reply,
+            record=record,
+            situation=self._situation,
+            depth=self._depth,
+            reason=self.policy.reason,
+            previous=self._previous,
+            answered=answered,
+            proposed=self._proposed,
+            asked=asked,
+        )
+        if batch.decoding:
+            self._previous = int(asked.max()) if played.drafted else 0
+        self._unlearnt = played
+        if not (self.policy.patient and played.drafted and record.running):
+            self._learn()
+
+    def meanwhile(self) -> None:
+        if self._unlearnt is not None:
+            self._learn()
+            if self._situation.rows:
+                self.policy.prepare(self._situation)
 
     def state(self) -> JsonDict | None:
         """What the policy has learnt; the engine waits meanwhile, for less than a millisecond."""
@@ -97,59 +146,62 @@ class GammaPlanner:
         with self._learning:
             self.policy.restore(state)
 
-    def _observe(self, batch: Batch, trees: Trees, reply: TargetReply, record: RoundRecord) -> None:
-        situation, depth = self._situation, self._depth
-        asked = record.choice.depth[: batch.decoding]
-        answered = self._answered & (asked > 0)
-        drafted = bool(answered.any())
-        if drafted and self._previous == 0 and record.catch_up_seconds > 0:
+    def _learn(self) -> None:
+        """Of the round that was put off, if any."""
+        played, self._unlearnt = self._unlearnt, None
+        if played is not None:
+            with self._learning:
+                self._observe(played)
+
+    def _observe(self, played: _Played) -> None:
+        batch, record, situation, depth = played.batch, played.record, played.situation, played.depth
+        drafted = played.drafted
+        if drafted and played.previous == 0 and record.catch_up_seconds > 0:
             self._switch_cost.observe(self.policy.switch_lag(situation), situation.drafting, record.catch_up_seconds)
-        if situation.rows and batch.decoding:
-            taught = (
-                bool(asked.any()) == (depth > 0)
-                and self._all_answered(asked, answered, record.choice)
-                and record.emitted > 0
-                and all(live.request.speculation == "auto" for live in batch.rows)
-            )
-            seconds = record.plan_seconds + record.draft_seconds + record.verify_seconds + record.commit_seconds
-            seconds = max(seconds, 1e-9)  # a clock by hand may stand still
-            learnt = taught and record.prefill_tokens == 0
-            if taught:
-                depth = int(asked.max())  # less than was chosen where no row had room for more
-                trials = self._trials(trees, reply, record, answered) if drafted else {}
-                for counts in trials.values():
-                    self._acceptance.update(counts.offered, counts.accepted)
-                outcome = Outcome(
-                    seconds=seconds,
-                    tokens=record.emitted,
-                    draft_seconds=record.draft_seconds,
-                    verify_seconds=record.verify_seconds,
-                    catch_up_seconds=record.catch_up_seconds,
-                    verified=batch.decoding + len(trees.tokens),
-                    trials=trials,
-                )
-                (self.policy.update if learnt else self.policy.overhear)(situation, depth, outcome)
-            reason = self.policy.reason
-            self.account.add(
-                depth,
-                reason,
-                ceiling=situation.ceiling,
-                switch="" if drafted == (self._previous > 0) else "on" if drafted else "off",
-                tokens=record.emitted,
-                seconds=seconds if learnt else None,
-            )
-            self.decisions.add(
-                rows=situation.rows,
-                lag=situation.lag,
-                depth=depth,
-                why=reason.word,
-                predicted=reason.predicted,
+        if not situation.rows or not batch.decoding:
+            return
+        taught = (
+            bool(played.asked.any()) == (depth > 0)
+            and _all_answered(played)
+            and record.emitted > 0
+            and all(live.request.speculation == "auto" for live in batch.rows)
+        )
+        seconds = record.plan_seconds + record.draft_seconds + record.verify_seconds + record.commit_seconds
+        seconds = max(seconds, 1e-9)  # a clock by hand may stand still
+        learnt = taught and record.prefill_tokens == 0
+        if taught:
+            depth = int(played.asked.max())  # less than was chosen where no row had room for more
+            trials = self._trials(played) if drafted else {}
+            for counts in trials.values():
+                self._acceptance.update(counts.offered, counts.accepted)
+            outcome = Outcome(
                 seconds=seconds,
                 tokens=record.emitted,
-                learnt=learnt,
+                draft_seconds=record.draft_seconds,
+                verify_seconds=record.verify_seconds,
+                catch_up_seconds=record.catch_up_seconds,
+                verified=batch.decoding + len(played.trees.tokens),
+                trials=trials,
             )
-        if batch.decoding:
-            self._previous = int(asked.max()) if drafted else 0
+            (self.policy.update if learnt else self.policy.overhear)(situation, depth, outcome)
+        self.account.add(
+            depth,
+            played.reason,
+            ceiling=situation.ceiling,
+            switch="" if drafted == (played.previous > 0) else "on" if drafted else "off",
+            tokens=record.emitted,
+            seconds=seconds if learnt else None,
+        )
+        self.decisions.add(
+            rows=situation.rows,
+            lag=situation.lag,
+            depth=depth,
+            why=played.reason.word,
+            predicted=played.reason.predicted,
+            seconds=seconds,
+            tokens=record.emitted,
+            learnt=learnt,
+        )
 
     def _look(self, batch: Batch, token_budget: int) -> Situation:
         rows = batch.decoding
@@ -178,31 +230,21 @@ class GammaPlanner:
         )
         return tuple(int(np.dot(choice.depth, choice.width)) for choice in choices)
 
-    def _all_answered(self, asked: Ints, answered: npt.NDArray[np.bool_], choice: Choice) -> bool:
-        """Whether each drafter that was asked has answered, for one row at least: of a row that it does not know or
-        has no room for it says so, and drafts for the others."""
-        if len(self._situation.shares) == 1:
-            return bool(answered.any() or not asked.any())
-        rows = np.flatnonzero(asked).tolist()
-        return {choice.drafter[row] for row in rows} == {choice.drafter[row] for row in rows if answered[row]}
-
-    def _trials(
-        self, trees: Trees, reply: TargetReply, record: RoundRecord, answered: npt.NDArray[np.bool_]
-    ) -> dict[str, Trials]:
+    def _trials(self, played: _Played) -> dict[str, Trials]:
         """Per drafter: how many rows' drafts were looked at and accepted, by position."""
-        choice, rows, proposed = record.choice, len(answered), self._proposed
-        kept = trees.sizes[:rows]
+        choice, rows, proposed, record = played.record.choice, len(played.answered), played.proposed, played.record
+        kept = played.trees.sizes[:rows]
         depths = choice.depth[:rows]
         # What was not worth verifying says nothing; what the drafter did not propose says that it had nothing.
         depths = np.where(kept < proposed, np.minimum(depths, kept), depths)
-        looked = answered & (reply.status[:rows] == RowStatus.OK)
+        looked = played.answered & (played.reply.status[:rows] == RowStatus.OK)
         if record.catch_up_seconds > READING * (record.draft_seconds + record.verify_seconds):
             looked &= proposed > 0
         depths = np.where(looked, depths, 0).astype(np.int32)
         wanted = np.where(looked, choice.depth[:rows] * choice.width[:rows], 0)
         proposed = np.where(looked, proposed, 0)
-        accepted = reply.accepted[:rows]
-        shares = self._situation.shares
+        accepted = played.reply.accepted[:rows]
+        shares = played.situation.shares
         if len(shares) == 1:
             return {shares[0][0]: self._counted(depths, accepted, wanted, proposed)}
         names = np.array(choice.drafter[:rows])
@@ -219,6 +261,15 @@ class GammaPlanner:
         else:
             offered = _at_least(np.minimum(depths, accepted + 1), self._max_depth)
         return Trials(offered, right, asked, came)
+
+
+def _all_answered(played: _Played) -> bool:
+    """Whether each drafter that was asked has answered, for one row at least: of a row that it does not know or has no
+    room for it says so, and drafts for the others."""
+    if len(played.situation.shares) == 1:
+        return bool(played.answered.any() or not played.asked.any())
+    rows, drafter = np.flatnonzero(played.asked).tolist(), played.record.choice.drafter
+    return {drafter[row] for row in rows} == {drafter[row] for row in rows if played.answered[row]}
 
 
 def _at_least(values: Ints, most: int) -> list[int]:

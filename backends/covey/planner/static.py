@@ -30,3 +30,6 @@ class StaticPlanner:
 
     def observe(self, batch: Batch, trees: Trees, reply: TargetReply, record: RoundRecord) -> None:
         """Nothing to learn."""
+
+    def meanwhile(self) -> None:
+        """Nothing was put off."""

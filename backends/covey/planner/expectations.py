@@ -1,0 +1,186 @@
+"""What a round of each depth is expected to take and to bring, from what all rounds at all batch sizes have taught.
+
+tokens   = sum over drafters of rows * E(k), and one of each row that does not draft    (covey.planner.acceptance)
+seconds  = T(n, k) * residual(n, k) + [k > 0] upkeep * tokens(k)         (covey.planner.costs, .residuals, .upkeep)
+value(k) = tokens(k) / seconds(k)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from covey.bandits.length import Outcome, Situation
+from covey.planner.acceptance import Acceptance
+from covey.planner.cost_table import CostTable
+from covey.planner.costs import Mix, Passes, RoundCosts
+from covey.planner.residuals import Residuals
+from covey.planner.upkeep import Upkeep
+from covey.types import JsonDict
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Of one batch, by depth from 0."""
+
+    passes: Passes  # tokens to be verified
+    tokens: list[float]  # emitted
+    doubt: list[float]  # relative deviation of those
+    model: list[float]  # seconds by the cost model alone, without upkeep
+    corrected: list[float]  # and with the residuals
+    seconds: list[float]  # and with upkeep
+    variances: list[float]  # of the cost model
+    values: list[float]
+
+    @property
+    def latencies(self) -> list[float]:
+        """Seconds per token."""
+        return [1.0 / value for value in self.values]
+
+
+class Expectations:
+    """Owns the estimates; `of` remembers its last answer until something is learnt."""
+
+    def __init__(self, max_depth: int, max_rows: int, table: CostTable | None = None) -> None:
+        self._max_depth = max_depth
+        self._max_rows = max_rows
+        self._costs = RoundCosts(max_depth, max_rows, table)
+        self._residuals = Residuals(max_depth, max_rows)
+        self._acceptance: dict[str, Acceptance] = {}
+        self._upkeep = Upkeep()
+        self._last: tuple[object, Expected] | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether anything was measured: before that, what is expected compares depths and is no seconds."""
+        return self._costs.known
+
+    def of(self, situation: Situation) -> Expected:
+        """Does not mutate what is known."""
+        key = situation.rows, situation.shares, situation.drafts
+        if self._last is not None and self._last[0] == key:
+            return self._last[1]
+        rows = max(1, situation.rows)
+        mix, tokens, doubt = self._tokens(situation)
+        passes = self._passes(situation)
+        mean, variance = self._costs.predict(rows, mix, max(1, situation.drafting), passes)
+        corrected = (mean * self._residuals.factors(rows)).tolist()
+        upkeep = self._upkeep.per_token
+        seconds = [time + upkeep * count for time, count in zip(corrected, tokens)]
+        seconds[0] = corrected[0]
+        values = [count / time for count, time in zip(tokens, seconds)]
+        found = Expected(passes, tokens, doubt, mean.tolist(), corrected, seconds, variance.tolist(), values)
+        self._last = key, found
+        return found
+
+    def more(self, situation: Situation) -> list[float]:
+        """Seconds that its prompt tokens add to the pass, by depth."""
+        passes = self._passes(situation)
+        added: list[float] = self._costs.more(max(1, situation.rows), situation.prefill, passes).tolist()
+        return added
+
+    def update(self, situation: Situation, depth: int, outcome: Outcome, *, usual: bool, whole: bool) -> None:
+        """A round was played: `usual`, one like those that follow it; `whole`, no draft was cut short."""
+        model = self.of(situation).model[depth] if self._costs.known else 0.0
+        if usual:
+            overhead = max(0.0, outcome.seconds - outcome.draft_seconds - outcome.verify_seconds)
+            self._observe(situation, depth, outcome, overhead)
+        self._judge(situation, depth, outcome)
+        if usual and whole and model:
+            ratio = (outcome.seconds - outcome.catch_up_seconds) / model
+            self._residuals.update(max(1, situation.rows), depth, ratio)
+        self._last = None
+
+    def overhear(self, situation: Situation, depth: int, outcome: Outcome, *, usual: bool) -> None:
+        """A round with prompt tokens in it: not the residuals, which are of whole rounds."""
+        if usual:
+            self._observe(situation, depth, outcome, None)
+        self._judge(situation, depth, outcome)
+        self._last = None
+
+    def _observe(self, situation: Situation, depth: int, outcome: Outcome, overhead: float | None) -> None:
+        self._costs.observe(
+            max(1, situation.rows),
+            depth,
+            self._mix(situation),
+            drafting=max(1, situation.drafting),
+            verified=outcome.verified,
+            prefill=situation.prefill,
+            verify=outcome.verify_seconds,
+            draft=outcome.draft_seconds - outcome.catch_up_seconds,
+            overhead=overhead,
+        )
+
+    def _judge(self, situation: Situation, depth: int, outcome: Outcome) -> None:
+        """The drafters, by their drafts and by what they took to read."""
+        for name, _ in situation.shares:
+            trials = outcome.trials.get(name)
+            if trials is not None:
+                self._accepted(name).update(trials.offered, trials.accepted)
+                self._accepted(name).fill(trials.asked, trials.proposed)
+            elif situation.ceiling:
+                self._accepted(name).idle()
+        if depth > 0 and situation.previous > 0:
+            self._upkeep.update(outcome.catch_up_seconds, outcome.tokens)
+
+    def _mix(self, situation: Situation) -> Mix:
+        return tuple(sorted(name for name, _ in situation.shares))
+
+    def _passes(self, situation: Situation) -> Passes:
+        """Tokens to be verified, by depth: of what a drafter is asked for, only what it usually proposes."""
+        shares = situation.shares
+        filled = 1.0
+        if shares:
+            filled = sum(rows * self._accepted(name).filled for name, rows in shares) / situation.drafting
+        rows = max(1, situation.rows)
+        if filled == 1.0 and not situation.drafts:
+            drafting = max(1, situation.drafting)
+            return tuple(range(rows, rows + drafting * self._max_depth + 1, drafting))
+        return tuple(rows + round(filled * situation.asked(depth)) for depth in range(self._max_depth + 1))
+
+    def _tokens(self, situation: Situation) -> tuple[Mix, list[float], list[float]]:
+        """The drafters in use; tokens of a round and their relative deviation, by depth."""
+        shares = situation.shares or (("", situation.rows),)
+        plain = situation.rows - situation.drafting
+        if len(shares) == 1 and not plain:
+            per_row, doubt = self._accepted(shares[0][0]).expected()
+            rows = shares[0][1]
+            return (shares[0][0],), [rows * tokens for tokens in per_row], doubt
+        tokens = [float(plain)] * (self._max_depth + 1)
+        squares = [0.0] * (self._max_depth + 1)
+        for name, rows in shares:
+            for depth, (each, deviation) in enumerate(zip(*self._accepted(name).expected())):
+                tokens[depth] += rows * each
+                squares[depth] += (rows * each * deviation) ** 2
+        return self._mix(situation), tokens, [square**0.5 / total for square, total in zip(squares, tokens)]
+
+    def _accepted(self, drafter: str) -> Acceptance:
+        found = self._acceptance.get(drafter)
+        if found is None:
+            found = self._acceptance[drafter] = Acceptance(self._max_depth)
+        return found
+
+    def state(self) -> JsonDict:
+        return {
+            "max_depth": self._max_depth,
+            "max_rows": self._max_rows,
+            "costs": self._costs.state(),
+            "residuals": self._residuals.state(),
+            "acceptance": {name: counts.state() for name, counts in self._acceptance.items()},
+            "upkeep": self._upkeep.state(),
+        }
+
+    def restore(self, state: JsonDict) -> None:
+        """ValueError or what indexing raises when it is not such a state; then nothing changes."""
+        if (state["max_depth"], state["max_rows"]) != (self._max_depth, self._max_rows):
+            raise ValueError("learnt with other max_depth or max_running")
+        costs = RoundCosts(self._max_depth, self._max_rows)
+        costs.restore(state["costs"])
+        residuals = Residuals(self._max_depth, self._max_rows)
+        residuals.restore(state["residuals"])
+        acceptance = {str(name): Acceptance(self._max_depth) for name in state["acceptance"]}
+        for name, counts in acceptance.items():
+            counts.restore(state["acceptance"][name])
+        upkeep = Upkeep()
+        upkeep.restore(state["upkeep"])
+        self._costs, self._residuals, self._acceptance, self._upkeep = costs, residuals, acceptance, upkeep
+        self._last = None
