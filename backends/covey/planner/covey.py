@@ -12,8 +12,8 @@ explore  Exploration lives on a bank: a fixed share of all time goes in, the tim
          goes out. The depth explored is the one whose value could be best of all, if its doubt allows it to be better
          than the one in use. Doubt grows where nothing is measured: a drafter switched off is probed again, for ever.
          What is left over goes, at five times the price, to the depth longest unplayed: doubt may be wrong too.
-         A first round at another depth teaches no costs, so exploring goes on for a second one, and for a few across
-         the line between drafting and none.
+         Where a first round at another depth takes longer, it teaches no costs and exploring goes on for a second one;
+         across the line between drafting and none it always does, for a few.
 prefill  A pass with prompt tokens in it is long whatever the depth, so its own tokens per second say little. There the
          depth is best that gains most over spending its time at the usual speed: max of tokens - speed * seconds, less
          what leaving the usual depth, and coming back, takes. Its parts are learnt from: drafting takes what it takes
@@ -36,7 +36,7 @@ SHARE = 0.005  # of all time may be lost by exploring
 START = 5.0  # rounds' time in the bank at the start
 FULL = 3.0  # rounds' time in the bank from which on it is spent even where nothing is doubted
 PREMIUM = 5.0  # the price of that, in expected losses
-ACROSS, AMONG = 4, 2  # rounds of exploring from drafting to none, or back; and from depth to depth
+ACROSS, AMONG = 4, 2  # rounds of exploring from drafting to none, or back; from depth to depth where that is dear
 DEVIATIONS = 2.0  # a value could be as good as so many deviations above its estimate
 DRIFT = 1e-6  # variance that a depth's correction gains in each round in which the depth is not played
 STALE, LEAST = 1.3, 0.003  # a depth known about as well as the one in use is not explored: no more is to be learnt
@@ -110,7 +110,7 @@ class Covey:
         self._expectations.update(situation, depth, outcome, usual=usual, whole=whole)
 
     def overhear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
-        self._expectations.overhear(situation, depth, outcome, usual=depth == situation.previous)
+        self._expectations.overhear(situation, depth, outcome, usual=not self._changes.dear(situation.previous, depth))
 
     def keep(self, rows: int) -> int | None:  # noqa: ARG002  # every draft it asked for is worth verifying
         return None
@@ -175,10 +175,11 @@ class Covey:
             lost += restart
         return probe, premium * lost
 
-    @staticmethod
-    def _stay(current: int, probe: int) -> int:
+    def _stay(self, current: int, probe: int) -> int:
         """Rounds that exploring a depth lasts."""
-        return ACROSS if (probe == 0) != (current == 0) else AMONG
+        if (probe == 0) != (current == 0):
+            return ACROSS
+        return AMONG if self._changes.dear(current, probe) else 1
 
     def _switch(self, situation: Situation) -> float:
         return self._switch_cost(self.switch_lag(situation), situation.drafting)
