@@ -264,20 +264,23 @@ def test_a_drafter_that_seldom_proposes_is_not_priced_as_if_it_did() -> None:
 def test_a_steady_error_of_the_model_is_no_price_of_a_change(before: int) -> None:
     policy = covey()
     replay(policy, environment("card", 0.02), [8] * 300, np.random.default_rng(0))
-    for _ in range(300):
-        policy._expectations._residuals.update(8, 2, 1.6)
     policy._changes = Changes()
-    change = Situation(8, 5, before, 1, (("simulated", 8),))
-    policy.choose(change)
-    seconds = policy._expectations.of(change).corrected[2]
-    policy.update(change, 2, Outcome(seconds, 20, seconds / 5, seconds / 2, 0.0, 24))
-    assert policy._changes.price(before, 2) < 0.001
-    policy.choose(change)
-    policy.update(change, 2, Outcome(2 * seconds, 20, seconds / 5, seconds / 2, 0.0, 20))
-    assert policy._changes.price(before, 2) < 0.001, "some rows had no room for all of it"
-    policy.choose(change)
-    policy.update(change, 2, Outcome(2 * seconds, 20, seconds / 5, seconds / 2, 0.0, 24))
-    assert policy._changes.price(before, 2) > 0.05
+
+    def play(previous: int, factor: float, verified: int = 24) -> None:
+        situation = Situation(8, 5, previous, 1, (("simulated", 8),))
+        policy.choose(situation)
+        seconds = policy._expectations.of(situation).corrected[2] * factor
+        policy.update(situation, 2, Outcome(seconds, 20, seconds / 5, seconds / 2, 0.0, verified))
+
+    play(before, 1.6)
+    play(2, 1.6)
+    assert policy._changes.price(before, 2) < 0.02
+    play(before, 2.0, verified=20)
+    play(2, 1.0)
+    assert policy._changes.price(before, 2) < 0.02, "some rows had no room for all of it"
+    play(before, 1.6)
+    play(2, 1.0)
+    assert policy._changes.price(before, 2) > 0.04
 
 
 @pytest.mark.parametrize("extra", [0.0, 0.4])

@@ -1,12 +1,17 @@
 """Rounds at another depth than the round before. Caches, threads and products' shapes are made for what went on, so
-such a round takes longer than those that follow it: that is the price of a change, and says nothing about the depth.
+such a round may take longer than those that follow it: that is the price of a change, and says nothing about the depth.
+
+It is measured against the second round at the same depth, both over their predictions: an error of the model, which
+both share, is no price.
 """
 
 from __future__ import annotations
 
 SETTLING = 4  # changes in a row from which on they are what rounds are like
-SLIGHT = 0.03  # of a round: where changes from depth to depth take no more, there is nothing to be wary of
-MEMORY = 0.1  # weight of a new round in the means
+SLIGHT = 0.05  # of a round: where changes from depth to depth take no more, there is nothing to be wary of,
+ENOUGH = 4  # once so many were measured
+MEMORY = 0.1  # weight of a new pair of rounds in the means
+MOST = 1.0  # what one of them may count
 
 
 class Changes:
@@ -14,25 +19,32 @@ class Changes:
 
     def __init__(self) -> None:
         self._row = 0
+        self._first: tuple[bool, float] | None = None  # whether the last round's change crossed, and its ratio
         self._excess = {False: 0.0, True: 0.0}
+        self._measured = 0  # changes from depth to depth
 
-    def seen(self, before: int, depth: int) -> bool:
-        """A round was played; whether it was like those that would follow it."""
-        self._row = self._row + 1 if depth != before else 0
-        return not self.dear(before, depth) or self._row > SETTLING
-
-    def learn(self, before: int, depth: int, ratio: float) -> None:
-        """What the round took, over what was predicted of one that goes on."""
+    def seen(self, before: int, depth: int, ratio: float | None) -> bool:
+        """A round was played and took `ratio` of what was predicted, None where that says nothing. Whether it was like
+        rounds that go on at its depth."""
+        first, self._first = self._first, None
+        crosses = (depth > 0) != (before > 0)
         if depth != before:
-            crosses = (depth > 0) != (before > 0)
-            self._excess[crosses] += MEMORY * (min(1.0, ratio - 1.0) - self._excess[crosses])
+            self._row += 1
+            self._first = (crosses, ratio) if ratio is not None else None
+            return not self.dear(before, depth) or self._row > SETTLING
+        self._row = 0
+        if first is not None and ratio is not None:
+            kind, more = first[0], min(MOST, first[1] / ratio - 1.0)
+            self._excess[kind] += MEMORY * (more - self._excess[kind])
+            self._measured += not kind
+        return True
 
     def dear(self, before: int, depth: int) -> bool:
         """Whether a round at `depth` after one at `before` is to be told apart from those that follow it."""
         if depth == before:
             return False
-        return (depth > 0) != (before > 0) or self._excess[False] > SLIGHT
+        return (depth > 0) != (before > 0) or self._measured < ENOUGH or self._excess[False] > SLIGHT
 
     def price(self, before: int, depth: int) -> float:
-        """In rounds of that depth. Does not mutate."""
+        """Of a change, in rounds of the depth that it is to. Does not mutate."""
         return 0.0 if depth == before else max(0.0, self._excess[(depth > 0) != (before > 0)])

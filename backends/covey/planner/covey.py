@@ -103,10 +103,11 @@ class Covey:
             self._started = True
             self._bank += START * outcome.seconds
         whole = outcome.verified + outcome.missing == max(1, situation.rows) + situation.asked(depth)
+        ratio = None
         if whole and self._expectations.known:
             corrected = self._expectations.of(situation).corrected[depth]
-            self._changes.learn(situation.previous, depth, (outcome.seconds - outcome.catch_up_seconds) / corrected)
-        usual = self._changes.seen(situation.previous, depth)
+            ratio = (outcome.seconds - outcome.catch_up_seconds) / corrected
+        usual = self._changes.seen(situation.previous, depth, ratio)
         self._expectations.update(situation, depth, outcome, usual=usual, whole=whole)
 
     def overhear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
