@@ -168,6 +168,46 @@ def test_round_costs_find_the_parts() -> None:
             assert 0 < variance[depth] < truth**2 * 0.1
 
 
+def test_a_pass_after_a_plain_one_may_be_faster_than_tokens_say() -> None:
+    """Begun ahead of its time, say: what drafting takes more is learnt apart, and told of batches never seen plain."""
+    rng, costs = np.random.default_rng(0), RoundCosts(4, 32)
+
+    def truth(rows: int, depth: int) -> float:
+        return 0.01 + 0.0003 * rows * (depth + 1) + (0.004 if depth else 0.0)
+
+    def play(rows: int, depth: int) -> None:
+        costs.observe(
+            rows,
+            depth,
+            ("d",),
+            drafting=rows,
+            verified=rows * (depth + 1),
+            verify=truth(rows, depth) * rng.lognormal(0, 0.03),
+            draft=0.003 if depth else 0.0,
+            overhead=0.0005,
+        )
+
+    for _ in range(1500):
+        play(int(rng.choice([1, 2, 4, 16])), int(rng.integers(0, 5)))
+        play(8, int(rng.integers(1, 5)))
+    seconds, _ = costs.predict(8, ("d",), 8, tuple(8 * tokens for tokens in range(1, 6)))
+    expected = [truth(8, depth) + 0.0005 + (0.003 if depth else 0.0) for depth in range(5)]
+    assert seconds == pytest.approx(expected, rel=0.05)
+
+
+def test_a_deeper_pass_is_never_thought_to_take_less() -> None:
+    """One depth was measured while the machine was slow."""
+    costs = RoundCosts(4, 32)
+    for _ in range(60):
+        for depth, verify in ((1, 0.010), (2, 0.020), (4, 0.014)):
+            costs.observe(
+                4, depth, ("d",), drafting=4, verified=4 + 4 * depth, verify=verify, draft=0.003, overhead=0.0
+            )
+    seconds, _ = costs.predict(4, ("d",), 4, (4, 8, 12, 16, 20))
+    assert (np.diff(seconds[1:]) >= 0).all()
+    assert 0.017 < seconds[2] <= seconds[4] < 0.023 + 0.001
+
+
 COSTS = {
     "covey_costs": 1,
     "name": "test",

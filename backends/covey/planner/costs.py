@@ -1,7 +1,9 @@
 """What a round of n rows and depth k takes, learnt from the rounds there were.
 
     T(n, k) = verify(n, n + drafts(k), 0) + [k > 0] draft(m, k) + overhead(n)     m of n rows draft: as a rule all
-    verify(n, t, p) = f(t + p) + g(n) + c p  piecewise linear between doublings; p of the tokens are prompts'
+    verify(n, t, p) = f(t + p) + g(n) + c p + [t > n] d
+                      piecewise linear between doublings; p of the tokens are prompts', and d is what a plain pass saves:
+                      it finds the caches as the one before left them, or was begun ahead of its time
     draft(m, k)     = call(m) + k step(m)    one such curve per set of drafters in use
 
 A drafter's catch-up is not in here (`covey.planner.switching`, `covey.planner.upkeep`).
@@ -19,7 +21,14 @@ Mix = tuple[str, ...]  # the drafters in use, sorted
 Passes = tuple[int, ...]  # by depth from 0: tokens in the pass
 CACHED = 256  # situations whose features are kept
 PROMPT = 0.3  # how far c may be from nothing, in slopes of f
+PAUSE = 0.1  # how far d may be from nothing, in passes over one row
 GUESS = 0.1  # a drafted token's time before any was drafted, in passes over one row
+
+
+def _rising(values: Array) -> Array:
+    """The values, where one is less than one before it brought to where both are between: more tokens take no less."""
+    found: Array = (np.maximum.accumulate(values) + np.minimum.accumulate(values[::-1])[::-1]) / 2
+    return found
 
 
 class RoundCosts:
@@ -32,11 +41,11 @@ class RoundCosts:
         self._features: dict[tuple[int, int, Passes], tuple[Array, Array, Array]] = {}
         self._verifying: dict[tuple[int, int], Array] = {}
         shape = 1.0 + self._tokens / 128.0
-        doubt = np.zeros((len(shape) + len(self._rows) + 1,) * 2)
+        doubt = np.zeros((len(shape) + len(self._rows) + 2,) * 2)
         doubt[: len(shape), : len(shape)] = smooth(len(shape), 3.0, 0.5) * np.outer(shape, shape)
-        doubt[len(shape) : -1, len(shape) : -1] = smooth(len(self._rows), 3.0, 0.2)
-        doubt[-1, -1] = PROMPT**2
-        self._verify = Regression(np.concatenate([shape, np.zeros(len(self._rows) + 1)]), doubt)
+        doubt[len(shape) : -2, len(shape) : -2] = smooth(len(self._rows), 3.0, 0.2)
+        doubt[-2, -2], doubt[-1, -1] = PROMPT**2, PAUSE**2
+        self._verify = Regression(np.concatenate([shape, np.zeros(len(self._rows) + 2)]), doubt)
         self._overhead = Regression(np.ones(len(self._rows)), smooth(len(self._rows), 3.0, 0.5), noise=0.2)
         self._drafts: dict[Mix, Regression] = {}
         self._rounds = 0
@@ -58,6 +67,7 @@ class RoundCosts:
         verify, draft, overhead = self._cached(rows, drafting, passes)
         curve = self._draft(mix)
         seconds = self._verify.mean(verify)
+        seconds[1:] = _rising(seconds[1:])
         drafts = curve.mean(draft)
         np.maximum(drafts, 0.0, out=drafts)
         drafts[0] = 0.0
@@ -124,15 +134,14 @@ class RoundCosts:
         return found
 
     def _verify_features(self, rows: int, tokens: int, prefill: int = 0) -> Array:
-        if prefill:  # seldom twice the same
-            prompts = np.array([prefill / 128.0])
-            return np.concatenate([hat(tokens + prefill, self._tokens), hat(rows, self._rows), prompts])
-        found = self._verifying.get((rows, tokens))
+        found = self._verifying.get((rows, tokens)) if not prefill else None  # with it seldom twice the same
         if found is None:
-            if len(self._verifying) >= CACHED:
-                self._verifying.clear()
-            found = np.concatenate([hat(tokens, self._tokens), hat(rows, self._rows), np.zeros(1)])
-            self._verifying[rows, tokens] = found
+            others = np.array([prefill / 128.0, float(tokens > rows)])
+            found = np.concatenate([hat(tokens + prefill, self._tokens), hat(rows, self._rows), others])
+            if not prefill:
+                if len(self._verifying) >= CACHED:
+                    self._verifying.clear()
+                self._verifying[rows, tokens] = found
         return found
 
     def _draft_features(self, rows: int, depth: float) -> Array:
