@@ -2,8 +2,8 @@
 
     T(n, k) = verify(n, n + drafts(k), 0) + [k > 0] draft(m, k) + overhead(n)     m of n rows draft: as a rule all
     verify(n, t, p) = f(t + p) + g(n) + c p + [t > n] d
-                      piecewise linear between doublings; p of the tokens are prompts', and d is what a plain pass saves:
-                      it finds the caches as the one before left them, or was begun ahead of its time
+                      piecewise linear between doublings; p of the tokens are prompts', and d is what plain passes save:
+                      they find caches as the one before left them, or are begun ahead of their time
     draft(m, k)     = call(m) + k step(m)    one such curve per set of drafters in use
 
 A drafter's catch-up is not in here (`covey.planner.switching`, `covey.planner.upkeep`).
