@@ -8,7 +8,7 @@ very runs it is compared on, which flatters it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +16,8 @@ from rich.console import Console
 
 from covey.types import JsonDict
 from loadtest.bench import report, workload
-from loadtest.bench.line_up import COVEY, STATIC, Entrant, asks, line_up, warm_up
+from loadtest.bench.contestants import OFF
+from loadtest.bench.line_up import COVEY, LEARNERS, STATIC, Entrant, asks, line_up, warm_up
 from loadtest.bench.session import QUICK, Session
 from loadtest.bench.statistics import Spread, best_over
 from loadtest.bench.work import Run
@@ -93,9 +94,10 @@ def _depth(runs: list[Run]) -> float | None:
 
 
 def show(result: JsonDict, console: Console, picture: Path) -> None:
-    """The table, and throughput over concurrency as a picture."""
+    """The table; and as a picture, since throughput itself is mostly the concurrency's, what it is over `off`'s."""
     points: JsonDict = result["points"]
-    names = list(dict.fromkeys(name for point in points.values() for name in point["tokens_per_second"]))
+    there = {name for point in points.values() for name in point["tokens_per_second"]}
+    names = [name for name in (*STATIC, *LEARNERS) if name in there]
     rows = [
         [
             name,
@@ -109,13 +111,23 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
     rows.append(["covey over best static", *(report.number(p["covey_over_best_static"], 3) for p in points.values())])
     rows.append(["covey's depth", *(report.number(p["depth"].get(COVEY), 1) for p in points.values())])
     console.print(report.table("Closed loop, tokens per second", ["at", *points], rows))
-    lines = {
-        name: {
-            float(concurrency): spread
-            for concurrency, point in points.items()
-            if (spread := report.from_json(point["tokens_per_second"].get(name))) is not None
-        }
-        for name in names
-    }
-    axes = ("concurrency", "tokens per second")
-    report.curves(picture, title="Policies and fixed depths", lines=lines, axes=axes, log_x=True)
+    speeds, depths = {}, {}
+    for name in names:
+        speeds[name] = _line(points, [_over_off(point["tokens_per_second"], name) for point in points.values()])
+        depths[name] = _line(points, [point["depth"].get(name) for point in points.values()])
+    x = "concurrency"
+    shown = [
+        report.Panel("Throughput", x, "tokens per second over off's", speeds, log_x=True, from_zero=False),
+        report.Panel("Depth", x, "drafted tokens a row and round", depths, log_x=True),
+    ]
+    report.panels(picture, "Policies and fixed depths in a closed loop, medians", shown)
+
+
+def _line(points: JsonDict, values: Sequence[float | None]) -> list[tuple[float, float]]:
+    """By concurrency, where it is known."""
+    return [(float(concurrency), y) for concurrency, y in zip(points, values) if y is not None]
+
+
+def _over_off(rates: JsonDict, name: str) -> float | None:
+    mine, off = (report.from_json(rates.get(entrant)) for entrant in (name, OFF))
+    return mine.median / off.median if mine is not None and off is not None else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
@@ -20,6 +21,8 @@ class Panel:
     x: str
     y: str
     lines: Mapping[str, Sequence[tuple[float, float]]]
+    log_x: bool = False
+    from_zero: bool = True
 
 
 def number(value: object, digits: int = 2) -> str:
@@ -70,9 +73,7 @@ def curves(
         above = [points[x].high - points[x].median for x in xs]
         plot.errorbar(xs, medians, yerr=[below, above], label=name, marker="o", capsize=3)
     if log_x:
-        plot.set_xscale("log", base=2)
-        plot.set_xticks(sorted({x for points in lines.values() for x in points}))
-        plot.xaxis.set_major_formatter("{x:g}")
+        _double(plot, [x for points in lines.values() for x in points])
     plot.set(title=title, xlabel=axes[0], ylabel=axes[1])
     plot.set_ylim(bottom=0)
     plot.grid(alpha=0.3)
@@ -99,7 +100,10 @@ def panels(path: Path, title: str, shown: Sequence[Panel]) -> None:
         for name, points in panel.lines.items():
             plot.plot(*zip(*points), label=name, **_style(name, colours[names.index(name) % len(colours)]))
         plot.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
-        plot.set_ylim(bottom=0)
+        if panel.log_x:
+            _double(plot, [x for points in panel.lines.values() for x, _ in points])
+        if panel.from_zero:
+            plot.set_ylim(bottom=0)
         plot.grid(alpha=0.3)
     for plot in grid.flat[len(shown) :]:
         plot.set_visible(False)
@@ -108,6 +112,13 @@ def panels(path: Path, title: str, shown: Sequence[Panel]) -> None:
     figure.suptitle(title)
     figure.savefig(path, dpi=80)
     pyplot.close(figure)
+
+
+def _double(plot: Any, values: Sequence[float]) -> None:
+    """An x axis by doublings, marked where there are values."""
+    plot.set_xscale("log", base=2)
+    plot.set_xticks(sorted(set(values)))
+    plot.xaxis.set_major_formatter("{x:g}")
 
 
 def _style(name: str, colour: object) -> dict[str, object]:
