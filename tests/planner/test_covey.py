@@ -153,7 +153,7 @@ def test_several_drafters_have_acceptance_of_their_own() -> None:
     assert (
         policy._expectations._accepted("bad").rates()[0] < 0.05 < policy._expectations._accepted("simulated").rates()[0]
     )
-    assert policy._expectations._tokens(bad)[1][1] < 8.5
+    assert policy._expectations._tokens(bad)[0][1] < 8.5
     assert good > 0
 
 
@@ -197,6 +197,32 @@ def test_a_detour_beside_prefill_must_be_worth_its_changes(monkeypatch: pytest.M
     assert policy.choose(beside) == usual, "leaving and coming back take more than not drafting spares"
 
 
+def test_what_resuming_costs_is_owed_after_a_detour_too() -> None:
+    """Drafting is what is in use, and a detour beside prefill has ended it: another such round puts nothing off."""
+    switch = SwitchCost()
+    policy = Covey(5, 64, switch)
+    replay(policy, environment("card", 0.02), [8] * 400, np.random.default_rng(0))
+    policy._bank = 0.0  # no exploring
+    usual = policy.choose(Situation(8, 5, 1, 1, (("simulated", 8),)))
+    assert usual > 0
+    for _ in range(200):
+        switch.observe(200, 8, 5.0)
+    assert policy.choose(Situation(8, 5, 0, 200, (("simulated", 8),), 8)) == usual
+
+
+def test_staying_off_costs_nothing_to_resume() -> None:
+    switch = SwitchCost()
+    policy = Covey(5, 64, switch)
+    replay(policy, environment("compute"), [32] * 1500, np.random.default_rng(0))
+    off = Situation(32, 5, 0, 200, (("simulated", 32),))
+    expected = policy._expectations.of(off)
+    policy._bank = 10.0 * expected.seconds[0]
+    policy._round, policy._played = 10**6, [0, *[10**6] * 5]  # what has waited longest is what is in use
+    probe, price = policy._probe(off, expected, 0, restart=5.0)
+    assert probe == 0
+    assert price < expected.seconds[0]
+
+
 @pytest.mark.parametrize("regime", ["card", "processor"])
 def test_a_machine_that_is_slow_at_times_misleads_nobody(regime: str) -> None:
     """Everything takes longer for a while: no depth is to be blamed for being played just then."""
@@ -230,10 +256,10 @@ def test_where_few_rows_draft_the_others_still_emit() -> None:
     policy.choose(Situation(32, 5, 1, 1, (("simulated", 1),)))
     one_drafts = policy.reason.predicted
     assert one_drafts[0] == pytest.approx(all_draft[0])
-    assert policy._expectations._tokens(Situation(32, 5, 1, 1, (("simulated", 1),)))[1][5] < 35
+    assert policy._expectations._tokens(Situation(32, 5, 1, 1, (("simulated", 1),)))[0][5] < 35
     assert (
         one_drafts[5]
-        < 0.6 * all_draft[5] * policy._expectations._tokens(Situation(32, 5, 1, 1, (("simulated", 32),)))[1][5] / 32
+        < 0.6 * all_draft[5] * policy._expectations._tokens(Situation(32, 5, 1, 1, (("simulated", 32),)))[0][5] / 32
     )
 
 

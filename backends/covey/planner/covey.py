@@ -128,7 +128,7 @@ class Covey:
         for depth, more in enumerate(self._expectations.more(situation)[: situation.ceiling + 1]):
             time = seconds[depth] + more
             time += price(situation.previous, depth) * seconds[depth] + price(depth, usual) * seconds[usual]
-            if depth > 0 and situation.previous == 0:
+            if depth > 0 and usual == 0 and situation.previous == 0:  # else it is owed whatever is done now
                 time += self._switch(situation)
             gains.append(expected.tokens[depth] - speed * time)
         best = max(range(len(gains)), key=gains.__getitem__)
@@ -172,7 +172,7 @@ class Covey:
         lost = self._stay(current, probe) * seconds[probe] * max(LEAST, 1.0 - values[probe] / values[current])
         price = self._changes.price
         lost += price(current, probe) * seconds[probe] + price(probe, current) * seconds[current]
-        if current == 0:
+        if probe > 0 and current == 0:
             lost += restart
         return probe, premium * lost
 
