@@ -65,7 +65,7 @@ class Drafting:
         self._rests = dict.fromkeys(drafters, FIRST_REST)  # how long after the next failure
         self._resting = dict.fromkeys(drafters, -1.0)  # until when
 
-    def draft(self, batch: Batch, choice: Choice, meanwhile: Callable[[], None] | None = None) -> Trees:
+    def draft(self, batch: Batch, choice: Choice, meanwhile: Callable[[], None]) -> Trees:
         """Proposals for every row of the batch, empty where none were asked for or to be had. `meanwhile` is called
         while the drafters work, if any do."""
         self.catch_up_seconds = 0.0
@@ -78,9 +78,8 @@ class Drafting:
             lives = [batch.rows[row] for row in rows]
             work = self._work(name, lives, rows, choice)
             calls.append(_Call(name, rows, lives, work, self._threads[name].submit(self._drafters[name].draft, work)))
-        if meanwhile is not None:
-            wait((call.future for call in calls), SENDING)
-            meanwhile()
+        wait((call.future for call in calls), SENDING)
+        meanwhile()
         proposals: list[tuple[list[int], Trees]] = []
         for call in calls:
             left = self._deadline - (self._clock.now() - started)

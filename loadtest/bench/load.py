@@ -129,5 +129,5 @@ def _line(points: JsonDict, values: Sequence[float | None]) -> list[tuple[float,
 
 
 def _over_off(rates: JsonDict, name: str) -> float | None:
-    mine, off = (report.from_json(rates.get(entrant)) for entrant in (name, OFF))
-    return mine.median / off.median if mine is not None and off is not None else None
+    mine, off = rates.get(name), rates.get(OFF)
+    return mine["median"] / off["median"] if mine and off else None

@@ -60,9 +60,9 @@ class Expectations:
         if self._last is not None and self._last[0] == key:
             return self._last[1]
         rows = max(1, situation.rows)
-        mix, tokens, doubt = self._tokens(situation)
+        tokens, doubt = self._tokens(situation)
         passes = self._passes(situation)
-        mean, variance = self._costs.predict(rows, mix, max(1, situation.drafting), passes)
+        mean, variance = self._costs.predict(rows, self._mix(situation), max(1, situation.drafting), passes)
         corrected = (mean * self._residuals.factors(rows)).tolist()
         upkeep = self._upkeep.per_token
         seconds = [time + upkeep * count for time, count in zip(corrected, tokens)]
@@ -74,7 +74,7 @@ class Expectations:
 
     def more(self, situation: Situation) -> list[float]:
         """Seconds that its prompt tokens add to the pass, by depth."""
-        passes = self._passes(situation)
+        passes = self.of(situation).passes
         added: list[float] = self._costs.more(max(1, situation.rows), situation.prefill, passes).tolist()
         return added
 
@@ -123,7 +123,7 @@ class Expectations:
             self._upkeep.update(outcome.catch_up_seconds, outcome.tokens)
 
     def _mix(self, situation: Situation) -> Mix:
-        return tuple(sorted(name for name, _ in situation.shares))
+        return tuple(sorted(name for name, _ in situation.shares)) or ("",)
 
     def _passes(self, situation: Situation) -> Passes:
         """Tokens to be verified, by depth: of what a drafter is asked for, only what it usually proposes."""
@@ -137,21 +137,21 @@ class Expectations:
             return tuple(range(rows, rows + drafting * self._max_depth + 1, drafting))
         return tuple(rows + round(filled * situation.asked(depth)) for depth in range(self._max_depth + 1))
 
-    def _tokens(self, situation: Situation) -> tuple[Mix, list[float], list[float]]:
-        """The drafters in use; tokens of a round and their relative deviation, by depth."""
+    def _tokens(self, situation: Situation) -> tuple[list[float], list[float]]:
+        """Of a round, and their relative deviation, by depth."""
         shares = situation.shares or (("", situation.rows),)
         plain = situation.rows - situation.drafting
         if len(shares) == 1 and not plain:
             per_row, doubt = self._accepted(shares[0][0]).expected()
             rows = shares[0][1]
-            return (shares[0][0],), [rows * tokens for tokens in per_row], doubt
+            return [rows * tokens for tokens in per_row], doubt
         tokens = [float(plain)] * (self._max_depth + 1)
         squares = [0.0] * (self._max_depth + 1)
         for name, rows in shares:
             for depth, (each, deviation) in enumerate(zip(*self._accepted(name).expected())):
                 tokens[depth] += rows * each
                 squares[depth] += (rows * each * deviation) ** 2
-        return self._mix(situation), tokens, [square**0.5 / total for square, total in zip(squares, tokens)]
+        return tokens, [square**0.5 / total for square, total in zip(squares, tokens)]
 
     def _accepted(self, drafter: str) -> Acceptance:
         found = self._acceptance.get(drafter)
