@@ -6,6 +6,9 @@ import os
 
 # Before torch is imported anywhere: threads that spin after a parallel region steal the cores of the processes beside.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Before a kernel is defined anywhere: where there is no GPU, kernels run in their language's interpreter.
+if not os.path.exists("/proc/driver/nvidia/version"):
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import shutil
 from collections.abc import Callable, Iterator
