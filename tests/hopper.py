@@ -1,4 +1,4 @@
-"""Compiles kernels for a GPU that need not be here: what does not compile, or spills registers, shows on any machine."""
+"""Compiles kernels for a GPU that need not be here, so that what does not compile shows on any machine."""
 
 from __future__ import annotations
 
