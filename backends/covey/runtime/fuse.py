@@ -16,18 +16,10 @@ import torch
 import torch.nn.functional as F
 
 from covey.runtime.attention import Plan, Shape, attend
+from covey.runtime.modules import AttentionSetting
 from covey.runtime.product import Norm, Product
 
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})  # model types whose modules compute this at every position
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionSetting:
-    """What a layer's attention was called with."""
-
-    scale: float
-    window: int
-    softcap: float
 
 
 @dataclass(frozen=True, slots=True)

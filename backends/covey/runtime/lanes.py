@@ -37,15 +37,41 @@ class Lanes:
 
 
 @dataclass(frozen=True, slots=True)
+class Windows:
+    """The same said row by row, as a GPU wants it: siblings share their row's window, and bits hide them from each
+    other. Row r has packed tokens `offsets[r]` to `offsets[r + 1]` and `lengths[r]` keys, key i lying at
+    `tables[r, i // block_size] * block_size + i % block_size`. Token t sees its row's first `seen[t]` keys and, of
+    those from `base[r]` on, key `base[r] + i` where bit i % 32 of `bits[t, i // 32]` is set; what it sees includes its
+    own key."""
+
+    offsets: Ints
+    lengths: Ints
+    tables: Ints
+    base: Ints
+    seen: Ints
+    bits: Ints
+
+
+def windows_of(lanes: Lanes) -> Windows:
+    """Of chains alone, which need no bits."""
+    assert lanes.queries is None, "trees are said as windows from the beginning"
+    counts = np.diff(lanes.offsets)
+    ends = np.repeat(lanes.lengths - lanes.offsets[1:], counts)
+    seen = (ends + np.arange(1, len(ends) + 1)).astype(np.int32)
+    return Windows(lanes.offsets, lanes.lengths, lanes.tables, lanes.lengths, seen, np.zeros((len(seen), 0), np.int32))
+
+
+@dataclass(frozen=True, slots=True)
 class Pass:
     """The packed tokens of one pass: id, absolute position, and the pool slot that its key and value are written to,
     before any attention reads. Every token is a query of at least one lane; in several (shared nodes of a tree) its
-    results are equal and one of them is taken. `out` are the tokens whose logits are wanted."""
+    results are equal and one of them is taken. Which of the two forms a model reads, its `windows` says; all read
+    chains of lanes. `out` are the tokens whose logits are wanted."""
 
     tokens: Ints
     positions: Ints
     slots: Ints
-    lanes: Lanes
+    lanes: Lanes | Windows
     out: Ints
 
     @property
@@ -58,3 +84,11 @@ def chain_slots(table: Ints, start: int, stop: int, block_size: int) -> Ints:
     at = np.arange(start, stop, dtype=np.int32)
     slots: Ints = (table[at // block_size] * block_size + at % block_size).astype(np.int32)
     return slots
+
+
+def chain(tokens: Ints, block_size: int) -> Pass:
+    """A text from its beginning, in the first blocks, with all logits."""
+    count = len(tokens)
+    at = np.arange(count, dtype=np.int32)
+    table = np.arange(-(-count // block_size), dtype=np.int32)[None]
+    return Pass(tokens, at, at, Lanes(np.array([0, count], np.int32), np.array([count], np.int32), table), at)
