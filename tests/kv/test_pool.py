@@ -78,6 +78,73 @@ def test_blocks_are_conserved_by_any_operations(seed: int, total: int) -> None:
     assert pool.available == total
 
 
+def test_grown_blocks_are_taken_last() -> None:
+    pool = BlockPool(2)
+    pool.grow(2)
+    pool.check([])
+    assert pool.take(4) == [0, 1, 2, 3]
+
+
+def test_contracting_forgets_the_oldest_kept_blocks_first() -> None:
+    pool = BlockPool(6)
+    tables = [pool.take(1) or [] for _ in range(6)]
+    hashes = [chain_hashes(np.full(4, token, np.int32), 4, "")[0] for token in range(6)]
+    for (block,), key in zip(tables, hashes):
+        pool.publish(block, key)
+    for kept in (5, 1, 4, 0):
+        pool.release(tables[kept])
+    assert pool.contract(1) is None  # two are owned
+    pool.check([tables[2], tables[3]])
+    assert pool.contract(3) == ([3], [1])  # 5, 1, 4, 0 is their age, and there is room for one
+    pool.check([tables[2], [1]])
+    assert [pool.find([key]) for key in hashes] == [[0], [], [2], [1], [], []]
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 1 << 30), total=st.integers(1, 24))
+def test_contents_are_followed_through_growing_and_contracting(seed: int, total: int) -> None:
+    rng = random.Random(seed)
+    pool = BlockPool(total)
+    tables: list[list[int]] = []
+    tokens = 0
+    contents: dict[int, bytes] = {}  # block -> what was published there
+    for _ in range(60):
+        action = rng.randrange(5)
+        if action == 0 and (taken := pool.take(rng.randrange(1, 5))) is not None:
+            tables.append(taken)
+            tokens += 1
+            for block, key in zip(taken, chain_hashes(np.full(16, tokens, np.int32), 4, "")):
+                contents[block] = key
+                pool.publish(block, key)
+        elif action == 1 and tables:
+            pool.release(tables.pop(rng.randrange(len(tables))))
+        elif action == 2 and contents:
+            found = pool.find([rng.choice(list(contents.values()))])
+            pool.share(found)
+            tables.append(found)
+        elif action == 3:
+            pool.grow(rng.randrange(6))
+        elif action == 4:
+            bound = rng.randrange(1, pool.total + 1)
+            before = (pool.total, pool.available, pool.owned)
+            plan = pool.contract(bound)
+            if plan is None:
+                assert before == (pool.total, pool.available, pool.owned)
+                assert pool.owned > bound
+            else:
+                assert pool.total == bound
+                assert all(new < bound <= old for old, new in zip(*plan, strict=True))
+                moved = dict(zip(*plan))
+                tables = [[moved.get(block, block) for block in table] for table in tables]
+                contents = {moved.get(block, block): key for block, key in contents.items()} | {
+                    moved[block]: contents[block] for block in moved if block in contents
+                }
+        pool.check(tables)
+        for key in contents.values():
+            for block in pool.find([key]):
+                assert contents[block] == key
+
+
 def test_check_sees_a_block_released_twice() -> None:
     pool = BlockPool(2)
     blocks = pool.take(1)

@@ -117,6 +117,40 @@ class BlockPool:
             parts[int(self._owners[block] > 1)].append(block)
         return parts
 
+    def grow(self, count: int) -> None:
+        """`count` free blocks more, with the ids after the last. They are taken last: contracting then moves less."""
+        if count < 0:
+            raise ValueError(f"count: got {count}, allowed: 0 or more")
+        self._free[:0] = range(self.total + count - 1, self.total - 1, -1)
+        self._owners = np.concatenate([self._owners, np.zeros(count, np.int32)])
+        self.total += count
+
+    def contract(self, total: int) -> tuple[list[int], list[int]] | None:
+        """Have only `total` blocks: each owned or kept one from `total` on becomes a free one below, where the caller
+        must bring its contents before anything is written, and its number into every table. Kept ones that find no
+        room are forgotten, oldest first. Returns old ids and new ones; None, and nothing changed, if blocks in use
+        are too many."""
+        if not 1 <= total <= self.total:
+            raise ValueError(f"total: got {total}, allowed: 1 to {self.total}")
+        if self.owned > total:
+            return None
+        while self.owned + self.kept > total:
+            block, _nothing = self._kept.popitem(last=False)
+            self._forget(block)
+            self._free.append(block)
+        used = set(range(total, self.total)).difference(self._free)
+        free = sorted(block for block in self._free if block < total)
+        moved = dict(zip(sorted(used), free))
+        self._free = free[len(moved) :][::-1]
+        for old, new in moved.items():
+            self._owners[new] = self._owners[old]
+        self._owners = self._owners[:total].copy()
+        self._kept = OrderedDict((moved.get(block, block), None) for block in self._kept)
+        self._hash_of = {moved.get(block, block): key for block, key in self._hash_of.items()}
+        self._block_of = {key: block for block, key in self._hash_of.items()}
+        self.total = total
+        return list(moved), list(moved.values())
+
     def check(self, owned: Iterable[Sequence[int]] | None = None) -> None:
         """Raise AssertionError unless every block is free, kept or owned, once; with `owned` (the tables of all
         sequences) also unless the reference counts are exactly what those tables say."""

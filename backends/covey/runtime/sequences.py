@@ -8,6 +8,7 @@ Knows no tensors. Position p of a request lives in pool slot `slots[p]`; node i 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -128,6 +129,13 @@ class Sequences:
         sequence.blocks, sequence.hashes, sequence.cached = mine, [], 0
         self._map(sequence)
         return sequence.slots
+
+    def renumber(self, moved: Mapping[int, int]) -> None:
+        """Follow blocks that the pool has given other ids (`BlockPool.contract`)."""
+        for sequence in self._open.values():
+            if not moved.keys().isdisjoint(sequence.blocks):
+                sequence.blocks = [moved.get(block, block) for block in sequence.blocks]
+                self._map(sequence)
 
     def check(self) -> None:
         """Raise AssertionError unless blocks and tables agree."""
