@@ -9,7 +9,7 @@ import contextlib
 import json
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ import torch
 from safetensors import SafetensorError
 
 from covey.errors import SettingError, UnsupportedModel
+from covey.runtime.device import weights
 
+_LOG = logging.getLogger(__name__)
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
 
 # configuration keys that change what a forward pass computes in ways that the paged runtime does not follow
@@ -111,26 +113,27 @@ def check_config(folder: Path, config: Any) -> None:
             refuse(f"a configuration without {key}", "it does not describe a plain decoder-only transformer")
 
 
-def load_module(folder: Path, config: Any, dtype: torch.dtype, device: torch.device, attention: str) -> torch.nn.Module:
-    """The causal language model of `folder`, in evaluation mode, its attention going through `attention`."""
-    from transformers import AutoModelForCausalLM
-
+def load_module(
+    folder: Path,
+    config: Any,
+    dtype: torch.dtype,
+    device: torch.device,
+    attention: str,
+    *,
+    streamed: bool | None = None,
+) -> torch.nn.Module:
+    """The causal language model of `folder`, in evaluation mode, its attention going through `attention`. Its weights
+    are `streamed` to the device (device/weights.py), by default where that is a GPU, or read by transformers."""
     if not any(folder.glob("*.safetensors")):
         other = sorted(path.name for path in folder.glob("*.bin"))
         hint = f"convert {other[0]} to safetensors" if other else "put model.safetensors there"
         raise SettingError(f"{folder}: no safetensors weights; {hint}")
     with quiet():
         try:
-            module, report = AutoModelForCausalLM.from_pretrained(
-                str(folder),
-                config=config,
-                dtype=dtype,
-                attn_implementation=attention,
-                local_files_only=True,
-                trust_remote_code=False,
-                use_safetensors=True,
-                output_loading_info=True,
-            )
+            found = None
+            if device.type == "cuda" if streamed is None else streamed:
+                found = _streamed(folder, config, dtype, device, attention)
+            module, report = found or _read(folder, config, dtype, attention)
         except SafetensorError as error:
             raise SettingError(f"{folder}: the weights cannot be read: {error}") from error
         except ValueError as error:
@@ -140,9 +143,50 @@ def load_module(folder: Path, config: Any, dtype: torch.dtype, device: torch.dev
     missing = sorted(report.get("missing_keys", ()))
     if missing:
         raise SettingError(f"{folder}: the weights lack {missing[0]} and {len(missing) - 1} more; copy them whole")
-    module = module.to(device).eval().requires_grad_(False)
-    assert isinstance(module, torch.nn.Module)
-    return module
+    return module.to(device).eval().requires_grad_(False)
+
+
+_Loaded = tuple[torch.nn.Module, Mapping[str, Any]]
+
+
+def _read(folder: Path, config: Any, dtype: torch.dtype, attention: str) -> _Loaded:
+    from transformers import AutoModelForCausalLM
+
+    found: _Loaded = AutoModelForCausalLM.from_pretrained(
+        str(folder),
+        config=config,
+        dtype=dtype,
+        attn_implementation=attention,
+        local_files_only=True,
+        trust_remote_code=False,
+        use_safetensors=True,
+        output_loading_info=True,
+    )
+    return found
+
+
+def _streamed(folder: Path, config: Any, dtype: torch.dtype, device: torch.device, attention: str) -> _Loaded | None:
+    """None where only transformers' own reading does: it reads adapters and files of other names too."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    elsewhere = (folder / "adapter_config.json").exists() or getattr(config, "transformers_weights", None)
+
+    def build(stored: dict[str, torch.Tensor]) -> _Loaded:
+        found: _Loaded = kind.from_pretrained(
+            None,
+            config=config,
+            state_dict=stored,
+            dtype=dtype,
+            attn_implementation=attention,
+            output_loading_info=True,
+        )
+        return found
+
+    found = None if kind is None or elsewhere else weights.load(folder, dtype, device, build)
+    if found is None:
+        _LOG.warning("%s: weights are read by transformers, which is slower: they are not stored as computed", folder)
+    return found
 
 
 def find_end_ids(folder: Path, config: Any) -> tuple[int, ...]:
@@ -199,5 +243,5 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     able = torch.cpu.get_capabilities()
     fast = bool(able.get("avx512_bf16") or able.get("amx_bf16") or able.get("bf16"))
     if not fast:
-        logging.getLogger(__name__).warning("this CPU has no BF16 instructions: running in float32")
+        _LOG.warning("this CPU has no BF16 instructions: running in float32")
     return torch.bfloat16 if fast else torch.float32
