@@ -166,7 +166,7 @@ def test_contents_survive_growing_moving_and_shrinking(seed: int) -> None:
 def test_memory_goes_back_to_the_device() -> None:
     sizes = {"layers": 8, "kv_heads": 8, "head_dim": 128, "block_size": 16, "segment_blocks": 64}
     store = made(torch.bfloat16, **sizes, most_segments=8)
-    torch.cuda.synchronize()
+    store.shrink(store.grow(64))  # what is compiled and loaded at first use takes memory too
     before = torch.cuda.mem_get_info()[0]
     assert store.grow(7 * 64) == 7 * 64
     torch.cuda.synchronize()

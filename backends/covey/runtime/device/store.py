@@ -76,11 +76,16 @@ class KVStore:
         self.dtype, self.device = dtype, device
         block = 2 * kv_heads * block_size * head_dim
         self.strides = Strides(segment_blocks * block, block, block_size * head_dim, head_dim)
+        shared = {"layers": layers, "segment_blocks": segment_blocks}
+        self._blocks_shape = shared | {"block_stride": block}
+        self._slots_shape = shared | {"heads": 2 * kv_heads, "block_size": block_size, "head_dim": head_dim}
         self.offsets = torch.zeros(most_segments, dtype=torch.int64, device=device)
         self._segments = [self._allocate()]
         self.pool = self._segments[0].memory.view(-1)
-        if segments > 1 and self.grow((segments - 1) * segment_blocks) < (segments - 1) * segment_blocks:
+        rest = (segments - 1) * segment_blocks
+        if self.grow(rest) < rest:
             raise torch.OutOfMemoryError(f"KV memory: {segments} segments of {self.segment_bytes} bytes do not fit")
+        self._compile()
 
     @property
     def blocks(self) -> int:
@@ -139,37 +144,15 @@ class KVStore:
         """Copy keys and values of all layers between slots; all are read before any is written."""
         self._check("slot", self.blocks * self.block_size, sources, destinations)
         _check_once("slot", destinations)
-        staged = torch.empty(
-            self.layers * 2 * self.kv_heads * len(sources) * self.head_dim, dtype=self.dtype, device=self.device
-        )
         old, new = self._ids(sources, destinations)
-        moves.copy_slots(
-            self.pool,
-            self.offsets,
-            old,
-            new,
-            staged,
-            layers=self.layers,
-            heads=2 * self.kv_heads,
-            segment_blocks=self.segment_blocks,
-            block_size=self.block_size,
-            head_dim=self.head_dim,
-        )
+        staged = self._staged(len(sources))
+        moves.copy_slots(self.pool, self.offsets, old, new, staged, **self._slots_shape)
 
     def clear_slots(self, slots: Ints) -> None:
         """Set keys and values of all layers to zero."""
         self._check("slot", self.blocks * self.block_size, slots)
         (ids,) = self._ids(slots)
-        moves.clear_slots(
-            self.pool,
-            self.offsets,
-            ids,
-            layers=self.layers,
-            heads=2 * self.kv_heads,
-            segment_blocks=self.segment_blocks,
-            block_size=self.block_size,
-            head_dim=self.head_dim,
-        )
+        moves.clear_slots(self.pool, self.offsets, ids, **self._slots_shape)
 
     def move_blocks(self, sources: Ints, destinations: Ints) -> None:
         """Copy whole blocks of all layers. No destination may be given twice, or be a source."""
@@ -179,15 +162,19 @@ class KVStore:
         if len(both):
             raise ValueError(f"block {both[0]} is both source and destination: the order of moves is not defined")
         old, new = self._ids(sources, destinations)
-        moves.move_blocks(
-            self.pool,
-            self.offsets,
-            old,
-            new,
-            layers=self.layers,
-            segment_blocks=self.segment_blocks,
-            block_stride=self.strides.block,
-        )
+        moves.move_blocks(self.pool, self.offsets, old, new, **self._blocks_shape)
+
+    def _compile(self) -> None:
+        """Launch every kernel once, for nothing: the first launch takes a second that no request should wait."""
+        nothing = torch.full((1,), -1, dtype=torch.int64, device=self.device)
+        staged = self._staged(1)
+        moves.move_blocks(self.pool, self.offsets, nothing, nothing, **self._blocks_shape)
+        moves.copy_slots(self.pool, self.offsets, nothing, nothing, staged, **self._slots_shape)
+        moves.clear_slots(self.pool, self.offsets, nothing, **self._slots_shape)
+
+    def _staged(self, slots: int) -> torch.Tensor:
+        size = self.layers * 2 * self.kv_heads * slots * self.head_dim
+        return torch.empty(size, dtype=self.dtype, device=self.device)
 
     def _allocate(self) -> _Segment:
         """A zeroed segment: unused memory must not hold what is not finite, which gets through every mask.
