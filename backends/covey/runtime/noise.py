@@ -2,8 +2,9 @@
 
 Noise is a function of (seed, position, round, purpose, token) and of nothing else. Keys are derived on the host in 64
 bits, tokens are hashed in wrapping 32-bit integer arithmetic on the logits' own device, and the logarithms of what is
-left are taken on the host in float64 with single-rounding additions, multiplications and divisions alone: the noise has
-the same bits on every device, with any number of threads and beside any other row.
+left are taken in float64 with single-rounding additions, multiplications and divisions alone, on the host or by kernels
+that repeat them (`kernels/race.py`): the noise has the same bits on every device, with any number of threads and beside
+any other row.
 
 A token's noise is Gumbel's, -log(-log(1 - v)) with v = (h + 0.5) / 2^31 and h its 31-bit hash, so it lies within
 (-3.1, 22.2): a token less likely than about 2^-32 of the best is never drawn. The token with the largest
@@ -31,10 +32,10 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _SECOND = np.uint64(0xD1B54A32D192ED03)
 HASH_BITS = 31
 _CHUNK_ELEMENTS = 1 << 16  # hash, scratch and logits of a chunk fit a core's second-level cache
-_LOG2_E = 1.4426950408889634
-_LN_2 = 0.6931471805599453
-_SLACK = 4096.0  # of 2^23 per octave: far above what float32 loses in the bound, far below what would cost survivors
-_STEEPEST = 1e30  # tiny temperatures: a flatter bound keeps more tokens, never fewer
+LOG2_E = 1.4426950408889634
+LN_2 = 0.6931471805599453
+SLACK = 4096.0  # of 2^23 per octave: far above what float32 loses in the bound, far below what would cost survivors
+STEEPEST = 1e30  # tiny temperatures: a flatter bound keeps more tokens, never fewer
 
 
 class Purpose(IntEnum):
@@ -127,7 +128,7 @@ def _log(values: Reals) -> Reals:
         series *= z
     series += 2.0
     series *= s
-    series += (exponent - low) * _LN_2
+    series += (exponent - low) * LN_2
     return series
 
 
@@ -236,14 +237,14 @@ def _limits(
     """Slope and height, per row, of what 2^23 (127 + log2(v 2^31)) may be at most; no limit if `vocab` is 0."""
     octave = 2.0**23
     if not vocab:
-        return np.zeros(len(leaders)), np.full(len(leaders), _STEEPEST)
+        return np.zeros(len(leaders)), np.full(len(leaders), STEEPEST)
     hashes = torch.empty(leaders.shape, dtype=torch.int32)
     ids = token_words(vocab, hashes.device)[torch.from_numpy(leaders)]
     hash_tokens(ids, words, hashes, torch.empty_like(hashes))
-    tail = np.log1p((hashes.numpy() + 0.5) * -(2.0**-HASH_BITS))  # `_SLACK` covers these logarithms' last bits too
+    tail = np.log1p((hashes.numpy() + 0.5) * -(2.0**-HASH_BITS))  # `SLACK` covers these logarithms' last bits too
     scores = (leader_values - leader_values[:, :1]) / temperatures[:, None] - np.log(-tail)
-    slopes = np.minimum(octave * _LOG2_E / temperatures, _STEEPEST)
-    return slopes, (127.0 + HASH_BITS - scores.min(axis=1) * _LOG2_E) * octave + _SLACK
+    slopes = np.minimum(octave * LOG2_E / temperatures, STEEPEST)
+    return slopes, (127.0 + HASH_BITS - scores.min(axis=1) * LOG2_E) * octave + SLACK
 
 
 def _chunks(rows: int, vocab: int, device: torch.device) -> Iterator[tuple[int, int]]:
