@@ -55,15 +55,45 @@ def draw(
     slot, position = np.asarray(slots, np.int64), np.asarray(positions, np.int64)
     given = logits.float() if logits.dtype not in (torch.float32, torch.float64) else logits
     work = penalise(given.contiguous(), table, slot, position, contexts)
+    drawing = draw_on_device if work.is_cuda and work.dtype == torch.float32 else draw_on_host
+    return drawing(given, work, table, slot, position)
+
+
+def draw_on_host(given: Tensor, work: Tensor, table: SettingsTable, slots: Index, positions: Index) -> Draws:
+    """Draws from `work`, which is `given` after penalties, with what has to be exact computed by the host."""
     best, values = best_tokens(work)
     faults = find_faults(values)
     tokens = best.copy()
-    hot = np.flatnonzero((table.temperature[slot] > 0) & (faults == Fault.NONE))
+    hot = np.flatnonzero((table.temperature[slots] > 0) & (faults == Fault.NONE))
     if len(hot):
-        part = work if len(hot) == len(slot) else work[torch.from_numpy(hot).to(work.device)]
-        tokens[hot] = _draw_hot(part, table, slot[hot], position[hot], best[hot], values[hot])
+        tokens[hot] = _draw_hot(select(work, hot), table, slots[hot], positions[hot], best[hot], values[hot])
     tokens[faults != Fault.NONE] = -1
-    return Draws(tokens.astype(np.int32), log_probabilities(given, table, slot, tokens), faults)
+    return Draws(tokens.astype(np.int32), log_probabilities(given, table, slots, tokens), faults)
+
+
+def draw_on_device(given: Tensor, work: Tensor, table: SettingsTable, slots: Index, positions: Index) -> Draws:
+    """The same draws by kernels: one copy brings them to the host. Only what truncation may have cut is drawn again."""
+    from covey.runtime.kernels.draws import DeviceDraw  # here: without a GPU its compiler may not be installed
+
+    wanted = table.logprobs[slots]
+    drawing = DeviceDraw(len(slots), work.shape[1], work.device)
+    row_keys = keys(table.seed[slots], positions, Purpose.COUPLED)
+    drawing.give(table.temperature[slots], row_keys, wanted & (work is given))
+    drawing.launch(work)
+    drawn = drawing.results(len(slots))
+    best, values, tokens = drawn.best, drawn.best_values, drawn.winners
+    faults = find_faults(values)
+    again = np.flatnonzero(table.truncated[slots] & (tokens != best) & (faults == Fault.NONE))
+    if len(again):
+        tokens[again] = _draw_hot(
+            select(work, again), table, slots[again], positions[again], best[again], values[again]
+        )
+    tokens[faults != Fault.NONE] = -1
+    logprobs = drawn.logprobs.astype(np.float32)
+    others = again if work is given else np.flatnonzero(wanted)
+    if wanted[others].any():
+        logprobs[others] = log_probabilities(select(given, others), table, slots[others], tokens[others])
+    return Draws(tokens.astype(np.int32), logprobs, faults)
 
 
 def find_faults(best_values: Reals) -> Ints:
