@@ -1,0 +1,266 @@
+"""Attention of packed tokens over a paged pool: chains and trees, grouped-query heads, split over long contexts.
+
+A program takes one *tile*, up to `tokens` queries of one row, with all query heads of one key head, so that a row's
+keys are read once for all of them; long contexts are split among programs and joined by a second kernel. What a query
+sees is said by `seen` (so many first keys of its row) and `bits` (of the keys from `base` on: a node's ancestors and
+itself), as in `covey.runtime.lanes.Windows`. Everything that changes from pass to pass is in device memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from covey.runtime.kernels import INTERPRETED
+
+KEYS = 64  # that a program reads at a time
+LEAST, MOST = 16, 128  # rows of a product: queries of a tile times query heads of a key head
+
+
+@triton.jit
+def attend_tile(
+    query,
+    pool,
+    offsets,
+    out,
+    partial,
+    heights,
+    first,
+    count,
+    row,
+    reach,
+    base,
+    seen,
+    position,
+    bits,
+    tables,
+    header,
+    layer_offset,
+    token_stride,
+    scale,
+    softcap,
+    WINDOW: tl.constexpr,
+    CAPPED: tl.constexpr,
+    HEADS: tl.constexpr,
+    SHARE: tl.constexpr,
+    DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    BLOCK_STRIDE: tl.constexpr,
+    SEGMENT: tl.constexpr,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    D: tl.constexpr,
+    SPLIT: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """One tile, one key head, one part of its keys. `header` holds the tables' width and a token's words of bits;
+    `heights` are the parts' logarithms (base 2) of summed weights."""
+    tile, head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    parts = tl.num_programs(2)
+    queries = tl.load(count + tile)
+    if queries == 0:  # the bucket is larger than the pass
+        return
+    keys = tl.load(reach + tile)
+    begin = tl.load(base + tile)
+    place = tl.load(row + tile)
+    table = tables + place * tl.load(header)
+    words = tl.load(header + 1)
+    lane = tl.arange(0, M)
+    token = lane // SHARE
+    inside = token < queries
+    packed = tl.load(first + tile) + tl.where(inside, token, 0)
+    own_head = head * SHARE + lane % SHARE
+    dim = tl.arange(0, D)
+    known = dim < DIM
+    at = packed[:, None] * token_stride + (own_head * DIM)[:, None] + dim[None, :]
+    q = tl.load(query + at, mask=inside[:, None] & known[None, :], other=0.0)
+    if WIDE:
+        q = q.to(tl.float32)
+    sees = tl.where(inside, tl.load(seen + packed), 0)
+    lower = 0
+    if WINDOW > 0:
+        where = tl.load(position + packed)
+        least = tl.min(tl.where(inside, where, 2147483647)) - WINDOW + 1
+        lower = tl.maximum(least, 0) // N * N
+    span = tl.cdiv(tl.cdiv(keys - lower, parts), N) * N
+    start = lower + part * span
+    stop = tl.minimum(start + span, keys)
+    top = tl.full([M], float("-inf"), tl.float32)
+    mass = tl.zeros([M], tl.float32)
+    total = tl.zeros([M, D], tl.float32)
+    for key in range(start, stop, N):
+        index = key + tl.arange(0, N)
+        there = index < stop
+        block = tl.load(table + index // BLOCK_SIZE, mask=there, other=0)
+        slot = tl.load(offsets + block // SEGMENT) + layer_offset + (block % SEGMENT).to(tl.int64) * BLOCK_STRIDE
+        slot += head * (BLOCK_SIZE * DIM) + (index % BLOCK_SIZE) * DIM
+        spot = tl.multiple_of(slot[:, None] + dim[None, :], (1, 8))
+        keep = there[:, None] & known[None, :]
+        k = tl.load(pool + spot, mask=keep, other=0.0)
+        v = tl.load(pool + spot + (HEADS // SHARE) * BLOCK_SIZE * DIM, mask=keep, other=0.0)
+        if WIDE:
+            k = k.to(tl.float32)
+            v = v.to(tl.float32)
+        score = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+        if CAPPED:
+            turned = 2.0 / (1.0 + tl.exp(-2.0 * score / softcap)) - 1.0  # tanh
+            score = turned * softcap
+        score *= 1.4426950408889634
+        visible = index[None, :] < sees[:, None]
+        if WINDOW > 0:  # a tree is never as deep as a window is long
+            visible &= index[None, :] > (where - WINDOW)[:, None]
+        if key + N > begin:
+            bit = index - begin
+            named = inside[:, None] & ((bit >= 0) & (bit < 32 * words))[None, :]
+            word = tl.load(bits + (packed * words)[:, None] + (bit // 32)[None, :], mask=named, other=0)
+            visible |= ((word >> (bit % 32)[None, :]) & 1) != 0
+        score = tl.where(visible & there[None, :], score, float("-inf"))
+        higher = tl.maximum(top, tl.max(score, 1))
+        level = tl.where(higher == float("-inf"), 0.0, higher)
+        weight = tl.exp2(score - level[:, None])
+        fade = tl.exp2(top - level)
+        mass = mass * fade + tl.sum(weight, 1)
+        total = total * fade[:, None]
+        total = tl.dot(weight.to(v.dtype), v, total, input_precision="ieee")
+        top = higher
+    keep = inside[:, None] & known[None, :]
+    seen_any = mass > 0.0
+    mass = tl.where(seen_any, mass, 1.0)
+    found = total / mass[:, None]
+    line = (packed * HEADS + own_head).to(tl.int64)
+    if SPLIT:
+        line = line * parts + part
+        tl.store(heights + line, tl.where(seen_any, top + tl.log2(mass), float("-inf")), mask=inside)
+        tl.store(partial + line[:, None] * DIM + dim[None, :], found, mask=keep)
+    else:
+        tl.store(out + line[:, None] * DIM + dim[None, :], found.to(out.dtype.element_ty), mask=keep)
+
+
+@triton.jit
+def join_parts(partial, heights, out, parts, DIM: tl.constexpr, D: tl.constexpr, P: tl.constexpr):
+    """One token and head: the parts' results, weighed by their shares. Parts without keys were not written."""
+    line = tl.program_id(0).to(tl.int64)
+    part = tl.arange(0, P)
+    dim = tl.arange(0, D)
+    height = tl.load(heights + line * parts + part, mask=part < parts, other=float("-inf"))
+    top = tl.max(height, 0)
+    share = tl.exp2(height - tl.where(top == float("-inf"), 0.0, top))
+    written = height > float("-inf")
+    spot = (line * parts + part)[:, None] * DIM + dim[None, :]
+    found = tl.load(partial + spot, mask=written[:, None] & (dim < DIM)[None, :], other=0.0)
+    mass = tl.sum(share, 0)
+    joined = tl.sum(found * share[:, None], 0) / tl.where(mass > 0.0, mass, 1.0)
+    tl.store(out + line * DIM + dim, joined.to(out.dtype.element_ty), mask=dim < DIM)
+
+
+@dataclass(frozen=True, slots=True)
+class Paging:
+    """Where an element of the pool lies: see `covey.runtime.device.store`."""
+
+    block_size: int
+    block_stride: int
+    segment: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """One pass's tiles, in device memory; `tokens` is the most queries that one has."""
+
+    tokens: int
+    first: torch.Tensor
+    count: torch.Tensor
+    row: torch.Tensor
+    reach: torch.Tensor
+    base: torch.Tensor
+    seen: torch.Tensor
+    positions: torch.Tensor
+    bits: torch.Tensor
+    tables: torch.Tensor
+    header: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """How many parts long contexts are split into, and where the parts' results wait to be joined."""
+
+    count: int
+    partial: torch.Tensor
+    heights: torch.Tensor
+
+
+def queries_of(share: int, wanted: int) -> int:
+    """The most queries that a tile takes where rows have up to `wanted`."""
+    most = max(1, MOST // share)
+    return 1 << min((wanted - 1).bit_length(), most.bit_length() - 1)
+
+
+def attend(
+    query: torch.Tensor,
+    pool: torch.Tensor,
+    offsets: torch.Tensor,
+    out: torch.Tensor,
+    tiles: Tiles,
+    parts: Parts,
+    paging: Paging,
+    *,
+    kv_heads: int,
+    layer_offset: int,
+    scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+) -> None:
+    """`out` [tokens, heads, head_dim] of `query`, alike."""
+    tokens, heads, dim = query.shape
+    share, width = heads // kv_heads, triton.next_power_of_2(dim)
+    rows = max(LEAST, triton.next_power_of_2(tiles.tokens * share))
+    attend_tile[(len(tiles.first), kv_heads, parts.count)](
+        query,
+        pool,
+        offsets,
+        out,
+        parts.partial,
+        parts.heights,
+        tiles.first,
+        tiles.count,
+        tiles.row,
+        tiles.reach,
+        tiles.base,
+        tiles.seen,
+        tiles.positions,
+        tiles.bits,
+        tiles.tables,
+        tiles.header,
+        layer_offset,
+        heads * dim,
+        scale,
+        softcap,
+        WINDOW=window,
+        CAPPED=softcap > 0.0,
+        HEADS=heads,
+        SHARE=share,
+        DIM=dim,
+        BLOCK_SIZE=paging.block_size,
+        BLOCK_STRIDE=paging.block_stride,
+        SEGMENT=paging.segment,
+        M=rows,
+        N=KEYS,
+        D=max(width, 16),
+        SPLIT=parts.count > 1,
+        WIDE=INTERPRETED,
+        num_warps=4 if rows <= 64 else 8,
+        num_stages=2,
+    )
+    if parts.count > 1:
+        join_parts[(tokens * heads,)](
+            parts.partial,
+            parts.heights,
+            out,
+            parts.count,
+            DIM=dim,
+            D=max(width, 16),
+            P=triton.next_power_of_2(parts.count),
+            num_warps=1,
+        )

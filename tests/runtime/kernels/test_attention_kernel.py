@@ -1,0 +1,248 @@
+"""Attention over a paged pool, against a softmax in float64 over the keys that each query sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from covey.runtime.device.inputs import Inputs
+from covey.runtime.device.store import KVStore
+from covey.runtime.kernels.attention import KEYS, Paging, Parts, attend, queries_of
+from covey.runtime.lanes import Pass, Windows
+from covey.types import NO_INTS, Ints
+from tests.hopper import Variant, compile_for_hopper
+
+WHERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+ALLOWED = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
+LAYERS, BLOCK = 2, 4
+
+
+@dataclass
+class Row:
+    """A row of a pass: keys before it, its chain, and its tree's parents."""
+
+    before: int
+    chain: int
+    parents: tuple[int, ...] = ()
+
+    @property
+    def keys(self) -> int:
+        return self.before + self.chain + len(self.parents)
+
+    def sees(self, query: int) -> list[int]:
+        """Keys that a query of the row sees."""
+        if query < self.chain:
+            return list(range(self.before + query + 1))
+        seen, node = list(range(self.before + self.chain)), query - self.chain
+        path = []
+        while node >= 0:
+            path.append(self.before + self.chain + node)
+            node = self.parents[node]
+        return seen + path[::-1]
+
+    def position(self, query: int) -> int:
+        return len(self.sees(query)) - 1
+
+
+class Case:
+    """Random queries, keys and values of rows scattered over the pool's segments."""
+
+    def __init__(self, rows: list[Row], heads: int, kv_heads: int, dim: int, dtype: torch.dtype, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        self.rows, self.heads, self.kv_heads, self.dim, self.dtype = rows, heads, kv_heads, dim, dtype
+        needed = [-(-row.keys // BLOCK) for row in rows]
+        segments = -(-sum(needed) // 8) + 1
+        self.store = KVStore(
+            layers=LAYERS,
+            kv_heads=kv_heads,
+            head_dim=dim,
+            block_size=BLOCK,
+            segment_blocks=8,
+            segments=segments,
+            most_segments=segments,
+            dtype=dtype,
+            device=WHERE,
+        )
+        for index in range(segments):
+            segment = self.store.segment(index)
+            segment.copy_(torch.from_numpy(rng.standard_normal(segment.shape)))
+        blocks = rng.permutation(8 * segments).astype(np.int32)
+        self.tables = np.zeros((len(rows), max(needed)), np.int32)
+        for row, count in enumerate(needed):
+            self.tables[row, :count], blocks = blocks[:count], blocks[count:]
+        self.places = [(row, query) for row, each in enumerate(rows) for query in range(each.chain + len(each.parents))]
+        shape = len(self.places), heads, dim
+        self.query = torch.from_numpy(rng.standard_normal(shape)).to(WHERE, dtype)
+
+    def windows(self) -> Windows:
+        sizes = [row.chain + len(row.parents) for row in self.rows]
+        words = -(-max(len(row.parents) for row in self.rows) // 32)
+        bits = np.zeros((len(self.places), words), np.uint32)
+        seen = np.zeros(len(self.places), np.int32)
+        for at, (number, query) in enumerate(self.places):
+            row, keys = self.rows[number], self.rows[number].sees(query)
+            base = row.before + row.chain
+            seen[at] = min(len(keys), base)
+            for key in keys[base:] if query >= row.chain else []:
+                bits[at, (key - base) // 32] |= np.uint32(1 << (key - base) % 32)
+        return Windows(
+            np.cumsum([0, *sizes]).astype(np.int32),
+            np.array([row.keys for row in self.rows], np.int32),
+            self.tables,
+            np.array([row.before + row.chain for row in self.rows], np.int32),
+            seen,
+            bits.view(np.int32),
+        )
+
+    def found(self, layer: int, parts: int, window: int = 0, softcap: float = 0.0) -> torch.Tensor:
+        count = len(self.places)
+        inputs = Inputs(count, self.tables.shape[1], 256, self.heads // self.kv_heads, 1 << 30, WHERE)
+        positions = np.array([self.rows[row].position(query) for row, query in self.places], np.int32)
+        none: Ints = np.zeros(count, np.int32)
+        windows = self.windows()
+        bucket = inputs.fill(Pass(none, positions, none, windows, NO_INTS), windows)
+        poison = torch.full((bucket.tokens, self.heads, self.dim), torch.nan, dtype=self.dtype, device=WHERE)
+        query = poison.clone()
+        query[:count] = self.query
+        lines = bucket.tokens * self.heads * parts
+        split = Parts(
+            parts,
+            torch.full((lines * self.dim,), torch.nan, device=WHERE),
+            torch.full((lines,), -torch.inf, device=WHERE),
+        )
+        attend(
+            query,
+            self.store.pool,
+            self.store.offsets,
+            poison,
+            inputs.tiles(bucket),
+            split,
+            Paging(BLOCK, self.store.strides.block, 8),
+            kv_heads=self.kv_heads,
+            layer_offset=layer * self.store.strides.layer,
+            scale=0.3,
+            window=window,
+            softcap=softcap,
+        )
+        return poison[:count].cpu().double()
+
+    def expected(self, layer: int, window: int = 0, softcap: float = 0.0) -> torch.Tensor:
+        found = []
+        for at, (number, query) in enumerate(self.places):
+            row = self.rows[number]
+            keys = np.array([k for k in row.sees(query) if not window or k > row.position(query) - window])
+            blocks = self.tables[number, keys // BLOCK]
+            kv = torch.stack([self.store.segment(b // 8)[layer, b % 8, :, k % BLOCK] for b, k in zip(blocks, keys)])
+            kv = kv.cpu().double().view(len(keys), 2, self.kv_heads, self.dim)
+            kv = kv.repeat_interleave(self.heads // self.kv_heads, 2)
+            scores = torch.einsum("hd,khd->hk", self.query[at].cpu().double(), kv[:, 0]) * 0.3
+            if softcap:
+                scores = torch.tanh(scores / softcap) * softcap
+            found.append(torch.einsum("hk,khd->hd", torch.softmax(scores, 1), kv[:, 1]))
+        return torch.stack(found)
+
+    def check(self, layer: int, parts: int, window: int = 0, softcap: float = 0.0) -> None:
+        found, expected = self.found(layer, parts, window, softcap), self.expected(layer, window, softcap)
+        assert (found - expected).norm() <= ALLOWED[self.dtype] * expected.norm()
+
+
+def tree(rng: np.random.Generator, nodes: int) -> tuple[int, ...]:
+    return tuple(int(rng.integers(-1, node)) if node else -1 for node in range(nodes))
+
+
+DECODE = [Row(0, 1), Row(40, 1), Row(129, 1)]
+CHAINS = [Row(10, 4), Row(63, 5), Row(0, 3), Row(70, 1)]
+PREFILL = [Row(0, 37), Row(30, 20), Row(80, 1)]
+
+
+@pytest.mark.parametrize("dtype", ALLOWED, ids=str)
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(4, 2, 16), (7, 1, 24), (2, 2, 64)])
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("rows", [DECODE, CHAINS], ids=["decode", "chains"])
+def test_chains(rows: list[Row], parts: int, heads: int, kv_heads: int, dim: int, dtype: torch.dtype) -> None:
+    Case(rows, heads, kv_heads, dim, dtype, seed=1).check(layer=1, parts=parts)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("nodes", [2, 9, 70])
+def test_trees_hide_siblings(nodes: int, parts: int) -> None:
+    """Trees beside chains; more nodes than one word of bits has, and more queries than one tile takes."""
+    rng = np.random.default_rng(nodes)
+    rows = [Row(20, 1, tree(rng, nodes)), Row(61, 1), Row(5, 3, tree(rng, max(1, nodes // 2))), Row(0, 1, (-1, -1))]
+    Case(rows, 4, 2, 16, torch.float32, seed=2).check(layer=0, parts=parts)
+
+
+@pytest.mark.parametrize("window", [7, 64])
+def test_windows_forget(window: int) -> None:
+    Case([*CHAINS, Row(150, 2)], 4, 2, 16, torch.float32, seed=3).check(layer=0, parts=2, window=window)
+
+
+def test_prompts_take_several_tiles() -> None:
+    assert queries_of(7, 37) * 7 <= 128
+    Case(PREFILL, 7, 1, 16, torch.float32, seed=4).check(layer=1, parts=1)
+
+
+def test_capped_scores() -> None:
+    Case(CHAINS, 4, 2, 16, torch.float32, seed=5).check(layer=0, parts=2, softcap=2.0)
+
+
+def test_what_no_query_sees_may_be_anything() -> None:
+    """NaN in keys beyond a row's last, and in blocks of nobody, changes nothing."""
+    case = Case([Row(5, 1), Row(9, 2)], 2, 1, 16, torch.float32, seed=6)
+    expected = case.expected(0)
+    used = set()
+    for row, table in zip(case.rows, case.tables):
+        used |= {(int(table[key // BLOCK]), key % BLOCK) for key in range(row.keys)}
+    for block in range(case.store.blocks):
+        for slot in range(BLOCK):
+            if (block, slot) not in used:
+                case.store.segment(block // 8)[:, block % 8, :, slot] = torch.nan
+    assert (case.found(0, 2) - expected).norm() <= 2e-6 * expected.norm()
+
+
+def variant(rows: int, dim: int, dtype: str, share: int, split: bool, window: int = 0) -> Variant:
+    numbers = ["first", "count", "row", "reach", "base", "seen", "position", "bits", "tables", "header"]
+    return Variant(
+        module="covey.runtime.kernels.attention",
+        kernel="attend_tile",
+        signature=dict.fromkeys(("query", "pool", "out"), f"*{dtype}")
+        | {"offsets": "*i64", "partial": "*fp32", "heights": "*fp32"}
+        | dict.fromkeys(numbers, "*i32")
+        | {"layer_offset": "i64", "token_stride": "i32", "scale": "fp32", "softcap": "fp32"},
+        constants={
+            "WINDOW": window,
+            "CAPPED": False,
+            "HEADS": 8 * share,
+            "SHARE": share,
+            "DIM": dim,
+            "BLOCK_SIZE": 16,
+            "BLOCK_STRIDE": 16 * 16 * dim,
+            "SEGMENT": 64,
+            "M": rows,
+            "N": KEYS,
+            "D": 1 << (dim - 1).bit_length(),
+            "SPLIT": split,
+            "WIDE": False,
+        },
+        warps=4 if rows <= 64 else 8,
+        aligned=("layer_offset", "token_stride"),
+    )
+
+
+def test_it_compiles_for_a_gpu_with_wide_loads() -> None:
+    made = compile_for_hopper(
+        variant(16, 128, "bf16", 4, True),
+        variant(32, 128, "bf16", 4, True),
+        variant(64, 128, "fp16", 7, False, window=4096),
+        variant(128, 128, "bf16", 8, False),
+        variant(16, 80, "bf16", 1, True),
+        variant(16, 64, "fp32", 1, False),
+    )
+    for each in made:
+        assert each.widest_load == 16
+        assert each.shared <= 227 << 10
+    assert all("mma" in each.ptx for each in made[:5])
+    assert "tf32" not in made[5].ptx
