@@ -1,7 +1,8 @@
 """Lays rows out as one pass over a paged model: tokens to compute, and the lanes their attention runs over.
 
 A lane is one causal window in position order. A chain of drafts is one lane; a tree is one lane per root-to-leaf path,
-so that siblings never share a window and every node sees exactly what it would see if its path were the text.
+so that siblings never share a window and every node sees exactly what it would see if its path were the text. A model
+that reads windows gets trees with the ancestors of each node instead.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from covey.runtime.lanes import Lanes, Pass
+from covey.runtime.lanes import Lanes, Pass, Windows, windows_of
 from covey.runtime.sequences import Sequence
 from covey.types import NO_INTS, Ints, Trees
 
@@ -70,7 +71,7 @@ class Packing:
     """One pass over `rows`, row r computing `chunk[r]` known tokens and then its tree. `ends[r]` says whether its last
     known token is computed, so that tokens can be drawn; `depth` is every node's depth."""
 
-    def __init__(self, rows: Rows[Sequence], chunk: list[int], trees: Trees) -> None:
+    def __init__(self, rows: Rows[Sequence], chunk: list[int], trees: Trees, *, windows: bool = False) -> None:
         self.ends: list[bool] = []
         tokens, positions, slots, out, depth = [], [], [], [], []
         lanes: list[_Lane] = []
@@ -89,20 +90,20 @@ class Packing:
             if self.ends[-1]:
                 out.append(own[size - 1 :])
             parents = trees.parents[bounds[row] : bounds[row + 1]]
-            if is_chain(parents):
-                depth.append(np.arange(1, count + 1, dtype=np.int32))
+            chain = is_chain(parents)
+            branching |= not chain
+            depth.append(np.arange(1, count + 1, dtype=np.int32) if chain else depths(parents))
+            if windows or chain:
                 lanes.append(_Lane(row, reached + count, own, NO_INTS))
             else:
-                branching = True
-                depth.append(depths(parents))
                 lanes += _tree_lanes(row, sequence, parents, own, size)
             if count:
                 tokens.append(trees.tokens[bounds[row] : bounds[row + 1]])
                 positions.append(reached - 1 + depth[-1])
         self.depth = _joined(depth)
-        self.work = Pass(
-            _joined(tokens), _joined(positions), _joined(slots), _packed(lanes, rows, branching), _joined(out)
-        )
+        packed = _packed(lanes, rows, branching and not windows)
+        seen = _with_ancestors(packed, trees) if branching and windows else packed
+        self.work = Pass(_joined(tokens), _joined(positions), _joined(slots), seen, _joined(out))
 
 
 def _tree_lanes(row: int, sequence: Sequence, parents: Ints, own: Ints, chunk: int) -> list[_Lane]:
@@ -126,6 +127,23 @@ def _packed(lanes: list[_Lane], rows: Rows[Sequence], branching: bool) -> Lanes:
     queries = np.concatenate([lane.queries for lane in lanes])
     tails = np.concatenate([lane.tail for lane in lanes])
     return Lanes(offsets, lengths, tables, queries, _bounds([len(lane.tail) for lane in lanes]), tails)
+
+
+def _with_ancestors(lanes: Lanes, trees: Trees) -> Windows:
+    """The rows' windows, each of whose last tokens are its tree."""
+    windows = windows_of(lanes)
+    sizes = trees.sizes
+    seen, base = windows.seen.copy(), lanes.lengths - sizes
+    bits = np.zeros((len(seen), -(-int(sizes.max()) // 32)), np.uint32)
+    for row, size in enumerate(sizes.tolist()):
+        end = int(lanes.offsets[row + 1])
+        seen[end - size : end] = base[row]
+        own = bits[end - size : end]
+        for node, parent in enumerate(trees.parents[trees.offsets[row] : trees.offsets[row + 1]].tolist()):
+            if parent >= 0:
+                own[node] = own[parent]
+            own[node, node // 32] |= np.uint32(1 << node % 32)
+    return Windows(lanes.offsets, lanes.lengths, lanes.tables, base, seen, bits.view(np.int32))
 
 
 def _bounds(sizes: list[int]) -> Ints:

@@ -20,7 +20,7 @@ from covey.profile import TargetSettings
 from covey.runtime.ahead import Ahead, Foretold
 from covey.runtime.caller import Caller
 from covey.runtime.loading import choose_device, choose_dtype, read_config
-from covey.runtime.model import PagedModel
+from covey.runtime.models import Model, open_model
 from covey.runtime.packing import Packing, path_to
 from covey.runtime.sampling import Context, SettingsTable
 from covey.runtime.sequences import Sequence, Sequences
@@ -35,7 +35,7 @@ class TargetRunner:
 
     def __init__(
         self,
-        model: PagedModel,
+        model: Model,
         *,
         blocks: int,
         block_size: int,
@@ -70,7 +70,7 @@ class TargetRunner:
         """The target that the settings describe, in `folder`. No pass will have more than `token_budget` tokens."""
         torch.set_num_threads(settings.threads or os.cpu_count() or 1)
         blocks = settings.kv_blocks or blocks_in(settings.kv_memory_mb << 20, folder, settings, "target")
-        model = PagedModel(
+        model = open_model(
             folder,
             dtype=settings.dtype,
             device=settings.device,
@@ -209,7 +209,7 @@ class TargetRunner:
     def _compute(self, rows: list[Sequence], chunk: list[int], trees: Trees) -> tuple[Mask, Verified | None]:
         """One pass over the model: which rows reach their last token, and what those emit. Writes KV, and changes no
         row: what was computed can be dropped."""
-        packing = Packing(rows, chunk, trees)
+        packing = Packing(rows, chunk, trees, windows=self._model.windows)
         logits = self._model.forward(packing.work)
         ending = np.asarray(packing.ends)
         if not ending.any():

@@ -27,7 +27,7 @@ from covey.runtime.drafters.proposing import Lattice, Rows, joined, propose_tree
 from covey.runtime.drafters.sessions import Session, Sessions
 from covey.runtime.drafters.stepper import Call, Stepper
 from covey.runtime.lanes import Lanes, Pass
-from covey.runtime.model import PagedModel
+from covey.runtime.models import Model, open_model
 from covey.runtime.noise import Index
 from covey.runtime.settings import SettingsTable
 from covey.runtime.target import blocks_in
@@ -43,7 +43,7 @@ class NeuralDrafter:
     """Implements `covey.ports.Drafter`. Owns the model, the pool and every tag's tokens."""
 
     def __init__(
-        self, model: PagedModel, stepper: Stepper, settings: DrafterSettings, *, name: str, weights: int = 0
+        self, model: Model, stepper: Stepper, settings: DrafterSettings, *, name: str, weights: int = 0
     ) -> None:
         """`weights`: bytes of the model's own."""
         self._model = model
@@ -65,7 +65,7 @@ class NeuralDrafter:
         """The drafter in `folder`."""
         alike = TargetSettings(dtype=settings.dtype, device=settings.device, block_size=settings.block_size)
         blocks = settings.kv_blocks or blocks_in(settings.kv_memory_mb << 20, folder, alike, "drafter")
-        model = PagedModel(
+        model = open_model(
             folder,
             dtype=settings.dtype,
             device=settings.device,

@@ -1,0 +1,154 @@
+"""A Hugging Face language model on a GPU: the same face as `covey.runtime.model.PagedModel`, with passes recorded once
+per bucket and replayed.
+
+Knows nothing of requests, block ownership or sampling. Refuses, by UnsupportedModel, what its kernels do not compute;
+`PagedModel` runs that instead.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from covey.errors import UnsupportedModel
+from covey.runtime.device.decoder import Decoder
+from covey.runtime.device.graphs import Graphs
+from covey.runtime.device.inputs import Bucket, Inputs
+from covey.runtime.device.store import KVStore
+from covey.runtime.fuse import FAMILIES
+from covey.runtime.kernels.attention import Tiles
+from covey.runtime.lanes import Lanes, Pass, Windows, chain, windows_of
+from covey.runtime.modules import Modules, close
+from covey.types import Ints
+
+SEGMENT_BYTES = 64 << 20  # of KV memory: what it grows and shrinks by
+MOST_NODES = 256  # of a row's tree
+RECORDED = 512  # tokens of a pass up to which passes are recorded: beyond, they take longer than launching them
+log = logging.getLogger(__name__)
+
+
+class DeviceModel:
+    """One model and its KV memory of `blocks` blocks; not safe to call from two threads at once. Logits are good until
+    the next pass."""
+
+    windows = True
+    numerics = "fast"
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        dtype: str = "auto",
+        device: str = "auto",
+        blocks: int,
+        block_size: int = 16,
+        max_pass_tokens: int = 512,
+        room_to_grow: int = 0,
+    ) -> None:
+        """`room_to_grow`: blocks by which its memory may grow."""
+        modules = Modules(folder, dtype=dtype, device=device)
+        if modules.config.model_type not in FAMILIES:
+            raise UnsupportedModel(f"{folder}: no kernels for models of type {modules.config.model_type}")
+        if modules.dtype == torch.float64 or modules.shape.head_dim % 8:
+            raise UnsupportedModel(f"{folder}: no kernels for float64, or heads of {modules.shape.head_dim} elements")
+        self.shape, self.end_ids = modules.shape, modules.end_ids
+        self.vocab_size, self.max_positions = modules.vocab_size, modules.max_positions
+        self.torch_device, self.torch_dtype = modules.device, modules.dtype
+        self.blocks, self.block_size, self.max_pass_tokens = blocks, block_size, max_pass_tokens
+        count = min(48, self.max_positions, max_pass_tokens, blocks * block_size)
+        text = modules.trial(count)
+        examined = modules.examine(text)
+        block = modules.layers * 2 * self.shape.kv_heads * block_size * self.shape.head_dim * self.torch_dtype.itemsize
+        segment = min(max(1, SEGMENT_BYTES // block), blocks)
+        self.store = KVStore(
+            layers=modules.layers,
+            kv_heads=self.shape.kv_heads,
+            head_dim=self.shape.head_dim,
+            block_size=block_size,
+            segment_blocks=segment,
+            segments=-(-blocks // segment),
+            most_segments=-(-(blocks + room_to_grow) // segment),
+            dtype=self.torch_dtype,
+            device=self.torch_device,
+        )
+        self.decoder = Decoder(
+            modules.module, self.shape, examined.settings, self.store, self.max_positions, str(folder)
+        )
+        widest = -(-self.max_positions // block_size) + -(-MOST_NODES // block_size)
+        self._inputs = Inputs(
+            max_pass_tokens, widest, MOST_NODES, self.shape.share, blocks * block_size, self.torch_device
+        )
+        self.graphs = Graphs(self.torch_device)
+        with torch.inference_mode():
+            found = self.forward(chain(text, block_size))
+            if not close(found, examined.logits, self.torch_dtype):
+                raise UnsupportedModel(f"{folder}: the kernels' logits differ from those of its own modules")
+            self.clear_slots(np.arange(count, dtype=np.int32))
+
+    @property
+    def dtype(self) -> str:
+        return str(self.torch_dtype).removeprefix("torch.")
+
+    @property
+    def device(self) -> str:
+        return str(self.torch_device)
+
+    @property
+    def bytes_per_block(self) -> int:
+        return self.store.bytes_per_block
+
+    @torch.inference_mode()
+    def forward(self, work: Pass) -> torch.Tensor:
+        """Logits [len(out), vocab] in float32; writes the tokens' keys and values."""
+        bucket = self.give(work)
+        if bucket.tokens > RECORDED:
+            return self.compute(bucket)[: len(work.out)]
+        return self.graphs.run(bucket, lambda: self.compute(bucket))[: len(work.out)]
+
+    def give(self, work: Pass) -> Bucket:
+        """Bring a pass over to where `compute` reads it."""
+        if work.size > self.max_pass_tokens:
+            raise ValueError(f"a pass of {work.size} tokens; this model was built for {self.max_pass_tokens}")
+        return self._inputs.fill(work, work.lanes if isinstance(work.lanes, Windows) else windows_of(work.lanes))
+
+    def compute(self, bucket: Bucket) -> torch.Tensor:
+        """Logits [bucket.out, vocab] in float32 of the pass that was given; nothing in it waits for the host."""
+        inputs = self._inputs
+        hidden = self.decoder.hidden(inputs.tokens(bucket), inputs.slots(bucket), self.tiles(bucket))
+        return self.decoder.logits(hidden.index_select(0, inputs.out(bucket))).float()
+
+    def tiles(self, bucket: Bucket) -> Tiles:
+        """Those of the pass that was given."""
+        return self._inputs.tiles(bucket)
+
+    def copy_slots(self, source: Ints, destination: Ints) -> None:
+        """Copies keys and values of all layers between slots; all are read before any is written."""
+        self.store.copy_slots(source, destination)
+
+    def clear_slots(self, slots: Ints) -> None:
+        """Sets keys and values of all layers to zero."""
+        self.store.clear_slots(slots)
+
+    def record(self, rows: Iterable[int], tokens_per_row: Iterable[int]) -> None:
+        """Make the recordings of such passes now: the first of a kind takes as long as a hundred later ones."""
+        per_row = list(tokens_per_row)
+        for count in rows:
+            for each in per_row:
+                if count * each <= self.max_pass_tokens and each < self.max_positions:
+                    self.forward(self._idle(count, each))
+
+    def _idle(self, rows: int, each: int) -> Pass:
+        """A pass that is kept nowhere."""
+        size = rows * each
+        lanes = Lanes(
+            np.arange(rows + 1, dtype=np.int32) * np.int32(each),
+            np.full(rows, each, np.int32),
+            np.zeros((rows, -(-each // self.block_size)), np.int32),
+        )
+        at = np.tile(np.arange(each, dtype=np.int32), rows)
+        none = np.full(size, -1, np.int32)
+        return Pass(np.zeros(size, np.int32), at, none, lanes, np.arange(size, dtype=np.int32))

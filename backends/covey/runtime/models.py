@@ -1,0 +1,56 @@
+"""The model in a folder, run as fast as the device can: behind one face, whatever computes it."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from covey.errors import UnsupportedModel
+from covey.runtime.loading import choose_device
+from covey.runtime.model import PagedModel
+
+if TYPE_CHECKING:
+    from covey.runtime.device.model import DeviceModel
+
+Model: TypeAlias = "PagedModel | DeviceModel"
+log = logging.getLogger(__name__)
+
+
+def open_model(
+    folder: str | Path,
+    *,
+    dtype: str,
+    device: str,
+    blocks: int,
+    block_size: int,
+    numerics: str,
+    max_pass_tokens: int,
+) -> Model:
+    """On a GPU by kernels of our own, unless numerics are to be invariant; else, and for families that the kernels do
+    not compute, by PyTorch's."""
+    if choose_device(device).type == "cuda" and numerics != "invariant":
+        try:
+            from covey.runtime.device.model import DeviceModel
+
+            return DeviceModel(
+                folder,
+                dtype=dtype,
+                device=device,
+                blocks=blocks,
+                block_size=block_size,
+                max_pass_tokens=max_pass_tokens,
+            )
+        except UnsupportedModel as error:
+            log.warning("%s: PyTorch's own kernels run this model, slower than ours would", error)
+        except ModuleNotFoundError as error:
+            log.warning("%s: PyTorch's own kernels run: pip install 'covey[cuda]' brings faster ones", error)
+    return PagedModel(
+        folder,
+        dtype=dtype,
+        device=device,
+        blocks=blocks,
+        block_size=block_size,
+        numerics=numerics,
+        max_pass_tokens=max_pass_tokens,
+    )

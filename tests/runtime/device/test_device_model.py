@@ -1,0 +1,161 @@
+"""A model by kernels is the model: interpreted where there is no GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from covey.errors import UnsupportedModel
+from covey.profile import TargetSettings
+from covey.runtime.device.inputs import round_up
+from covey.runtime.device.model import DeviceModel
+from covey.runtime.model import PagedModel
+from covey.runtime.target import TargetRunner
+from covey.types import Open, Sampling, TargetWork, Trees
+from tests.runtime.tiny_models import Reader, build, generate, prompts
+
+WHERE = "cuda" if torch.cuda.is_available() else "cpu"
+MODELS = {
+    "llama": {"num_hidden_layers": 2},
+    "qwen2": {"num_hidden_layers": 2, "tie_word_embeddings": True},
+    "qwen3": {"num_hidden_layers": 2},
+    "mistral": {"num_hidden_layers": 2, "sliding_window": 600, "num_attention_heads": 6, "num_key_value_heads": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    made: dict[str, Path] = {}
+
+    def folder(family: str) -> Path:
+        if family not in made:
+            made[family] = build(tmp_path_factory.mktemp(family), family, **MODELS[family])
+        return made[family]
+
+    return folder
+
+
+def load(folder: Path, **changes: object) -> DeviceModel:
+    settings: dict[str, object] = {"dtype": "float32", "blocks": 40, "block_size": 4, "max_pass_tokens": 64}
+    return DeviceModel(folder, device=WHERE, **(settings | changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("family", MODELS)
+def test_rows_in_any_company_read_as_they_do_alone(family: str, saved: Callable[[str], Path]) -> None:
+    """Chunks and single tokens of several rows in one pass, over blocks of several segments."""
+    model = load(saved(family))
+    alike = PagedModel(saved(family), dtype="float64", device="cpu", blocks=40, block_size=4, numerics="fast")
+    rows = prompts(np.random.default_rng(1), 97, 9, 21, 33)
+    here, there = Reader(model, rows, seed=2), Reader(alike, rows, seed=3)
+    for steps in ([(0, 0, 9), (1, 0, 13), (2, 0, 32)], [(2, 32, 33), (1, 13, 21)]):
+        for found, expected in zip(here.read(steps), there.read(steps)):
+            assert (found.cpu() - expected).norm() <= 1e-5 * expected.norm()
+
+
+def test_greedy_text_is_that_of_transformers(saved: Callable[[str], Path]) -> None:
+    rng = np.random.default_rng(4)
+    texts = prompts(rng, 97, 5, 18)
+    found = Reader(load(saved("llama")), texts, room=6).greedy(5, 16, rng)
+    assert found == [generate(saved("llama"), text, 5) for text in texts]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_target_emits_the_same_with_any_trees(saved: Callable[[str], Path], temperature: float) -> None:
+    """Trees that branch, some of whose paths are what is drawn: what is emitted is what plain decoding emits."""
+    prompt = prompts(np.random.default_rng(5), 97, 10)[0]
+    sampling = Sampling(temperature=temperature, seed=9)
+    folder = saved("qwen3")
+    settings = TargetSettings(dtype="float64", device="cpu", kv_blocks=40, block_size=4, run_ahead=False, threads=1)
+    plain = run(TargetRunner.load(folder, settings, token_budget=64, name="plain"), prompt, sampling, 9, None)
+    target = TargetRunner(load(folder), blocks=40, block_size=4, reuse=True, name="target", folder=str(folder))
+    assert run(target, prompt, sampling, 9, plain) == plain
+    target.check()
+
+
+def run(target: TargetRunner, prompt: np.ndarray, sampling: Sampling, count: int, known: list[int] | None) -> list[int]:
+    """`count` tokens; with what is known to come, verified in trees: a right path among wrong siblings."""
+    opening = Open(1, prompt, len(prompt), sampling)
+    found: list[int] = []
+    rng, epoch = np.random.default_rng(6), 0
+    while len(found) < count:
+        base = len(prompt) + len(found)
+        chunk = base if not found else 1
+        trees = Trees.empty(1)
+        if known is not None and found:
+            trees = tree_around(known[len(found) : len(found) + 3], rng)
+        reply = target.step(
+            TargetWork(
+                tags=np.array([1], np.int32),
+                base=np.array([base], np.int32),
+                chunk=np.array([chunk], np.int32),
+                trees=trees,
+                opens=(opening,) if not found else (),
+                sequence=len(found) + 1,
+                origin=7,
+            )
+        )
+        epoch = reply.epoch
+        if known is not None and len(trees.tokens):
+            assert reply.accepted[0] == min(3, len(known) - len(found)), "a right path was refused"
+        found += reply.tokens.tolist()
+    assert epoch
+    return found[:count]
+
+
+def tree_around(path: list[int], rng: np.random.Generator) -> Trees:
+    """A path with a wrong sibling before each of its nodes, and a wrong child below each of those."""
+    tokens, parents, above = [], [], -1
+    for token in path:
+        wrong = (token + int(rng.integers(1, 90))) % 97
+        tokens += [wrong, (wrong + 5) % 97, token]
+        parents += [above, len(tokens) - 3, above]
+        above = len(tokens) - 1
+    return Trees(
+        np.array([0, len(tokens)], np.int32),
+        np.array(tokens, np.int32),
+        np.array(parents, np.int32),
+        -np.arange(1, len(tokens) + 1, dtype=np.float32),
+    )
+
+
+def test_recordings_made_ahead_leave_memory_alone(saved: Callable[[str], Path]) -> None:
+    model = load(saved("llama"), blocks=8)
+    row = prompts(np.random.default_rng(8), 97, 12)
+    reader = Reader(model, row)
+    reader.read([(0, 0, 12)])
+    before = [model.store.segment(0).clone()]
+    model.record(rows=(1, 3), tokens_per_row=(1, 2))
+    assert torch.equal(before[0], model.store.segment(0))
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "message"),
+    [
+        ("gemma2", {}, "no kernels for models of type gemma2"),
+        ("mistral", {}, "windows of at least"),
+        ("llama", {"hidden_act": "gelu"}, "know no"),
+        ("llama", {"head_dim": 12}, "heads of 12 elements"),
+    ],
+)
+def test_what_the_kernels_do_not_compute_is_refused(
+    tmp_path: Path, family: str, changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(UnsupportedModel, match=message):
+        load(build(tmp_path, family, **changes))
+
+
+def test_passes_beyond_what_it_was_built_for_are_refused(saved: Callable[[str], Path]) -> None:
+    row = prompts(np.random.default_rng(8), 97, 20)
+    with pytest.raises(ValueError, match="a pass of 20 tokens; this model was built for 16"):
+        Reader(load(saved("llama"), max_pass_tokens=16), row).read([(0, 0, 20)])
+
+
+def test_buckets_waste_little() -> None:
+    for count in range(1, 2000):
+        assert count <= round_up(count) <= count * 4 / 3
+        assert round_up(round_up(count)) == round_up(count)
+    assert len({round_up(count) for count in range(1, 513)}) < 40
