@@ -13,14 +13,19 @@ from covey.runtime.drafters.paged_stepper import PagedStepper
 from covey.runtime.drafters.stepper import Call, Stepper
 from covey.runtime.drafters.weights import read_llama
 from covey.runtime.model import PagedModel
+from covey.runtime.models import Model
 
 log = logging.getLogger("covey.drafter")
 
 TRUSTED = 0.1  # of the logits' size: what rounding may differ
 
 
-def make_stepper(model: PagedModel, folder: Path) -> Stepper:
+def make_stepper(model: Model, folder: Path) -> Stepper:
     """The fastest there is for the model in `folder`; uses the model's first slots."""
+    if not isinstance(model, PagedModel):
+        from covey.runtime.drafters.device_stepper import DeviceStepper  # kernels: a CPU does without
+
+        return DeviceStepper(model)
     paged = PagedStepper(model)
     if model.torch_device.type != "cpu":
         return paged
@@ -37,7 +42,7 @@ def make_stepper(model: PagedModel, folder: Path) -> Stepper:
 
 
 @torch.inference_mode()
-def _trial(stepper: Stepper, model: PagedModel) -> torch.Tensor:
+def _trial(stepper: Stepper, model: Model) -> torch.Tensor:
     """Logits of a few tokens that follow one another."""
     pending = min(6, model.blocks * model.block_size - 1, model.max_positions - 1)
     at = np.arange(pending + 1)[None]

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from covey.runtime.drafters.choosing import TINY, Choosing
-from covey.runtime.drafters.stepper import Stepper
-from covey.runtime.noise import Index
+from covey.runtime.drafters.stepper import Drawing, Race, Stepper
+from covey.runtime.noise import Index, Purpose, keys, row_words
 from covey.runtime.proposals import propose_rejection, sparse_q
 from covey.runtime.settings import SettingsTable
 from covey.types import SPARSE, Floats, Ints, Trees
@@ -68,11 +68,38 @@ class Rows:
 
 def propose_trees(stepper: Stepper, table: SettingsTable, rows: Rows, vocab: int) -> Lattice:
     """A tree for every row; the stepper's call must have begun."""
+    if isinstance(stepper, Drawing) and _plain_chains(table, rows):
+        found = stepper.chain(rows.pending, Race(table.temperature[rows.slots], _words(table, rows)))
+        if found is not None:
+            return _as_lattice(*found, rows)
     choosing = Choosing(table, rows.slots, rows.positions, int(rows.depths[0]), vocab)
     logits = stepper.catch_up(torch.from_numpy(rows.pending.reshape(-1)), len(rows.depths))
     return (
         _chains(stepper, table, choosing, logits, rows) if rows.width == 1 else _beams(stepper, choosing, logits, rows)
     )
+
+
+def _plain_chains(table: SettingsTable, rows: Rows) -> bool:
+    """Whether rows want nothing but the race's winners."""
+    return rows.width == 1 and not rows.q_rows and not len(rows.rejection) and not table.truncated[rows.slots].any()
+
+
+def _words(table: SettingsTable, rows: Rows) -> Ints:
+    """The noise of every step and row, [depth, 3, rows]."""
+    depth = int(rows.depths[0])
+    positions = rows.positions + np.arange(depth)[:, None]
+    seeds = np.broadcast_to(table.seed[rows.slots], positions.shape).reshape(-1)
+    words = row_words(keys(seeds, positions.reshape(-1), Purpose.COUPLED)).numpy()
+    return words.reshape(3, depth, -1).swapaxes(0, 1)
+
+
+def _as_lattice(tokens: Ints, shares: Floats, rows: Rows) -> Lattice:
+    """Chains of unequal depth; what lies below a row's depth is left out."""
+    lattice = Lattice.empty(len(rows.depths), int(rows.depths[0]), False)
+    inside = np.arange(tokens.shape[1]) < rows.depths[:, None]
+    lattice.tokens[inside] = tokens[inside]
+    lattice.scores[inside] = np.minimum(shares, -DESCENT).cumsum(axis=1)[inside]
+    return lattice
 
 
 def _chains(stepper: Stepper, table: SettingsTable, choosing: Choosing, logits: torch.Tensor, rows: Rows) -> Lattice:

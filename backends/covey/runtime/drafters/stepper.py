@@ -7,12 +7,12 @@ a `Call`; a step is then told its tokens alone. Knows nothing of tags, trees or 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
-from covey.runtime.noise import Index
-from covey.types import Ints
+from covey.runtime.noise import Index, Reals
+from covey.types import Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,15 @@ class Call:
     context: Ints
     positions: Ints
     slots: Index
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """What decides the tokens of a chain: by row its temperature (0: greedy), and by step and row the words of its
+    noise, [depth, 3, rows]."""
+
+    temperatures: Reals
+    words: Ints
 
 
 class Stepper(Protocol):
@@ -46,4 +55,14 @@ class Stepper(Protocol):
 
     def finish(self) -> None:
         """Write the keys of the call's columns to their slots."""
+        ...
+
+
+@runtime_checkable
+class Drawing(Stepper, Protocol):
+    """A stepper that can draw chains by itself."""
+
+    def chain(self, pending: Index, race: Race) -> tuple[Ints, Floats] | None:
+        """In place of all steps: the chains behind the rows' pending tokens [rows, n], and the log of each token's
+        share, [rows, depth]. None, and nothing done, where they are too many or too long."""
         ...
