@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -11,7 +12,7 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 from covey.prompts import DOMAINS
 from covey.training import tokenizer
 
-__all__ = ["DRAFTERS", "GENERAL", "POSITIONS", "SPECIALISTS", "drafter", "load_model", "save_model", "target"]
+__all__ = ["DRAFTERS", "GENERAL", "POSITIONS", "SPECIALISTS", "drafter", "load_model", "save_model", "staged", "target"]
 
 POSITIONS = 2048
 GENERAL = "draft_general"
@@ -54,18 +55,24 @@ def configure(vocabulary: int, end_of_text: int, shape: Mapping[str, int]) -> Ll
 
 
 def save_model(model: LlamaForCausalLM, repository: Path, name: str, tokenizer_folder: Path) -> None:
-    """Write `repository/name/1`, the weights as bf16; a reader never sees half a file."""
-    folder = repository / name / "1"
-    staging = repository / name / ".1.partial"
-    staging.mkdir(parents=True, exist_ok=True)
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write `repository/name/1`, the weights as bf16."""
     copy = LlamaForCausalLM(model.config).to(torch.bfloat16)
     copy.load_state_dict(model.state_dict())
     end_of_text = model.config.eos_token_id
     copy.generation_config = GenerationConfig(bos_token_id=end_of_text, eos_token_id=end_of_text)
-    copy.save_pretrained(staging)
-    vocabulary = tokenizer.load(tokenizer_folder)
-    vocabulary.save_pretrained(staging, save_jinja_files=False)
+    with staged(repository / name / "1") as staging:
+        copy.save_pretrained(staging)
+        vocabulary = tokenizer.load(tokenizer_folder)
+        vocabulary.save_pretrained(staging, save_jinja_files=False)
+
+
+@contextmanager
+def staged(folder: Path) -> Iterator[Path]:
+    """A folder to write to, whose files are `folder`'s once all are whole: a reader never sees half a file."""
+    staging = folder.parent / f".{folder.name}.partial"
+    staging.mkdir(parents=True, exist_ok=True)
+    yield staging
+    folder.mkdir(exist_ok=True)
     for path in staging.iterdir():
         path.chmod(0o644)  # safetensors writes for its owner alone, and a server may run as someone else
         path.replace(folder / path.name)
