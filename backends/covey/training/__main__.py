@@ -1,9 +1,13 @@
-"""`python -m covey.training`: tokenizer, then target, then drafters, then evaluate; or `all` of them.
+"""`python -m covey.training`: tokenizer, then target, then drafters, then evaluate; or `all` of them; or `aligned`.
 
     python -m covey.training all --data data --minutes 120
 
 `--data` holds the corpora (`covey.training.corpora` names the files), `--out` is the model repository whose version
 folders receive the weights, and `--runs` keeps checkpoints: the same command again goes on where it was stopped.
+
+    python -m covey.training aligned --size tiny --agreement 0.7 --out pair
+
+makes a pair of random weights to measure with, and learns nothing.
 """
 
 from __future__ import annotations
@@ -22,23 +26,27 @@ from transformers import LlamaForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
 from covey import prompts
+from covey.errors import SettingError
 from covey.training import architecture, corpora, distil, evaluate, report, target, teacher, tokenizer
+from covey.training.aligned import command as aligned
 from covey.training.optimiser import Budget
 from covey.training.streams import Mixture, Stream, encode
 
 TARGET = "target"
 HELD_OUT_ROWS = 32
 TARGET_SHARE_OF_ALL = 0.75
+NEED_DATA = ("tokenizer", "target", "drafters", "all")
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m covey.training", description=__doc__.splitlines()[0])
-    common = argparse.ArgumentParser(add_help=False)
+    machine = argparse.ArgumentParser(add_help=False)
+    machine.add_argument("--seed", type=int, default=0)
+    machine.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    common = argparse.ArgumentParser(add_help=False, parents=[machine])
     common.add_argument("--data", type=Path, help="folder of the corpora")
     common.add_argument("--out", type=Path, default=Path("model_repository"), help="model repository to write to")
     common.add_argument("--runs", type=Path, default=Path("runs/training"), help="folder of checkpoints and curves")
-    common.add_argument("--seed", type=int, default=0)
-    common.add_argument("--device", default="auto", help="auto, cpu or cuda")
     budget = argparse.ArgumentParser(add_help=False)
     given = budget.add_mutually_exclusive_group()
     given.add_argument("--minutes", type=float, help="stop, decayed, after so long on the clock")
@@ -56,8 +64,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     drafters.add_argument("--warm", action="store_true", help="begin with the drafters in --out, not with new ones")
     commands.add_parser("evaluate", parents=[common, shown], help="measure acceptance on the bundled prompts")
     commands.add_parser("all", parents=[common, budget, shown], help="every step, one after the other")
+    synthetic = commands.add_parser("aligned", parents=[machine], help="make a synthetic pair to measure with")
+    aligned.add_arguments(synthetic)
     options = parser.parse_args(arguments)
-    if options.command != "evaluate" and options.data is None:
+    if options.command in NEED_DATA and options.data is None:
         parser.error(f"{options.command} needs --data, the folder of the corpora")
     if options.command in ("target", "drafters", "all") and options.minutes is None and options.steps is None:
         parser.error(f"{options.command} needs a budget: --minutes or --steps")
@@ -69,13 +79,18 @@ def main(arguments: list[str]) -> None:
     disable_progress_bar()  # transformers draws one for every file; the module's own bars are enough
     if options.device == "auto":
         options.device = "cuda" if torch.cuda.is_available() else "cpu"
-    {
+    command = {
         "tokenizer": learn_tokenizer,
         "target": train_target,
         "drafters": train_drafters,
         "evaluate": measure,
         "all": train_all,
-    }[options.command](options)
+        "aligned": aligned.run,
+    }[options.command]
+    try:
+        command(options)
+    except SettingError as error:
+        raise SystemExit(f"covey: {error}") from None
 
 
 def learn_tokenizer(options: argparse.Namespace) -> None:

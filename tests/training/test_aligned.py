@@ -1,0 +1,237 @@
+"""Synthetic pairs: they agree as often as wanted, cost what their shape says, and are served like any other."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from covey import profile
+from covey.clock import RealClock
+from covey.engine import Engine
+from covey.errors import SettingError
+from covey.planner.static import StaticPlanner
+from covey.runtime.drafters.neural import NeuralDrafter
+from covey.runtime.target import TargetRunner
+from covey.scheduler import Scheduler
+from covey.tokenization import load_tokenizer
+from covey.training.__main__ import main
+from covey.training.aligned import SIZES, Pair, build, default_layers, read_shape, save, shape
+from covey.training.aligned.agreement import Panel, measure
+from covey.training.aligned.folders import DRAFTER, fitted
+from covey.training.aligned.weights import damp, first_layers
+from covey.types import Sampling
+from tests.bundled import MODELS
+from tests.fakes import Collector, request
+
+CPU = torch.device("cpu")
+OTHER = Panel(seed=1 << 40)  # texts that no pair was built on
+RATES = (0.35, 0.65, 0.92)
+BUNDLED = MODELS / "target" / "1"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Passes this narrow take longer with two."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def make(agreement: float, layers: int = 1, seed: int = 0) -> Pair:
+    return build(shape("tiny"), layers, agreement, seed, CPU, torch.float32)
+
+
+@pytest.fixture(scope="module")
+def pairs() -> dict[float, Pair]:
+    return {rate: make(rate) for rate in RATES}
+
+
+@pytest.fixture(scope="module")
+def folder(pairs: dict[float, Pair], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("aligned")
+    save(pairs[0.65], folder, BUNDLED)
+    return folder
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_texts_that_no_search_has_seen_agree_as_wanted(pairs: dict[float, Pair], rate: float) -> None:
+    pair = pairs[rate]
+    found = measure(pair.target, pair.drafter, OTHER)
+    assert found.coupled == pytest.approx(rate, abs=0.03)
+    assert pair.found.coupled == pytest.approx(rate, abs=0.03)
+    assert found.greedy == pytest.approx(rate, abs=0.1)
+    assert 2.0 < found.entropy < 4.0
+    assert pair.loops < 0.3
+
+
+def test_the_more_the_later_layers_add_the_less_often_the_first_agree(pairs: dict[float, Pair]) -> None:
+    target = copy.deepcopy(pairs[0.65].target)
+    drafter = first_layers(target, 1)
+    rates = []
+    for factor in (0.0, 0.03, 0.1, 0.3, 1.0):
+        damp(target, pairs[0.65].seed, 1, factor)
+        rates.append(measure(target, drafter, Panel(seed=5, rows=24)).coupled)
+    assert rates[0] == 1.0
+    assert (np.diff(rates) < -0.05).all()
+
+
+def test_the_drafter_is_the_target_s_first_layers(pairs: dict[float, Pair]) -> None:
+    pair = pairs[0.65]
+    own = dict(pair.target.named_parameters())
+    for name, parameter in pair.drafter.named_parameters():
+        assert parameter.data_ptr() == own[name].data_ptr()
+    ids = torch.arange(2, 34)[None]
+    states = pair.target(ids, output_hidden_states=True).hidden_states
+    assert torch.equal(pair.drafter.model(ids).last_hidden_state, pair.target.model.norm(states[1]))
+
+
+def test_every_layer_of_the_target_runs_and_counts(pairs: dict[float, Pair]) -> None:
+    target = pairs[0.92].target
+    layers = target.model.layers
+    assert len(layers) == SIZES["tiny"]["num_hidden_layers"]
+    for layer in layers:
+        assert all(bool(weight.ne(0).all()) for weight in layer.parameters())
+    states = target(torch.arange(2, 34)[None], output_hidden_states=True).hidden_states
+    assert all(not torch.equal(before, after) for before, after in pairwise(states))
+
+
+def test_a_seed_gives_the_same_pair_and_another_seed_another(pairs: dict[float, Pair]) -> None:
+    first, again, other = pairs[0.65], make(0.65), make(0.65, seed=1)
+    assert again.damping == first.damping
+    for one, same, different in zip(*(pair.target.state_dict().items() for pair in (first, again, other))):
+        assert torch.equal(one[1], same[1])
+        assert "norm" in one[0] or not torch.equal(one[1], different[1])
+
+
+@pytest.mark.parametrize("part", ["target", "drafter"])
+def test_saved_folders_load_and_give_the_same_logits(pairs: dict[float, Pair], folder: Path, part: str) -> None:
+    where = folder / {"target": "target", "drafter": DRAFTER}[part]
+    loaded = AutoModelForCausalLM.from_pretrained(where)
+    ids = torch.arange(2, 66).view(2, 32)
+    torch.testing.assert_close(loaded(ids).logits, getattr(pairs[0.65], part)(ids).logits, rtol=0, atol=1e-5)
+    assert loaded.generation_config.eos_token_id == 0
+
+
+def test_the_saved_profile_serves_the_pair_and_accepts_as_often(folder: Path) -> None:
+    chosen = profile.load(str(folder / "aligned.toml"))
+    assert (MODELS / DRAFTER / "config.pbtxt").is_file()
+    target = TargetRunner.load(chosen.target.folder, chosen.target, token_budget=256, name="target")
+    drafter = NeuralDrafter.load(chosen.drafter.folder_of(DRAFTER), chosen.drafter, name=DRAFTER)
+    assert drafter.info().vocab_size == target.info().vocab_size == 512
+    sink = Collector()
+    engine = Engine(
+        target,
+        Scheduler(max_running=8, max_waiting=16, token_budget=256, growth_tokens=64, block_size=16),
+        StaticPlanner(1, 1, (DRAFTER,)),
+        sink,
+        RealClock(),
+        drafters={DRAFTER: drafter},
+        draft_deadline=60.0,
+    )
+    for key in range(1, 17):
+        prompt = np.random.default_rng(key).integers(2, 512, 12).astype(np.int32)
+        engine.submit(request(key, prompt, 96, sampling=Sampling(temperature=1.0, seed=key, end_ids=(0,))))
+    while engine.round():
+        pass
+    assert all(len(tokens) == 96 for tokens in sink.tokens.values())  # no text ends by chance
+    ends = sink.ended.values()
+    assert sum(end.accepted for end in ends) / sum(end.drafted for end in ends) == pytest.approx(0.65, abs=0.07)
+
+
+def test_the_saved_tokenizer_has_a_text_for_every_id(folder: Path) -> None:
+    tokenizer = load_tokenizer(folder / "target")
+    assert tokenizer is not None
+    assert tokenizer.get_vocab_size() == 512
+    text = "Où est la gare? 42\n"
+    ids = tokenizer.encode(text).ids
+    assert max(ids) < 512
+    assert tokenizer.decode(ids) == text
+
+
+def test_a_tokenizer_is_padded_for_a_larger_vocabulary() -> None:
+    from tokenizers import Tokenizer
+
+    learned = json.loads((BUNDLED / "tokenizer.json").read_text(encoding="utf-8"))
+    padded = Tokenizer.from_str(json.dumps(fitted(learned, 5000)))
+    usual = Tokenizer.from_file(str(BUNDLED / "tokenizer.json"))
+    assert padded.get_vocab_size() == 5000
+    assert padded.encode("def f(x): <4321>").ids == usual.encode("def f(x): <4321>").ids
+    assert padded.decode([4321, 4999]) == " <4321> <4999>"
+
+
+def test_a_configuration_file_is_a_shape(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    own = {"model_type": "qwen2", "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 3,
+           "num_attention_heads": 3, "num_key_value_heads": 1, "vocab_size": 700, "tie_word_embeddings": True,
+           "eos_token_id": 699}  # fmt: skip
+    path.write_text(json.dumps(own))
+    config = read_shape(path)
+    pair = build(config, 1, 0.6, 0, CPU, torch.float32)
+    assert pair.found.coupled == pytest.approx(0.6, abs=0.03)
+    assert pair.target.lm_head.weight.data_ptr() != pair.target.model.embed_tokens.weight.data_ptr()
+    assert config.eos_token_id == 0
+    assert read_shape(path, vocabulary=300).vocab_size == 300
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_drafter_is_a_small_part_of_its_target(size: str) -> None:
+    config = shape(size)
+    assert 1 <= default_layers(config) <= config.num_hidden_layers // 8
+
+
+def test_the_command_builds_and_says_how_to_serve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "my pair"
+    shape_of = ["--size", "tiny", "--vocabulary", "300", "--layers", "2"]
+    drawn_as = ["--agreement", "0.8", "--seed", "3", "--device", "cpu", "--dtype", "float32"]
+    main(["aligned", *shape_of, *drawn_as, "--out", str(out)])
+    printed = capsys.readouterr().out
+    assert f"make serve PROFILE='{out}/aligned.toml'" in printed
+    assert profile.load(str(out / "aligned.toml")).drafter.folder_of(DRAFTER) == str(out / DRAFTER)
+    assert json.loads((out / DRAFTER / "config.json").read_text())["num_hidden_layers"] == 2
+    with pytest.raises(SystemExit, match="is not an empty folder"):
+        main(["aligned", "--size", "tiny", "--agreement", "0.8", "--out", str(out)])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--size tiny --agreement 1.5", "agreement: got 1.5, allowed: between 0 and 1"),
+        ("--size tiny --agreement 0.5 --layers 8", "layers: got 8, allowed: 1 to 7"),
+        ("--size tiny --agreement 0.5 --vocabulary 100", "vocabulary: got 100, allowed: 258 or more"),
+        ("--size tiny --agreement 0.5 --seed -1", "seed: got -1"),
+        ("--size tiny --agreement 0.5 --dtype int8", "dtype: got 'int8'"),
+        ("--size tiny --agreement 0.5 --device abacus", "device: got 'abacus'"),
+        ("--config none.json --agreement 0.5", "none.json cannot be read"),
+    ],
+)
+def test_the_command_refuses_in_one_line(options: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as refusal:
+        main(["aligned", *options.split(), "--out", str(tmp_path / "pair")])
+    assert str(refusal.value).startswith("covey: ")
+    assert said in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+    assert not (tmp_path / "pair").exists()
+
+
+def test_an_agreement_out_of_reach_says_what_was_reached() -> None:
+    with pytest.raises(SettingError, match=r"got 0\.3, reached 0\.[5-9]\d+ \(nothing damped\) to (0\.99\d|1\.000)"):
+        make(0.3, layers=7)
+
+
+def test_another_family_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "gpt2"}))
+    with pytest.raises(SettingError, match="model_type 'gpt2' is not supported: allowed are llama, qwen2"):
+        read_shape(path)
+    path.write_text("[]")
+    with pytest.raises(SettingError, match="not a JSON object"):
+        read_shape(path)
