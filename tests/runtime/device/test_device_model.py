@@ -11,6 +11,8 @@ import torch
 
 from covey.errors import UnsupportedModel
 from covey.profile import TargetSettings
+from covey.runtime.device import model as device_model
+from covey.runtime.device import prompts as prompts_of_device
 from covey.runtime.device.inputs import round_up
 from covey.runtime.device.model import DeviceModel
 from covey.runtime.model import PagedModel
@@ -54,6 +56,29 @@ def test_rows_in_any_company_read_as_they_do_alone(family: str, saved: Callable[
     for steps in ([(0, 0, 9), (1, 0, 13), (2, 0, 32)], [(2, 32, 33), (1, 13, 21)]):
         for found, expected in zip(here.read(steps), there.read(steps)):
             assert (found.cpu() - expected).norm() <= 1e-5 * expected.norm()
+
+
+def test_long_chunks_go_through_the_library(saved: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside rows that decode and rows with less: each as it is alone."""
+    monkeypatch.setattr(device_model, "RECORDED", 16)
+    monkeypatch.setattr(prompts_of_device, "LONG", 10)
+    attended = []
+    attend = prompts_of_device.Prompts.attend
+
+    def noted(self: prompts_of_device.Prompts, *given: object) -> None:
+        attended.append(self.apart.tolist())
+        attend(self, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(prompts_of_device.Prompts, "attend", noted)
+    model = load(saved("qwen2"))
+    alike = PagedModel(saved("qwen2"), dtype="float64", device="cpu", blocks=40, block_size=4, numerics="fast")
+    rows = prompts(np.random.default_rng(1), 97, 24, 9, 33)
+    here, there = Reader(model, rows, seed=2), Reader(alike, rows, seed=3)
+    attended.clear()
+    for steps in ([(2, 0, 12)], [(0, 0, 24), (1, 0, 8), (2, 12, 32)], [(2, 32, 33), (0, 23, 24)]):
+        for found, expected in zip(here.read(steps), there.read(steps)):
+            assert (found.cpu() - expected).norm() <= 1e-5 * expected.norm()
+    assert attended == [[True, False, True]] * 2, "the middle pass alone is large, two layers"
 
 
 def test_greedy_text_is_that_of_transformers(saved: Callable[[str], Path]) -> None:

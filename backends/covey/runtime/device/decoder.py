@@ -14,6 +14,7 @@ import triton
 
 from covey.errors import UnsupportedModel
 from covey.runtime.attention import Shape
+from covey.runtime.device.prompts import Prompts
 from covey.runtime.device.store import KVStore
 from covey.runtime.kernels.attention import Paging, Parts, Tiles, attend
 from covey.runtime.kernels.norms import add_and_norm, gate
@@ -86,8 +87,15 @@ class Decoder:
             parts += [layer.before, layer.after, layer.qkv, layer.out, layer.gate_up, layer.down]
         return sum(part.numel() * part.element_size() for part in parts)
 
-    def hidden(self, tokens: torch.Tensor, slots: torch.Tensor, tiles: Tiles) -> torch.Tensor:
-        """The last hidden states, before the last norm was taken of them; writes keys and values."""
+    @property
+    def plain(self) -> bool:
+        """Whether all layers see all keys as they are, without windows or caps."""
+        return not any(setting.window or setting.softcap for setting in self._settings)
+
+    def hidden(
+        self, tokens: torch.Tensor, slots: torch.Tensor, tiles: Tiles, prompts: Prompts | None = None
+    ) -> torch.Tensor:
+        """The last hidden states, normed; writes keys and values. Rows of `prompts` have no tiles."""
         shape, store = self._shape, self._store
         heads, dim, size = shape.heads, shape.head_dim, len(tokens)
         stream = F.embedding(tokens, self._embedding)
@@ -115,6 +123,8 @@ class Decoder:
                 window=setting.window,
                 softcap=setting.softcap,
             )
+            if prompts is not None:
+                prompts.attend(queries, found, offset, setting.scale)
             delta = F.linear(found.view(size, -1), layer.out, layer.out_bias)
             self._add_and_norm(stream, delta, layer.after, normed)
             both = F.linear(normed, layer.gate_up, layer.gate_up_bias)

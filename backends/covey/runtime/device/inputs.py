@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from covey.runtime.kernels.attention import Tiles, queries_of
@@ -58,11 +59,13 @@ class Inputs:
         self._copied = torch.cuda.Event() if device.type == "cuda" else None
         self._most = most
 
-    def fill(self, work: Pass, windows: Windows) -> Bucket:
-        """Bring a pass over. What was filled in before has been read by then: passes wait for their results."""
+    def fill(self, work: Pass, windows: Windows, apart: npt.NDArray[np.bool_] | None = None) -> Bucket:
+        """Bring a pass over; rows `apart` have no tiles. What was filled in before has been read by then: passes wait
+        for their results."""
         counts = np.diff(windows.offsets)
-        queries = queries_of(self._share, int(counts.max()))
-        pieces = -(-counts // queries)
+        tiled = counts if apart is None else np.where(apart, 0, counts)
+        queries = queries_of(self._share, max(int(tiled.max()), 1))
+        pieces = -(-tiled // queries)
         tiles = int(pieces.sum())
         bucket = Bucket(round_up(work.size), round_up(tiles), queries, round_up(len(work.out)))
         if self._copied is not None:
@@ -80,14 +83,19 @@ class Inputs:
         row = np.repeat(np.arange(len(counts), dtype=np.int32), pieces)
         piece = np.arange(tiles, dtype=np.int32) - np.repeat(np.cumsum(pieces) - pieces, pieces).astype(np.int32)
         first = windows.offsets[row] + piece * np.int32(queries)
-        reach = windows.seen
+        count = np.minimum(windows.offsets[row + 1] - first, queries)
+        reach = windows.seen[first + count - 1]
         if words:
-            reach = np.where(windows.bits.any(axis=1), np.repeat(windows.lengths, counts), reach)
-        self._put("first", first, bucket.tiles, 0)
-        self._put("count", np.minimum(windows.offsets[row + 1] - first, queries), bucket.tiles, 0)
-        self._put("row", row, bucket.tiles, 0)
-        self._put("reach", np.maximum.reduceat(reach, first), bucket.tiles, 0)
-        self._put("base", windows.base[row], bucket.tiles, 0)
+            branching = np.logical_or.reduceat(windows.bits.any(axis=1), windows.offsets[:-1])
+            reach = np.where(branching[row], windows.lengths[row], reach)
+        for name, values in (
+            ("first", first),
+            ("count", count),
+            ("row", row),
+            ("reach", reach),
+            ("base", windows.base[row]),
+        ):
+            self._put(name, values, bucket.tiles, 0)
         self._words_there[:2] = width, words
         self._put("bits", windows.bits.reshape(-1), work.size * words, 0)
         tables = windows.tables[:, :width].reshape(-1)

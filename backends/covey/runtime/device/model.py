@@ -17,7 +17,8 @@ import torch
 from covey.errors import UnsupportedModel
 from covey.runtime.device.decoder import Decoder
 from covey.runtime.device.graphs import Graphs
-from covey.runtime.device.inputs import Bucket, Inputs
+from covey.runtime.device.inputs import Bucket, Inputs, round_up
+from covey.runtime.device.prompts import Prompts
 from covey.runtime.device.store import KVStore
 from covey.runtime.fuse import FAMILIES
 from covey.runtime.kernels.attention import Tiles
@@ -27,7 +28,7 @@ from covey.types import Ints
 
 SEGMENT_BYTES = 64 << 20  # of KV memory: what it grows and shrinks by
 MOST_NODES = 256  # of a row's tree
-RECORDED = 512  # tokens of a pass up to which passes are recorded: beyond, they take longer than launching them
+RECORDED = 512  # tokens of a pass up to which passes are recorded; larger ones take longer than launching them does
 log = logging.getLogger(__name__)
 
 
@@ -104,22 +105,28 @@ class DeviceModel:
     @torch.inference_mode()
     def forward(self, work: Pass) -> torch.Tensor:
         """Logits [len(out), vocab] in float32; writes the tokens' keys and values."""
-        bucket = self.give(work)
-        if bucket.tokens > RECORDED:
-            return self.compute(bucket)[: len(work.out)]
-        return self.graphs.run(bucket, lambda: self.compute(bucket))[: len(work.out)]
+        if round_up(work.size) <= RECORDED:
+            bucket = self.give(work)
+            return self.graphs.run(bucket, lambda: self.compute(bucket))[: len(work.out)]
+        windows = self._windows(work)
+        prompts = Prompts(windows, self.store) if self.decoder.plain else None
+        bucket = self._inputs.fill(work, windows, None if prompts is None else prompts.apart)
+        return self.compute(bucket, prompts)[: len(work.out)]
 
     def give(self, work: Pass) -> Bucket:
         """Bring a pass over to where `compute` reads it."""
-        if work.size > self.max_pass_tokens:
-            raise ValueError(f"a pass of {work.size} tokens; this model was built for {self.max_pass_tokens}")
-        return self._inputs.fill(work, work.lanes if isinstance(work.lanes, Windows) else windows_of(work.lanes))
+        return self._inputs.fill(work, self._windows(work))
 
-    def compute(self, bucket: Bucket) -> torch.Tensor:
+    def compute(self, bucket: Bucket, prompts: Prompts | None = None) -> torch.Tensor:
         """Logits [bucket.out, vocab] in float32 of the pass that was given; nothing in it waits for the host."""
         inputs = self._inputs
-        hidden = self.decoder.hidden(inputs.tokens(bucket), inputs.slots(bucket), self.tiles(bucket))
+        hidden = self.decoder.hidden(inputs.tokens(bucket), inputs.slots(bucket), self.tiles(bucket), prompts)
         return self.decoder.logits(hidden.index_select(0, inputs.out(bucket))).float()
+
+    def _windows(self, work: Pass) -> Windows:
+        if work.size > self.max_pass_tokens:
+            raise ValueError(f"a pass of {work.size} tokens; this model was built for {self.max_pass_tokens}")
+        return work.lanes if isinstance(work.lanes, Windows) else windows_of(work.lanes)
 
     def tiles(self, bucket: Bucket) -> Tiles:
         """Those of the pass that was given."""
