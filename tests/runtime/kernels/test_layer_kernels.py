@@ -127,7 +127,8 @@ def test_they_compile_for_a_gpu_with_wide_loads() -> None:
         Variant(
             "covey.runtime.kernels.gather",
             "gather_row",
-            {"pool": "*bf16", "out": "*bf16", "offsets": "*i64", "slots": "*i32", "count": "i32", "layer_offset": "i64"},
+            {"pool": "*bf16", "out": "*bf16", "offsets": "*i64", "slots": "*i32"}
+            | {"count": "i32", "layer_offset": "i64"},
             {"DIM": 128, "BLOCK_SIZE": 16, "BLOCK_STRIDE": 16384, "SEGMENT": 64, "D": 128, "S": 16},
             aligned=("layer_offset",),
         ),
