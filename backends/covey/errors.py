@@ -9,6 +9,7 @@ CoveyError
  +- PortError            a model behind a port failed; the engine decides what that costs
      +- PortTimeout      it did not answer in time
      +- StubDead         its process is gone
+     +- RankDied         a process of a target spread over several devices is gone, or not in step
 """
 
 from __future__ import annotations
@@ -61,3 +62,7 @@ class PortTimeout(PortError):
 
 class StubDead(PortError):
     """The process of a model behind a port is gone."""
+
+
+class RankDied(PortError):
+    """A target spread over several devices has lost one of its processes."""

@@ -53,6 +53,7 @@ class TargetSettings:
     folder: str = setting("", "Hugging Face folder of the target; empty: the version folder of its model entry")
     dtype: str = setting("auto", "weights and KV", choices=("auto", "bfloat16", "float16", "float32", "float64"))
     device: str = setting("auto", "where the target runs", choices=("auto", "cpu", "cuda"))
+    tensor_parallel: int = setting(1, "devices that the target is spread over, kv_memory_mb on each", low=1, high=64)
     numerics: str = setting("auto", "bit-equal results in any batch", choices=("auto", "invariant", "fast"))
     threads: int = setting(0, "torch threads of the target; 0: one per core", low=0, high=1024)
     block_size: int = setting(16, "tokens in a KV block", low=1, high=256)

@@ -124,6 +124,9 @@ class EmulatedTarget:
     def info(self) -> TargetInfo:
         return self._info
 
+    def close(self) -> None:
+        """Nothing runs beside this process."""
+
     @property
     def used(self) -> int:
         """Blocks in use."""

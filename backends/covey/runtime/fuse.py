@@ -47,7 +47,7 @@ class FusedDecoder:
         self._embedding: torch.Tensor = core.embed_tokens.weight
         self._norm = _norm(core.norm)
         head = module.get_output_embeddings()
-        self.head = Product(head.weight, head.bias)
+        self.head = _join(head)
         self._act: Callable[[torch.Tensor], torch.Tensor] = core.layers[0].mlp.act_fn
         if isinstance(self._act, torch.nn.SiLU) or type(self._act).__name__ == "SiLUActivation":
             self._act = F.silu
@@ -117,8 +117,10 @@ def _norm(module: Any) -> Norm:
 
 
 def _join(*linears: Any) -> Product:
-    """One product for several linear maps of the same input."""
+    """One product for several linear maps of the same input; of maps spread over ranks, one whose results these bring
+    together, or several whose results stay apart."""
     biases = [linear.bias for linear in linears if linear.bias is not None]
     if biases and len(biases) != len(linears):
         raise AttributeError("some biases only")
-    return Product(torch.cat([linear.weight for linear in linears]), torch.cat(biases) if biases else None)
+    after = getattr(linears[0], "after", None)
+    return Product(torch.cat([linear.weight for linear in linears]), torch.cat(biases) if biases else None, after)

@@ -113,6 +113,24 @@ def check_config(folder: Path, config: Any) -> None:
             refuse(f"a configuration without {key}", "it does not describe a plain decoder-only transformer")
 
 
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files that hold the folder's weights: those of its index, else the one file, else all."""
+    found = sorted(folder.glob("*.safetensors"))
+    if not found:
+        other = sorted(path.name for path in folder.glob("*.bin"))
+        hint = f"convert {other[0]} to safetensors" if other else "put model.safetensors there"
+        raise SettingError(f"{folder}: no safetensors weights; {hint}")
+    index = folder / "model.safetensors.index.json"
+    if (folder / "model.safetensors") in found:
+        return [folder / "model.safetensors"]
+    if not index.is_file():
+        return found
+    try:
+        return sorted({folder / name for name in json.loads(index.read_text())["weight_map"].values()})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SettingError(f"{index}: not an index of weights: {error}") from error
+
+
 def load_module(
     folder: Path,
     config: Any,
@@ -124,10 +142,7 @@ def load_module(
 ) -> torch.nn.Module:
     """The causal language model of `folder`, in evaluation mode, its attention going through `attention`. Its weights
     are `streamed` to the device (device/weights.py), by default where that is a GPU, or read by transformers."""
-    if not any(folder.glob("*.safetensors")):
-        other = sorted(path.name for path in folder.glob("*.bin"))
-        hint = f"convert {other[0]} to safetensors" if other else "put model.safetensors there"
-        raise SettingError(f"{folder}: no safetensors weights; {hint}")
+    weight_files(folder)
     with quiet():
         try:
             found = None

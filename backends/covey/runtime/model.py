@@ -19,6 +19,8 @@ from covey.runtime.fuse import FAMILIES, FusedDecoder
 from covey.runtime.lanes import Lanes, Pass, chain
 from covey.runtime.modules import Modules, Run, close
 from covey.runtime.numerics import Matrix, Room, attention_agrees, passes_agree, tilings
+from covey.runtime.parallel.group import Group
+from covey.runtime.parallel.sharding import ShardedLinear
 from covey.runtime.product import padded
 from covey.types import Ints
 
@@ -26,7 +28,8 @@ _LOG = logging.getLogger(__name__)
 
 
 class PagedModel:
-    """One model and its pool of `blocks` blocks of `block_size` slots; not safe to call from two threads at once."""
+    """One model and its pool of `blocks` blocks of `block_size` slots; not safe to call from two threads at once. As
+    one rank of a `group` it holds its share of both, and every rank builds one and calls it alike, in step."""
 
     windows = False  # reads lanes
 
@@ -40,13 +43,15 @@ class PagedModel:
         block_size: int = 16,
         numerics: str = "auto",
         max_pass_tokens: int = 512,
+        group: Group | None = None,
     ) -> None:
         if numerics not in ("auto", "invariant", "fast"):
             raise SettingError(f"numerics: got {numerics!r}, allowed: auto, invariant, fast")
         for name, value in (("blocks", blocks), ("block_size", block_size), ("max_pass_tokens", max_pass_tokens)):
             if value < 1:
                 raise SettingError(f"{name}: got {value}, allowed: 1 or more")
-        self._modules = modules = Modules(folder, dtype=dtype, device=device)
+        self._modules = modules = Modules(folder, dtype=dtype, device=device, group=group)
+        self._group = group
         self.torch_device, self.torch_dtype = modules.device, modules.dtype
         self.shape, self.end_ids = modules.shape, modules.end_ids
         self.vocab_size, self.max_positions = modules.vocab_size, modules.max_positions
@@ -60,6 +65,8 @@ class PagedModel:
         )  # the last block takes padding's keys
         self.pools = list(self._pool.unbind(0))
         self._fused: FusedDecoder | None = None
+        if group is not None:
+            group.join()
         self._settle()
         if numerics != "fast" and self._make_invariant():
             self.numerics = "invariant"
@@ -87,11 +94,15 @@ class PagedModel:
         """Whether the short pass of `fuse.py` is in use."""
         return self._fused is not None
 
+    def check(self, work: Pass) -> None:
+        """Raise ValueError for a pass that is too large."""
+        if work.size > self.max_pass_tokens:
+            raise ValueError(f"a pass of {work.size} tokens; this model was built for {self.max_pass_tokens}")
+
     @torch.inference_mode()
     def forward(self, work: Pass) -> torch.Tensor:
         """Logits [len(out), vocab] in float32 (float64 for a float64 model); writes the tokens' keys and values."""
-        if work.size > self.max_pass_tokens:
-            raise ValueError(f"a pass of {work.size} tokens; this model was built for {self.max_pass_tokens}")
+        self.check(work)
         tokens, positions, slots, plan = self._prepare(work)
         if self._fused is not None:
             hidden = self._fused.forward(tokens, positions, slots, plan)
@@ -144,7 +155,7 @@ class PagedModel:
         try:
             fused = FusedDecoder(modules.module, self.shape, examined.settings, self.pools, self.max_positions)
             found = fused.forward(*self._prepare(chain(text, self.block_size)))[: len(text)]
-            if close(found, examined.hidden, self.torch_dtype):
+            if modules.agree(close(found, examined.hidden, self.torch_dtype)):
                 self._fused = fused
                 modules.module.model.layers = torch.nn.ModuleList()  # their weights live on in the products
         except (AttributeError, RuntimeError) as error:
@@ -154,21 +165,31 @@ class PagedModel:
     def _make_invariant(self) -> bool:
         """Find products' shapes under which no token's result depends on its company."""
         room = Room(self.vocab_size, self.max_positions, self.blocks, self.block_size, self.max_pass_tokens)
-        for tiling in tilings(self._matrices(), self.shape, self.max_pass_tokens, self.torch_dtype, self.torch_device):
-            if attention_agrees(self.shape, tiling, self.max_positions, self.torch_dtype, self.torch_device):
+        agree, dtype, device = self._modules.agree, self.torch_dtype, self.torch_device
+        ordered = self._group is not None and self._group.ordered
+        if self._group is not None:
+            self._group.ordered = True
+        for tiling in tilings(self._matrices(), self.shape, self.max_pass_tokens, dtype, device, agree):
+            if agree(attention_agrees(self.shape, tiling, self.max_positions, dtype, device)):
                 self._tiling = tiling
-                if passes_agree(self.forward, room):
+                if agree(passes_agree(self.forward, room)):
                     return True
         self._tiling = Tiling()
+        if self._group is not None:
+            self._group.ordered = ordered
         return False
 
     def _matrices(self) -> list[Matrix]:
         """One of each shape of the linear maps that passes go through."""
         if self._fused is not None:
-            found = [Matrix(product, product.width, product.count) for product in self._fused.products()]
+            found = [Matrix(product.alone, product.width, product.count) for product in self._fused.products()]
         else:
             found = [
-                Matrix(module, module.in_features, module.weight.numel())
+                Matrix(
+                    module.alone if isinstance(module, ShardedLinear) else module,
+                    module.in_features,
+                    module.weight.numel(),
+                )
                 for module in self._modules.module.modules()
                 if isinstance(module, torch.nn.Linear)
             ]

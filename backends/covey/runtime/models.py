@@ -1,4 +1,4 @@
-"""The model in a folder, run as fast as the device can: behind one face, whatever computes it."""
+"""The model in a folder on one device, run as fast as that can: behind one face, whatever computes it."""
 
 from __future__ import annotations
 

@@ -15,8 +15,11 @@ import torch
 
 from covey.errors import UnsupportedModel
 from covey.runtime import loading
-from covey.runtime.attention import Plan, Shape, Tiling, attend, plan_lanes
+from covey.runtime.attention import Plan, Tiling, attend, plan_lanes
 from covey.runtime.lanes import Lanes
+from covey.runtime.parallel.group import Group
+from covey.runtime.parallel.plan import share_of_heads
+from covey.runtime.parallel.sharding import load_shard
 from covey.types import Ints
 
 _ATTENTION = "covey_paged"
@@ -99,17 +102,23 @@ class Examined:
 
 
 class Modules:
-    """A model's modules, its facts and its refusals. Raises SettingError or UnsupportedModel where it cannot serve."""
+    """A model's modules, its facts and its refusals; of one rank of a `group`, its share of them. Raises SettingError
+    or UnsupportedModel where it cannot serve."""
 
-    def __init__(self, folder: str | Path, *, dtype: str, device: str) -> None:
+    def __init__(self, folder: str | Path, *, dtype: str, device: str, group: Group | None = None) -> None:
         self.folder = Path(folder)
         self.config = loading.read_config(self.folder)
         loading.check_config(self.folder, self.config)
-        self.device = loading.choose_device(device)
+        self._group = group
+        self.device = loading.choose_device(device) if group is None else group.device
         self.dtype = loading.choose_dtype(dtype, self.device)
         _register()
-        self.module: Any = loading.load_module(self.folder, self.config, self.dtype, self.device, _ATTENTION)
-        self.shape = _shape(self.config)
+        self.module: Any
+        if group is None:
+            self.module = loading.load_module(self.folder, self.config, self.dtype, self.device, _ATTENTION)
+        else:
+            self.module = load_shard(self.folder, self.config, self.dtype, _ATTENTION, group)
+        self.shape = share_of_heads(self.folder, self.config, 1 if group is None else group.size)
         self.layers = int(self.config.num_hidden_layers)
         self.end_ids = loading.find_end_ids(self.folder, self.config)
         self.vocab_size = int(self.config.vocab_size)
@@ -133,6 +142,10 @@ class Modules:
         """Tokens from all over the vocabulary."""
         return ((np.arange(count) * 7919 + 11) % self.vocab_size).astype(np.int32)
 
+    def agree(self, verdict: bool) -> bool:
+        """What was found here, or on all ranks: they go on in step."""
+        return verdict if self._group is None else self._group.agree(verdict)
+
     @torch.inference_mode()
     def examine(self, text: Ints) -> Examined:
         """Compare both attentions over a text; UnsupportedModel where they differ, or are not all of the model."""
@@ -155,6 +168,13 @@ class Modules:
                 hidden = self.hidden(tokens, at, run)
         except UnsupportedModel as error:
             raise UnsupportedModel(f"{self.folder}: {error}") from error
+        except RuntimeError as error:
+            if self._group is None:
+                raise
+            raise UnsupportedModel(
+                f"{self.folder}: tensor parallelism is not supported for {type(self.module).__name__}: a part of its "
+                f"heads does not fit its modules: {error}"
+            ) from error
         if len(run.settings) != self.layers:
             raise UnsupportedModel(
                 f"{self.folder}: layers without attention are not supported: state must be keys and values"
@@ -163,18 +183,11 @@ class Modules:
             self.module.set_attn_implementation("eager")
             own = self.module(input_ids=tokens[None], position_ids=at[None], use_cache=False).logits[0]
             self.module.set_attn_implementation(_ATTENTION)
-        if not close(self.logits(hidden), own, self.dtype):
+        if not self.agree(close(self.logits(hidden), own, self.dtype)):
             raise UnsupportedModel(
                 f"{self.folder}: {type(self.module).__name__} is not supported: paged attention differs from its own"
             )
         return Examined([run.settings[layer] for layer in range(self.layers)], hidden, own)
-
-
-def _shape(config: Any) -> Shape:
-    heads = int(config.num_attention_heads)
-    kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
-    head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
-    return Shape(heads, kv_heads, head_dim)
 
 
 def close(found: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> bool:

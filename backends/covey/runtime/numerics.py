@@ -40,19 +40,30 @@ class Matrix:
 
 
 def tilings(
-    matrices: Sequence[Matrix], shape: Shape, limit: int, dtype: torch.dtype, device: torch.device
+    matrices: Sequence[Matrix],
+    shape: Shape,
+    limit: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    agree: Callable[[bool], bool] = bool,
 ) -> Iterator[Tiling]:
-    """What may make passes invariant, the cheapest first."""
+    """What may make passes invariant, the cheapest first; several ranks of one model must `agree` on it."""
     keys = 32
     while shape.heads * shape.head_dim * keys <= _SMALL_PRODUCT and keys < 1024:
         keys *= 2
-    for place, granule in enumerate(linear_granules(matrices, limit, dtype, device)):
+    for place, granule in enumerate(linear_granules(matrices, limit, dtype, device, agree)):
         if place == 0:
             yield Tiling(granule, keys)
         yield Tiling(granule, max(keys, 128), True)
 
 
-def linear_granules(matrices: Sequence[Matrix], limit: int, dtype: torch.dtype, device: torch.device) -> Iterator[int]:
+def linear_granules(
+    matrices: Sequence[Matrix],
+    limit: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    agree: Callable[[bool], bool] = bool,
+) -> Iterator[int]:
     """Granules under which every matrix gives a row the same bits for all counts that up to `limit` rows are padded
     to, as far as there is time to try them."""
     least = min(matrix.count for matrix in matrices)
@@ -60,7 +71,7 @@ def linear_granules(matrices: Sequence[Matrix], limit: int, dtype: torch.dtype, 
         if granule * least <= _SMALL_PRODUCT:
             continue
         counts = sorted({padded(count, granule) for count in range(1, limit + 1)})
-        if all(_invariant(matrix, counts, dtype, device) for matrix in matrices):
+        if agree(all(_invariant(matrix, counts, dtype, device) for matrix in matrices)):
             yield granule
 
 

@@ -8,6 +8,7 @@ but layer norm is one: over a row and its negative, the mean is zero and the var
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -24,18 +25,30 @@ def padded(count: int, granule: int) -> int:
 
 
 class Product:
-    """`x @ weight.T + bias`; keeps only the form of the weights that it multiplies by."""
+    """`x @ weight.T + bias`; keeps only the form of the weights that it multiplies by. Where these are one rank's
+    part of a matrix, `after` brings the ranks' results together."""
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+    def __init__(
+        self,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        after: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    ) -> None:
         self.width = weight.shape[1]
         self.count = weight.numel()
         self.bias = bias
+        self._after = after
         self._weight: torch.Tensor = weight
         self._packed: torch.Tensor | None = _pack(weight, bias)
         if self._packed is not None:
             self._weight = weight.new_empty(0)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        found = self.alone(x)
+        return found if self._after is None else self._after(found)
+
+    def alone(self, x: torch.Tensor) -> torch.Tensor:
+        """This rank's product, without the others'."""
         if self._packed is None:
             return F.linear(x, self._weight, self.bias)
         found: torch.Tensor = torch.ops.mkldnn._linear_pointwise.default(x, self._packed, self.bias, "none", [], "")

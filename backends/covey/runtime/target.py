@@ -9,6 +9,7 @@ import logging
 import os
 import secrets
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,8 @@ from covey.runtime.caller import Caller
 from covey.runtime.loading import choose_device, choose_dtype, read_config
 from covey.runtime.models import Model, open_model
 from covey.runtime.packing import Packing, path_to
+from covey.runtime.parallel.model import ParallelModel
+from covey.runtime.parallel.plan import share_of_heads
 from covey.runtime.sampling import Context, SettingsTable
 from covey.runtime.sequences import Sequence, Sequences
 from covey.runtime.verification import Mask, Places, Verified, merged, pick, rows_of, verify
@@ -35,7 +38,7 @@ class TargetRunner:
 
     def __init__(
         self,
-        model: Model,
+        model: Model | ParallelModel,
         *,
         blocks: int,
         block_size: int,
@@ -68,9 +71,11 @@ class TargetRunner:
     @classmethod
     def load(cls, folder: str | Path, settings: TargetSettings, *, token_budget: int, name: str) -> TargetRunner:
         """The target that the settings describe, in `folder`. No pass will have more than `token_budget` tokens."""
-        torch.set_num_threads(settings.threads or os.cpu_count() or 1)
+        ranks = settings.tensor_parallel
+        torch.set_num_threads(settings.threads or max(1, (os.cpu_count() or 1) // ranks))
         blocks = settings.kv_blocks or blocks_in(settings.kv_memory_mb << 20, folder, settings, "target")
-        model = open_model(
+        build = open_model if ranks == 1 else partial(ParallelModel, ranks=ranks)
+        model = build(
             folder,
             dtype=settings.dtype,
             device=settings.device,
@@ -91,6 +96,11 @@ class TargetRunner:
 
     def info(self) -> TargetInfo:
         return self._info
+
+    def close(self) -> None:
+        """End what runs beside this process; no pass can follow."""
+        if isinstance(self._model, ParallelModel):
+            self._model.close()
 
     def check(self) -> None:
         """Raise AssertionError unless every block is where it should be."""
@@ -301,13 +311,12 @@ class TargetRunner:
 
 
 def blocks_in(memory: int, folder: str | Path, settings: TargetSettings, section: str) -> int:
-    """How many KV blocks of the folder's model fit in `memory` bytes, which the profile's `section` gives."""
+    """How many KV blocks of the folder's model fit in `memory` bytes of each device, which the profile's `section`
+    gives."""
     config = read_config(Path(folder))
+    shape = share_of_heads(Path(folder), config, settings.tensor_parallel)
     dtype = choose_dtype(settings.dtype, choose_device(settings.device))
-    heads = int(config.num_attention_heads)
-    kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
-    head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
-    block = 2 * int(config.num_hidden_layers) * kv_heads * head_dim * settings.block_size * dtype.itemsize
+    block = 2 * int(config.num_hidden_layers) * shape.kv_heads * shape.head_dim * settings.block_size * dtype.itemsize
     if memory < block:
         raise SettingError(f"{section}.kv_memory_mb: one KV block of {folder} takes {block} bytes; give it more")
     return memory // block

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Protocol
 
 from covey.clock import RealClock
 from covey.ports import Target
@@ -10,7 +11,15 @@ from covey.profile import Profile
 from covey.runtime import emulation
 
 
-def load_target(folder: str | Path, profile: Profile, *, name: str) -> Target:
+class LoadedTarget(Target, Protocol):
+    """A target whose owner says when it is not wanted any more."""
+
+    def close(self) -> None:
+        """End what runs beside this process; no pass can follow."""
+        ...
+
+
+def load_target(folder: str | Path, profile: Profile, *, name: str) -> LoadedTarget:
     """A model's weights and configuration are in `folder`, or an emulated device's tokenizer."""
     if profile.target.kind == "emulated":
         return emulation.load_target(folder, profile, RealClock())
