@@ -62,12 +62,14 @@ def test_a_rank_that_dies_in_a_pass_fails_it_and_those_that_follow(folder: Path)
     (pid,) = target._model.processes  # type: ignore[union-attr]
     prompt = np.array([5, 6, 7], np.int32)
 
-    def step(sequence: int) -> None:
+    def step(sequence: int, runner: TargetRunner = target) -> list[int]:
         opens = (Open(sequence, prompt, 3, Sampling()),)
         tags, three = np.array([sequence], np.int32), np.array([3], np.int32)
-        target.step(TargetWork(tags, three, three, Trees.empty(1), opens, sequence=sequence))
+        work = TargetWork(tags, three, three, Trees.empty(1), opens, sequence=sequence)
+        return [int(token) for token in runner.step(work).tokens]
 
-    step(1)
+    alone = TargetRunner.load(folder, replace(SETTINGS, tensor_parallel=1), token_budget=64, name="target")
+    assert step(1) == step(1, alone)
     os.kill(pid, signal.SIGSTOP)  # so that it is in the pass when it dies
     killer = threading.Timer(0.5, os.kill, (pid, signal.SIGKILL))
     killer.start()

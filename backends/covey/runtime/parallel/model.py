@@ -50,7 +50,8 @@ class ParallelModel:
             "numerics": numerics,
             "max_pass_tokens": max_pass_tokens,
         }
-        self._lost = False
+        self._lost = False  # one has ended; set by the thread that watches them
+        self._failure = ""  # why nothing goes on
         self._group: Group | None = None
         self.ranks, self.block_size, self.blocks = ranks, block_size, blocks
         self._followers = Followers(
@@ -97,7 +98,7 @@ class ParallelModel:
         except Exception as error:
             raise self._fail(error) from error
         if self._lost:
-            raise self._fail()
+            raise self._fail("one has ended")
         return logits
 
     def copy_slots(self, source: Ints, destination: Ints) -> None:
@@ -110,23 +111,25 @@ class ParallelModel:
 
     def close(self) -> None:
         """End the other ranks; returns when they are gone."""
+        if self._group is not None:
+            self._group.abort()
         self._followers.close()
 
     def _tell(self, message: bytes) -> None:
-        if self._lost:
-            raise self._fail()
+        if self._lost or self._failure:
+            raise self._fail("one has ended")
         try:
             self._followers.tell(message)
-        except RankDied:
-            self._lost = True
-            self.close()
-            raise
+        except RankDied as error:
+            raise self._fail(error) from error
 
-    def _fail(self, error: Exception | None = None) -> RankDied:
-        self._lost = True
-        death = self._followers.death() or RankDied(f"the ranks are not in step any more: {error or 'one failed'}")
-        self.close()
-        return death
+    def _fail(self, error: Exception | str) -> RankDied:
+        """What to raise, now and from now on: the first cause, not how the others ended after it."""
+        if not self._failure:
+            death = self._followers.death()
+            self._failure = str(death or f"the ranks are not in step any more: {error}")
+            self.close()
+        return RankDied(self._failure)
 
     def _on_loss(self) -> None:
         self._lost = True

@@ -86,10 +86,10 @@ class Followers:
     def close(self) -> None:
         """End them; returns when they are gone. May be called again."""
         self._closing = True
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
+        lifeline, self._lifeline = self._lifeline, -1
+        if lifeline >= 0:
+            os.close(lifeline)
             os.close(self._lives)
-            self._lifeline = -1
         for process in self._processes:
             try:
                 process.wait(_SECONDS)
@@ -118,7 +118,10 @@ class Followers:
                 subprocess.Popen(command, stdin=subprocess.DEVNULL, env=_environment(), pass_fds=passed)
             )
         self._channels.append(own)
-        wire.send_json(own, order | {"rank": rank, "size": self._size, "meeting": str(self.folder)})
+        try:
+            wire.send_json(own, order | {"rank": rank, "size": self._size, "meeting": str(self.folder)})
+        except OSError as error:
+            raise self._gone(rank) from error
 
     def _wait_for_an_end(self) -> None:
         ends = select.poll()
