@@ -60,7 +60,7 @@ class Compiled:
             for name, width in widths.items()
             if f".{name} " in line
         ]
-        found += [16 for line in self.ptx.splitlines() if "cp.async" in line and ", 16" in line]
+        found += [16 for line in self.ptx.splitlines() if "cp.async" in line and (", 16" in line or ", 0x10" in line)]
         return max(found, default=0)
 
 

@@ -8,9 +8,10 @@ import torch
 import triton
 
 from covey.runtime.device.store import KVStore
-from covey.runtime.kernels import INTERPRETED
+from covey.runtime.kernels import INTERPRETED, thin
 from covey.runtime.kernels.norms import add_and_norm, gate
 from covey.runtime.kernels.rotary import turn_and_keep
+from covey.runtime.kernels.thin import multiply_thin
 from tests.hopper import Variant, compile_for_hopper
 
 WHERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -107,6 +108,40 @@ def test_gate(size: int, dtype: torch.dtype) -> None:
     assert alike(out, first * torch.sigmoid(first) * second)
 
 
+@pytest.mark.parametrize("dtype", ALLOWED, ids=str)
+@pytest.mark.parametrize("rows", [1, 5, 16])
+@pytest.mark.parametrize(
+    ("normed_first", "biased", "gated", "added"), [(1, 1, 0, 0), (1, 0, 1, 0), (0, 0, 0, 1), (0, 1, 1, 0)]
+)
+def test_thin_products(rows: int, normed_first: int, biased: int, gated: int, added: int, dtype: torch.dtype) -> None:
+    rng = np.random.default_rng(rows)
+    depth, width = 300, 50  # nothing is a multiple of what is read at a time
+    x, weight = drawn(rng, dtype, rows, depth), drawn(rng, dtype, width * (1 + gated), depth) / 17
+    bias, norm, before = drawn(rng, dtype, len(weight)), drawn(rng, dtype, depth), drawn(rng, dtype, rows, width)
+    wide = x.cpu().double()
+    if normed_first:
+        wide = normed(wide, norm.cpu().double(), 1e-5)
+    expected = wide @ weight.cpu().double().t() + (bias.cpu().double() if biased else 0)
+    if gated:
+        first, second = expected.chunk(2, 1)
+        expected = first * torch.sigmoid(first) * second
+    if added:
+        expected += before.cpu().double()
+    out = before if added else torch.full((rows, width), torch.nan, dtype=dtype, device=WHERE)  # the sum is in place
+    multiply_thin(
+        x,
+        weight,
+        bias if biased else None,
+        out,
+        norm=norm if normed_first else None,
+        epsilon=1e-5,
+        residual=out if added else None,
+        gated=bool(gated),
+    )
+    error = (out.cpu().double() - expected).norm() / expected.norm()
+    assert error <= 4 * ALLOWED[dtype]  # rounded up to four times on the way
+
+
 def test_they_compile_for_a_gpu_with_wide_loads() -> None:
     pool = dict.fromkeys(("qkv", "queries", "pool", "cosines", "sines", "query_norm", "key_norm"), "*bf16")
     numbers = {"offsets": "*i64", "slots": "*i32", "positions": "*i32", "layer_offset": "i64", "epsilon": "fp32"}
@@ -132,7 +167,25 @@ def test_they_compile_for_a_gpu_with_wide_loads() -> None:
             {"DIM": 128, "BLOCK_SIZE": 16, "BLOCK_STRIDE": 16384, "SEGMENT": 64, "D": 128, "S": 16},
             aligned=("layer_offset",),
         ),
+        *(
+            Variant(
+                "covey.runtime.kernels.thin",
+                "thin_product",
+                dict.fromkeys(("x", "weight", "bias", "norm", "residual", "out"), "*bf16")
+                | {"rows": "i32", "epsilon": "fp32"},
+                {"K": depth, "N": width, "NORMED": first, "BIASED": False, "ADDED": not first, "GATED": gated, "M": 16}
+                | {"COLUMNS": thin.COLUMNS, "DEPTH": thin.DEPTH, "WIDE": False},
+                thin.WARPS,
+                thin.STAGES - gated,
+            )
+            for depth, width, first, gated in (
+                (3584, 4608, True, False),
+                (18944, 3584, False, False),
+                (3584, 18944, True, True),
+            )
+        ),
         Variant("covey.runtime.kernels.norms", "gate", {"both": "*bf16", "out": "*bf16"}, {"SIZE": 18944, "S": 1024}),
     )  # fmt: skip
     assert all(each.widest_load >= 8 for each in made)
-    assert made[2].widest_load == made[3].widest_load == 16
+    assert all(each.widest_load == 16 for each in made[2:7])
+    assert all(each.shared <= 227 << 9 for each in made[4:7]), "two programs do not fit a core"

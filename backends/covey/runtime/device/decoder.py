@@ -1,47 +1,39 @@
 """A forward pass of the Llama-shaped families in a few kernels per layer, all of it at fixed places in device memory.
 
-The same arithmetic as `covey.runtime.fuse`, on the modules' own weights: the products are the library's, what lies
-between them is one kernel each. A layer is nine launches, and a pass can be recorded as it is.
+The same arithmetic as `covey.runtime.fuse`, on the modules' own weights. A layer is six to nine launches, and a pass
+can be recorded as it is.
 """
 
 from __future__ import annotations
 
+import logging
+import math
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 import triton
+from triton.errors import TritonError
 
 from covey.errors import UnsupportedModel
 from covey.runtime.attention import Shape
+from covey.runtime.device.graphs import Graphs
+from covey.runtime.device.layers import ByLibrary, Layer, Stream, Thin
 from covey.runtime.device.prompts import Prompts
 from covey.runtime.device.store import KVStore
+from covey.runtime.kernels import thin
 from covey.runtime.kernels.attention import Paging, Parts, Tiles, attend
-from covey.runtime.kernels.norms import add_and_norm, gate
 from covey.runtime.kernels.rotary import turn_and_keep
 from covey.runtime.modules import AttentionSetting
 
 LEAST_WINDOW = 512  # a tree's nodes are never out of their own window
 HEADS_TOGETHER = 4
-GATE_PIECE = 1024
 PROGRAMS_PER_CORE = 2  # of attention, so that long contexts keep all of a GPU busy
 MOST_PARTS = 32
-
-
-class _Layer:
-    """One layer's weights, those of the same input joined."""
-
-    def __init__(self, layer: Any) -> None:
-        attention, mlp = layer.self_attn, layer.mlp
-        self.before, self.after = layer.input_layernorm.weight, layer.post_attention_layernorm.weight
-        self.qkv, self.qkv_bias = _join(attention.q_proj, attention.k_proj, attention.v_proj)
-        self.out, self.out_bias = _join(attention.o_proj)
-        self.gate_up, self.gate_up_bias = _join(mlp.gate_proj, mlp.up_proj)
-        self.down, self.down_bias = _join(mlp.down_proj)
-        norms = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
-        self.normed = norms[0] is not None
-        self.query_norm = norms[0].weight if norms[0] is not None else self.before
-        self.key_norm = norms[1].weight if norms[1] is not None else self.before
+SIZES = (1, 2, 4, 8, 16)  # tokens of a pass for which both forms of layers are timed
+FORMS: tuple[type[Stream], ...] = (ByLibrary, Thin)
+log = logging.getLogger(__name__)
 
 
 class Decoder:
@@ -70,22 +62,21 @@ class Decoder:
         half = shape.head_dim // 2
         self._cos = cos[0].contiguous()
         self._sin = torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1).contiguous()
-        self._layers: list[_Layer] = []
+        self._layers: list[Layer] = []
         for index in range(len(core.layers)):
-            self._layers.append(_Layer(core.layers[index]))
+            self._layers.append(Layer(core.layers[index]))
             core.layers[index] = torch.nn.Identity()  # joined weights are copies: never two of a whole model
         self._paging = Paging(store.block_size, store.strides.block, store.segment_blocks)
         device = self._embedding.device
         cores = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 8
+        self._forms: list[tuple[int, type[Stream]]] = [(thin.ROWS, Thin)]
         self._programs = PROGRAMS_PER_CORE * cores
 
     @property
     def weight_bytes(self) -> int:
         """Of what a pass over one token reads: all weights but the embedding, unless that is the head too."""
-        parts = [self._head, self._norm]
-        for layer in self._layers:
-            parts += [layer.before, layer.after, layer.qkv, layer.out, layer.gate_up, layer.down]
-        return sum(part.numel() * part.element_size() for part in parts)
+        head = (self._head.numel() + self._norm.numel()) * self._head.element_size()
+        return int(head) + sum(layer.bytes for layer in self._layers)
 
     @property
     def plain(self) -> bool:
@@ -97,17 +88,14 @@ class Decoder:
     ) -> torch.Tensor:
         """The last hidden states, normed; writes keys and values. Rows of `prompts` have no tiles."""
         shape, store = self._shape, self._store
-        heads, dim, size = shape.heads, shape.head_dim, len(tokens)
-        stream = F.embedding(tokens, self._embedding)
-        normed = torch.empty_like(stream)
-        queries = stream.new_empty(size, heads, dim)
+        size = len(tokens)
+        stream = self._form(size)(F.embedding(tokens, self._embedding), self._epsilon)
+        queries = self._embedding.new_empty(size, shape.heads, shape.head_dim)
         found = torch.zeros_like(queries)  # of tokens that pad the bucket nothing is written
         parts = self._parts(size, len(tiles.first))
-        delta: torch.Tensor | None = None
         for index, (layer, setting) in enumerate(zip(self._layers, self._settings)):
-            self._add_and_norm(stream, delta, layer.before, normed)
-            qkv = F.linear(normed, layer.qkv, layer.qkv_bias)
             offset = index * store.strides.layer
+            qkv = stream.queries_keys_values(layer)
             self._turn_and_keep(qkv, queries, layer, slots, tiles.positions, offset)
             attend(
                 queries,
@@ -125,39 +113,50 @@ class Decoder:
             )
             if prompts is not None:
                 prompts.attend(queries, found, offset, setting.scale)
-            delta = F.linear(found.view(size, -1), layer.out, layer.out_bias)
-            self._add_and_norm(stream, delta, layer.after, normed)
-            both = F.linear(normed, layer.gate_up, layer.gate_up_bias)
-            inner = both.new_empty(size, both.shape[1] // 2)
-            gate[(size, triton.cdiv(inner.shape[1], GATE_PIECE))](both, inner, SIZE=inner.shape[1], S=GATE_PIECE)
-            delta = F.linear(inner, layer.down, layer.down_bias)
-        self._add_and_norm(stream, delta, self._norm, normed)
-        return normed
+            stream.take(layer, found.view(size, -1))
+            stream.feed_forward(layer)
+        return stream.last(self._norm)
+
+    def _form(self, size: int) -> type[Stream]:
+        return next((form for most, form in self._forms if size <= most), ByLibrary)
+
+    @torch.inference_mode()
+    def choose(self, graphs: Graphs) -> None:
+        """Time both forms of the layers, and take the faster for each number of tokens."""
+        found: list[tuple[int, type[Stream]]] = []
+        for size in SIZES:
+            seconds = {form: self._timed(graphs, form, size) for form in FORMS}
+            found.append((size, min(seconds, key=lambda form: seconds[form])))
+            log.info("%d tokens: %s", size, {form.__name__: f"{1e3 * each:.3f} ms" for form, each in seconds.items()})
+        self._forms = found
+
+    def _timed(self, graphs: Graphs, form: type[Stream], size: int) -> float:
+        try:
+            return graphs.time((form, size), partial(self._layers_alone, form, size))
+        except TritonError as error:
+            if form is ByLibrary:
+                raise
+            log.warning("%s does not run on this device: %s", form.__name__, error)
+            return math.inf
+
+    def _layers_alone(self, form: type[Stream], size: int) -> torch.Tensor:
+        """All layers without attention."""
+        stream = form(torch.zeros_like(self._embedding[:size]), self._epsilon)
+        found = self._embedding.new_zeros(size, self._shape.heads * self._shape.head_dim)
+        for layer in self._layers:
+            stream.queries_keys_values(layer)
+            stream.take(layer, found)
+            stream.feed_forward(layer)
+        return stream.last(self._norm)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return F.linear(hidden, self._head, self._head_bias)
-
-    def _add_and_norm(
-        self, stream: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, out: torch.Tensor
-    ) -> None:
-        size, width = stream.shape
-        add_and_norm[(size,)](
-            stream,
-            stream if delta is None else delta,
-            weight,
-            out,
-            self._epsilon,
-            ADDED=delta is not None,
-            WIDTH=width,
-            W=triton.next_power_of_2(width),
-            num_warps=8 if width > 2048 else 4,
-        )
 
     def _turn_and_keep(
         self,
         qkv: torch.Tensor,
         queries: torch.Tensor,
-        layer: _Layer,
+        layer: Layer,
         slots: torch.Tensor,
         positions: torch.Tensor,
         offset: int,
@@ -198,14 +197,3 @@ class Decoder:
         device = self._embedding.device
         heights = torch.full((lines,), -torch.inf, device=device)  # of tokens that pad the bucket nothing is written
         return Parts(count, torch.empty(lines * shape.head_dim, device=device), heights)
-
-
-def _join(*linears: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Weight and bias of several linear maps of the same input as one."""
-    biases = [linear.bias for linear in linears if linear.bias is not None]
-    if biases and len(biases) != len(linears):
-        raise UnsupportedModel("the kernels know no layer of which some maps have a bias and others none")
-    if len(linears) == 1:
-        return linears[0].weight, linears[0].bias
-    weight = torch.cat([linear.weight for linear in linears])
-    return weight, torch.cat(biases) if biases else None

@@ -84,6 +84,8 @@ class DeviceModel:
             max_pass_tokens, widest, MOST_NODES, self.shape.share, blocks * block_size, self.torch_device
         )
         self.graphs = Graphs(self.torch_device)
+        if self.torch_device.type == "cuda":
+            self.decoder.choose(self.graphs)
         with torch.inference_mode():
             found = self.forward(chain(text, block_size))
             if not close(found, examined.logits, self.torch_dtype):
