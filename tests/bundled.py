@@ -14,6 +14,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from covey import profile, prompts
 from covey.clock import RealClock
@@ -38,6 +39,8 @@ SAMPLINGS = {
 }
 MAX_DEPTH, MAX_WIDTH, MAX_BATCH = 8, 4, 32
 SETTINGS = profile.load("demo-cpu")
+if torch.cuda.is_available():  # whose passes are not the same bits in any company: at float32 that decides no draw
+    SETTINGS = replace(SETTINGS, target=replace(SETTINGS.target, dtype="float32"))
 BUDGET = MAX_BATCH * (1 + MAX_DEPTH * MAX_WIDTH) + 224  # the largest trees for a full batch, and prompts beside them
 PROMPTS = sum(len(prompts.load(domain)) for domain in prompts.DOMAINS)
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from covey.runtime.device.model import DeviceModel
 
 Model: TypeAlias = "PagedModel | DeviceModel"
+RECORDED_ROWS = 64  # rows of plain passes that are recorded at load; other passes are when they first come
 log = logging.getLogger(__name__)
 
 
@@ -33,7 +34,7 @@ def open_model(
         try:
             from covey.runtime.device.model import DeviceModel
 
-            return DeviceModel(
+            model = DeviceModel(
                 folder,
                 dtype=dtype,
                 device=device,
@@ -41,6 +42,8 @@ def open_model(
                 block_size=block_size,
                 max_pass_tokens=max_pass_tokens,
             )
+            model.record(range(1, min(RECORDED_ROWS, max_pass_tokens) + 1), (1,))
+            return model
         except UnsupportedModel as error:
             log.warning("%s: PyTorch's own kernels run this model, slower than ours would", error)
         except ModuleNotFoundError as error:
