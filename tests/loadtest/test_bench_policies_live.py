@@ -23,6 +23,7 @@ def test_a_closed_loop_measures_every_entrant(tmp_path: Path) -> None:
         assert point["depth"]["fixed:3"] > 1.0
 
 
+@pytest.mark.slow
 def test_an_open_loop_measures_every_entrant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COVEY_DATA", raising=False)
     out = tmp_path / "trace.json"

@@ -8,7 +8,6 @@ that reads windows gets trees with the ancestors of each node instead.
 from __future__ import annotations
 
 from collections.abc import Sequence as Rows
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,11 +22,6 @@ def depths(parents: Ints) -> Ints:
     for node, parent in enumerate(parents.tolist()):
         depth[node] = 1 if parent < 0 else depth[parent] + 1
     return depth
-
-
-def is_chain(parents: Ints) -> bool:
-    """Whether a tree is a single path, stored in order."""
-    return bool((parents == np.arange(-1, len(parents) - 1)).all())
 
 
 def leaf_paths(parents: Ints) -> list[Ints]:
@@ -56,77 +50,81 @@ def path_to(parents: Ints, node: int) -> Ints:
     return np.asarray(path[::-1], np.int32)
 
 
-@dataclass(frozen=True, slots=True)
-class _Lane:
-    """One lane before it is packed: the row whose blocks it reads, its key count, and, in a tree, its queries among
-    the packed tokens and the slots of its path."""
-
-    row: int
-    length: int
-    queries: Ints
-    tail: Ints
-
-
 class Packing:
     """One pass over `rows`, row r computing `chunk[r]` known tokens and then its tree. `ends[r]` says whether its last
     known token is computed, so that tokens can be drawn; `depth` is every node's depth."""
 
     def __init__(self, rows: Rows[Sequence], chunk: list[int], trees: Trees, *, windows: bool = False) -> None:
-        self.ends: list[bool] = []
-        tokens, positions, slots, out, depth = [], [], [], [], []
-        lanes: list[_Lane] = []
-        bounds = trees.offsets.tolist()
-        start = 0
-        branching = False
+        size = np.asarray(chunk, np.int32)
+        cached = np.fromiter((sequence.cached for sequence in rows), np.int32, len(rows))
+        known = np.fromiter((sequence.known for sequence in rows), np.int32, len(rows))
+        reached, sizes = cached + size, size + trees.sizes
+        lengths, offsets = cached + sizes, _bounds(sizes)
+        starts, stops, ends = cached.tolist(), reached.tolist(), lengths.tolist()
+        at = np.arange(offsets[-1], dtype=np.int32) - np.repeat(offsets[:-1], sizes)  # place in its row
+        positions = np.repeat(cached, sizes) + at
+        tokens = _joined([row.buffer[start:stop] for row, start, stop in zip(rows, starts, stops)])
+        slots = _joined([row.slots[start:end] for row, start, end in zip(rows, starts, ends)])
+        ended = reached == known
+        self.ends: list[bool] = ended.tolist()
+        out = np.flatnonzero((at >= np.repeat(size - 1, sizes)) & np.repeat(ended, sizes)).astype(np.int32)
+        tables = np.zeros((len(rows), max(len(row.table) for row in rows)), np.int32)
         for row, sequence in enumerate(rows):
-            size, count = chunk[row], bounds[row + 1] - bounds[row]
-            first, reached = sequence.cached, sequence.cached + size
-            own = np.arange(start, start + size + count, dtype=np.int32)
-            start += size + count
-            self.ends.append(reached == sequence.known)
-            tokens.append(sequence.buffer[first:reached])
-            positions.append(np.arange(first, reached, dtype=np.int32))
-            slots.append(sequence.slots[first : reached + count])
-            if self.ends[-1]:
-                out.append(own[size - 1 :])
-            parents = trees.parents[bounds[row] : bounds[row + 1]]
-            chain = is_chain(parents)
-            branching |= not chain
-            depth.append(np.arange(1, count + 1, dtype=np.int32) if chain else depths(parents))
-            if windows or chain:
-                lanes.append(_Lane(row, reached + count, own, NO_INTS))
-            else:
-                lanes += _tree_lanes(row, sequence, parents, own, size)
-            if count:
-                tokens.append(trees.tokens[bounds[row] : bounds[row + 1]])
-                positions.append(reached - 1 + depth[-1])
-        self.depth = _joined(depth)
-        packed = _packed(lanes, rows, branching and not windows)
-        seen = _with_ancestors(packed, trees) if branching and windows else packed
-        self.work = Pass(_joined(tokens), _joined(positions), _joined(slots), seen, _joined(out))
+            tables[row, : len(sequence.table)] = sequence.table
+        self.depth, branching = _depths(trees)
+        if len(self.depth):
+            is_node = at >= np.repeat(size, sizes)
+            positions[is_node] = np.repeat(reached - 1, trees.sizes) + self.depth
+            known_tokens, tokens = tokens, np.empty(len(at), np.int32)
+            tokens[~is_node], tokens[is_node] = known_tokens, trees.tokens
+        lanes = Lanes(offsets, lengths, tables)
+        seen: Lanes | Windows = lanes
+        if branching:
+            seen = _with_ancestors(lanes, trees) if windows else _by_path(lanes, rows, size, trees, branching)
+        self.work = Pass(tokens, positions, slots, seen, out)
 
 
-def _tree_lanes(row: int, sequence: Sequence, parents: Ints, own: Ints, chunk: int) -> list[_Lane]:
-    known = sequence.known
-    lanes = []
-    for index, path in enumerate(leaf_paths(parents)):
-        queries = own[chunk + path] if index else np.concatenate([own[:chunk], own[chunk + path]])
-        lanes.append(_Lane(row, known + len(path), queries, sequence.slots[known + path]))
-    return lanes
+def _depths(trees: Trees) -> tuple[Ints, list[int]]:
+    """Every node's depth, and the rows whose trees are no chains."""
+    if not len(trees.tokens):
+        return NO_INTS, []
+    node = np.arange(len(trees.tokens), dtype=np.int32) - np.repeat(trees.offsets[:-1], trees.sizes)
+    off_chain = trees.parents != node - 1
+    depth, branching = node + 1, []
+    if off_chain.any():
+        branching = np.unique(np.repeat(np.arange(trees.rows), trees.sizes)[off_chain]).tolist()
+        for row in branching:
+            tree = slice(trees.offsets[row], trees.offsets[row + 1])
+            depth[tree] = depths(trees.parents[tree])
+    return depth, branching
 
 
-def _packed(lanes: list[_Lane], rows: Rows[Sequence], branching: bool) -> Lanes:
-    tables = np.zeros((len(lanes), max(len(row.table) for row in rows)), np.int32)
-    for index, lane in enumerate(lanes):
-        table = rows[lane.row].table
-        tables[index, : len(table)] = table
-    lengths = np.fromiter((lane.length for lane in lanes), np.int32, len(lanes))
-    offsets = _bounds([len(lane.queries) for lane in lanes])
-    if not branching:
-        return Lanes(offsets, lengths, tables)
-    queries = np.concatenate([lane.queries for lane in lanes])
-    tails = np.concatenate([lane.tail for lane in lanes])
-    return Lanes(offsets, lengths, tables, queries, _bounds([len(lane.tail) for lane in lanes]), tails)
+def _by_path(chains: Lanes, rows: Rows[Sequence], chunk: Ints, trees: Trees, branching: list[int]) -> Lanes:
+    """The same with a lane for each root-to-leaf path of the trees that branch."""
+    lanes, lengths, queries, tails = [], [], [], []
+    trees_of = set(branching)
+    for row, sequence in enumerate(rows):
+        own = np.arange(chains.offsets[row], chains.offsets[row + 1], dtype=np.int32)
+        if row not in trees_of:
+            lanes.append(row)
+            lengths.append(int(chains.lengths[row]))
+            queries.append(own)
+            tails.append(NO_INTS)
+            continue
+        known, size = sequence.known, int(chunk[row])
+        for index, path in enumerate(leaf_paths(trees.parents[trees.offsets[row] : trees.offsets[row + 1]])):
+            lanes.append(row)
+            lengths.append(known + len(path))
+            queries.append(own[size + path] if index else np.concatenate([own[:size], own[size + path]]))
+            tails.append(sequence.slots[known + path])
+    return Lanes(
+        _bounds([len(each) for each in queries]),
+        np.asarray(lengths, np.int32),
+        chains.tables[lanes],
+        np.concatenate(queries),
+        _bounds([len(tail) for tail in tails]),
+        np.concatenate(tails),
+    )
 
 
 def _with_ancestors(lanes: Lanes, trees: Trees) -> Windows:
@@ -146,7 +144,7 @@ def _with_ancestors(lanes: Lanes, trees: Trees) -> Windows:
     return Windows(lanes.offsets, lanes.lengths, lanes.tables, base, seen, bits.view(np.int32))
 
 
-def _bounds(sizes: list[int]) -> Ints:
+def _bounds(sizes: Rows[int] | Ints) -> Ints:
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
 
 

@@ -41,12 +41,19 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return folder
 
 
+@pytest.fixture(scope="module")
+def llama(saved: Callable[[str], Path]) -> DeviceModel:
+    return load(saved("llama"))
+
+
 def load(folder: Path, **changes: object) -> DeviceModel:
     settings: dict[str, object] = {"dtype": "float32", "blocks": 40, "block_size": 4, "max_pass_tokens": 64}
     return DeviceModel(folder, device=WHERE, **(settings | changes))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize(
+    "family", ["llama", "qwen3", *(pytest.param(family, marks=pytest.mark.slow) for family in ("qwen2", "mistral"))]
+)
 def test_rows_in_any_company_read_as_they_do_alone(family: str, saved: Callable[[str], Path]) -> None:
     """Chunks and single tokens of several rows in one pass, over blocks of several segments."""
     model = load(saved(family))
@@ -81,14 +88,14 @@ def test_long_chunks_go_through_the_library(saved: Callable[[str], Path], monkey
     assert attended == [[True, False, True]] * 2, "the middle pass alone is large, two layers"
 
 
-def test_greedy_text_is_that_of_transformers(saved: Callable[[str], Path]) -> None:
+def test_greedy_text_is_that_of_transformers(saved: Callable[[str], Path], llama: DeviceModel) -> None:
     rng = np.random.default_rng(4)
     texts = prompts(rng, 97, 5, 18)
-    found = Reader(load(saved("llama")), texts, room=6).greedy(5, 16, rng)
+    found = Reader(llama, texts, room=6).greedy(5, 16, rng)
     assert found == [generate(saved("llama"), text, 5) for text in texts]
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.slow), 1.0])
 def test_a_target_emits_the_same_with_any_trees(saved: Callable[[str], Path], temperature: float) -> None:
     """Trees that branch, some of whose paths are what is drawn: what is emitted is what plain decoding emits."""
     prompt = prompts(np.random.default_rng(5), 97, 10)[0]
@@ -147,14 +154,11 @@ def tree_around(path: list[int], rng: np.random.Generator) -> Trees:
     )
 
 
-def test_recordings_made_ahead_leave_memory_alone(saved: Callable[[str], Path]) -> None:
-    model = load(saved("llama"), blocks=8)
-    row = prompts(np.random.default_rng(8), 97, 12)
-    reader = Reader(model, row)
-    reader.read([(0, 0, 12)])
-    before = [model.store.segment(0).clone()]
-    model.record(rows=(1, 3), tokens_per_row=(1, 2))
-    assert torch.equal(before[0], model.store.segment(0))
+def test_recordings_made_ahead_leave_memory_alone(llama: DeviceModel) -> None:
+    Reader(llama, prompts(np.random.default_rng(8), 97, 12)).read([(0, 0, 12)])
+    before = llama.store.segment(0).clone()
+    llama.record(rows=(1, 3), tokens_per_row=(2,))
+    assert torch.equal(before, llama.store.segment(0))
 
 
 @pytest.mark.parametrize(
