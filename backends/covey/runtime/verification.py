@@ -87,14 +87,14 @@ def _rejection(places: Places, table: SettingsTable, trees: Trees, rounds: Ints)
 def _verified(trees: Trees, walked: Walk, logprobs: Floats, faults: Mask) -> Verified:
     """`faults`: rows whose last place has no token."""
     bounds = walked.offsets.tolist()
-    first = trees.offsets.tolist()
+    nodes = walked.path - np.repeat(trees.offsets[:-1], walked.accepted)  # numbered within their trees
     late = faults & (walked.accepted > 0)
     cut = late.tolist()
     paths, tokens, scores = [], [], []
     for row, start in enumerate(bounds[:-1]):
         end = bounds[row + 1] - cut[row]
         begin = start - row  # one place in `path` fewer per row than in `tokens`
-        paths.append(walked.path[begin : begin + end - start - 1] - first[row])
+        paths.append(nodes[begin : begin + end - start - 1])
         tokens.append(walked.tokens[start:end])
         scores.append(logprobs[start:end])
     return Verified(walked.accepted - late, tuple(paths), tuple(tokens), tuple(scores), faults & ~late)
