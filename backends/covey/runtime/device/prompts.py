@@ -50,7 +50,7 @@ class Prompts:
             mask = causal_lower_right(row.stop - row.start, len(row.slots))
             query = queries[row.start : row.stop].transpose(0, 1)
             result = F.scaled_dot_product_attention(
-                query[None], keys[None], values[None], attn_mask=mask, scale=scale, enable_gqa=len(keys) < len(query)
+                query[None], keys[None], values[None], attn_mask=mask, scale=scale, enable_gqa=True
             )
             found[row.start : row.stop] = result[0].transpose(0, 1)
 

@@ -84,7 +84,7 @@ def attend_tile(
     if WINDOW > 0:
         where = tl.load(position + packed)
         least = tl.min(tl.where(inside, where, 2147483647)) - WINDOW + 1
-        lower = tl.maximum(least, 0) // N * N
+        lower = tl.maximum(least, 0)
     span = tl.cdiv(tl.cdiv(keys - lower, parts), N) * N
     start = lower + part * span
     stop = tl.minimum(start + span, keys)
