@@ -11,7 +11,6 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from hopper import Variant, compile_for_hopper
 
 from covey.runtime import noise
 from covey.runtime.kernels import INTERPRETED
@@ -21,6 +20,7 @@ from covey.runtime.noise import Index, Purpose, Reals, Words
 from covey.runtime.penalties import Context, penalise
 from covey.runtime.sampling import SettingsTable, draw, draw_on_device, draw_on_host
 from covey.types import Sampling
+from tests.hopper import Variant, compile_for_hopper
 
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 HOT = np.array([0.0, 1e-6, 0.3, 1.0, 4.0, 50.0])
