@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 from tiny_models import FAMILIES, Reader, build, generate, prompts
+from transformers import AutoModelForCausalLM
 
 from covey.runtime.model import PagedModel
+from covey.runtime.modules import Modules
 
 FUSED = {"llama", "qwen2", "qwen3", "mistral"}
 
@@ -69,6 +71,17 @@ def test_copied_slots_carry_the_row(tmp_path: Path) -> None:
     )
     (found,) = reader.read([(0, 20, 21)])
     assert found.equal(expected)
+
+
+def test_a_module_in_memory_is_run_as_its_folder_is(tmp_path: Path) -> None:
+    folder = build(tmp_path, "llama")
+    (row,) = prompts(np.random.default_rng(5), 97, 21)
+    module = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval().requires_grad_(False)
+    found, expected = (
+        Reader(PagedModel(source, dtype="float32", device="cpu", blocks=40, block_size=4, numerics="fast"), [row])
+        for source in (Modules.of(module, "in memory"), folder)
+    )
+    assert found.read([(0, 0, 21)])[0].equal(expected.read([(0, 0, 21)])[0])
 
 
 def test_a_pass_beyond_the_limit_is_refused(tmp_path: Path) -> None:

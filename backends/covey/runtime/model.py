@@ -8,7 +8,6 @@ shorter pass takes over, after it was seen to give the same.
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from covey.errors import SettingError
 from covey.runtime.attention import Plan, Tiling, plan_lanes
 from covey.runtime.fuse import FAMILIES, FusedDecoder
 from covey.runtime.lanes import Lanes, Pass, chain
-from covey.runtime.modules import Modules, Run, close
+from covey.runtime.modules import Run, Source, close, modules_of
 from covey.runtime.numerics import Matrix, Room, attention_agrees, passes_agree, tilings
 from covey.runtime.parallel.group import Group
 from covey.runtime.parallel.sharding import ShardedLinear
@@ -35,7 +34,7 @@ class PagedModel:
 
     def __init__(
         self,
-        folder: str | Path,
+        source: Source,
         *,
         dtype: str = "auto",
         device: str = "auto",
@@ -50,7 +49,7 @@ class PagedModel:
         for name, value in (("blocks", blocks), ("block_size", block_size), ("max_pass_tokens", max_pass_tokens)):
             if value < 1:
                 raise SettingError(f"{name}: got {value}, allowed: 1 or more")
-        self._modules = modules = Modules(folder, dtype=dtype, device=device, group=group)
+        self._modules = modules = modules_of(source, dtype=dtype, device=device, group=group)
         self._group = group
         self.torch_device, self.torch_dtype = modules.device, modules.dtype
         self.shape, self.end_ids = modules.shape, modules.end_ids
@@ -72,7 +71,7 @@ class PagedModel:
             self.numerics = "invariant"
         elif numerics == "invariant":
             raise SettingError(
-                f"numerics: invariant is not to be had for {folder} in {self.dtype} on this {self.device}; "
+                f"numerics: invariant is not to be had for {modules.folder} in {self.dtype} on this {self.device}; "
                 "use auto or fast, or dtype bfloat16 on a CPU with BF16 instructions"
             )
         self._pool.zero_()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -102,27 +102,52 @@ class Examined:
 
 
 class Modules:
-    """A model's modules, its facts and its refusals; of one rank of a `group`, its share of them. Raises SettingError
-    or UnsupportedModel where it cannot serve."""
+    """A model's modules, its facts and its refusals; of one rank of a `group`, its share of them."""
 
-    def __init__(self, folder: str | Path, *, dtype: str, device: str, group: Group | None = None) -> None:
-        self.folder = Path(folder)
-        self.config = loading.read_config(self.folder)
-        loading.check_config(self.folder, self.config)
+    def __init__(
+        self,
+        folder: Path,
+        config: Any,
+        module: Any,
+        dtype: torch.dtype,
+        device: torch.device,
+        group: Group | None = None,
+    ) -> None:
+        """Of a module whose attention is ours; see `read` and `of`."""
+        self.folder, self.config = folder, config
+        self.dtype, self.device = dtype, device
+        self.module = module
         self._group = group
-        self.device = loading.choose_device(device) if group is None else group.device
-        self.dtype = loading.choose_dtype(dtype, self.device)
-        _register()
-        self.module: Any
-        if group is None:
-            self.module = loading.load_module(self.folder, self.config, self.dtype, self.device, _ATTENTION)
-        else:
-            self.module = load_shard(self.folder, self.config, self.dtype, _ATTENTION, group)
         self.shape = share_of_heads(self.folder, self.config, 1 if group is None else group.size)
         self.layers = int(self.config.num_hidden_layers)
         self.end_ids = loading.find_end_ids(self.folder, self.config)
         self.vocab_size = int(self.config.vocab_size)
         self.max_positions = loading.find_max_positions(self.config)
+
+    @classmethod
+    def read(cls, folder: str | Path, *, dtype: str, device: str, group: Group | None = None) -> Modules:
+        """Those in a folder. Raises SettingError or UnsupportedModel where it cannot serve."""
+        path = Path(folder)
+        config = loading.read_config(path)
+        loading.check_config(path, config)
+        where = loading.choose_device(device) if group is None else group.device
+        kind = loading.choose_dtype(dtype, where)
+        _register()
+        module: Any
+        if group is None:
+            module = loading.load_module(path, config, kind, where, _ATTENTION)
+        else:
+            module = load_shard(path, config, kind, _ATTENTION, group)
+        return cls(path, config, module, kind, where, group)
+
+    @classmethod
+    def of(cls, module: Any, name: str) -> Modules:
+        """Those of a module that is ready on its device, in its type, and never was in a folder. Whatever runs it may
+        take it apart. Raises UnsupportedModel as `read` does."""
+        loading.check_config(Path(name), module.config)
+        _register()
+        module.set_attn_implementation(_ATTENTION)
+        return cls(Path(name), module.config, module, module.dtype, module.device)
 
     def hidden(self, tokens: torch.Tensor, positions: torch.Tensor, run: Run) -> torch.Tensor:
         core = self.module.base_model
@@ -188,6 +213,17 @@ class Modules:
                 f"{self.folder}: {type(self.module).__name__} is not supported: paged attention differs from its own"
             )
         return Examined([run.settings[layer] for layer in range(self.layers)], hidden, own)
+
+
+Source: TypeAlias = "str | Path | Modules"
+"""A folder with a model, or its modules."""
+
+
+def modules_of(source: Source, *, dtype: str, device: str, group: Group | None = None) -> Modules:
+    """Modules that are there as they are; a folder's in that type, on that device or a rank's."""
+    if isinstance(source, Modules):
+        return source
+    return Modules.read(source, dtype=dtype, device=device, group=group)
 
 
 def close(found: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> bool:

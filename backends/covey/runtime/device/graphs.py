@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -14,6 +15,7 @@ log = logging.getLogger(__name__)
 
 MOST = 256  # recorded passes that are kept
 TRIALS = 9
+_ONE_AT_A_TIME = threading.Lock()  # a recording begins by waiting for the device, which breaks another thread's
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,8 @@ class Graphs:
             return work()
         found = self._recorded.get(key)
         if found is None:
-            found = self._recorded[key] = self._record(key, work)
+            with _ONE_AT_A_TIME:
+                found = self._recorded[key] = self._record(key, work)
             if len(self._recorded) > MOST:
                 self._recorded.popitem(last=False)
         else:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -23,7 +22,7 @@ from covey.runtime.device.store import KVStore
 from covey.runtime.fuse import FAMILIES
 from covey.runtime.kernels.attention import Tiles
 from covey.runtime.lanes import Lanes, Pass, Windows, chain, windows_of
-from covey.runtime.modules import Modules, close
+from covey.runtime.modules import Source, close, modules_of
 from covey.types import Ints
 
 SEGMENT_BYTES = 64 << 20  # of KV memory: what it grows and shrinks by
@@ -41,7 +40,7 @@ class DeviceModel:
 
     def __init__(
         self,
-        folder: str | Path,
+        source: Source,
         *,
         dtype: str = "auto",
         device: str = "auto",
@@ -51,11 +50,12 @@ class DeviceModel:
         room_to_grow: int = 0,
     ) -> None:
         """`room_to_grow`: blocks by which its memory may grow."""
-        modules = Modules(folder, dtype=dtype, device=device)
+        modules = modules_of(source, dtype=dtype, device=device)
+        name = str(modules.folder)
         if modules.config.model_type not in FAMILIES:
-            raise UnsupportedModel(f"{folder}: no kernels for models of type {modules.config.model_type}")
+            raise UnsupportedModel(f"{name}: no kernels for models of type {modules.config.model_type}")
         if modules.dtype == torch.float64 or modules.shape.head_dim % 8:
-            raise UnsupportedModel(f"{folder}: no kernels for float64, or heads of {modules.shape.head_dim} elements")
+            raise UnsupportedModel(f"{name}: no kernels for float64, or heads of {modules.shape.head_dim} elements")
         self.shape, self.end_ids = modules.shape, modules.end_ids
         self.vocab_size, self.max_positions = modules.vocab_size, modules.max_positions
         self.torch_device, self.torch_dtype = modules.device, modules.dtype
@@ -76,9 +76,7 @@ class DeviceModel:
             dtype=self.torch_dtype,
             device=self.torch_device,
         )
-        self.decoder = Decoder(
-            modules.module, self.shape, examined.settings, self.store, self.max_positions, str(folder)
-        )
+        self.decoder = Decoder(modules.module, self.shape, examined.settings, self.store, self.max_positions, name)
         widest = -(-self.max_positions // block_size) + -(-MOST_NODES // block_size)
         self._inputs = Inputs(
             max_pass_tokens, widest, MOST_NODES, self.shape.share, blocks * block_size, self.torch_device
@@ -89,7 +87,7 @@ class DeviceModel:
         with torch.inference_mode():
             found = self.forward(chain(text, block_size))
             if not close(found, examined.logits, self.torch_dtype):
-                raise UnsupportedModel(f"{folder}: the kernels' logits differ from those of its own modules")
+                raise UnsupportedModel(f"{name}: the kernels' logits differ from those of its own modules")
             self.clear_slots(np.arange(count, dtype=np.int32))
 
     @property
