@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 from contextlib import suppress
 from importlib import metadata
@@ -11,7 +12,17 @@ from pathlib import Path
 
 from covey.types import JsonDict
 
-PACKAGES = ("covey", "torch", "transformers", "numpy", "tokenizers", "nvidia-pytriton", "tritonclient", "grpcio")
+PACKAGES = (
+    "covey",
+    "torch",
+    "triton",
+    "transformers",
+    "numpy",
+    "tokenizers",
+    "nvidia-pytriton",
+    "tritonclient",
+    "grpcio",
+)
 
 
 def hardware() -> JsonDict:
@@ -20,6 +31,7 @@ def hardware() -> JsonDict:
         "cores": os.cpu_count(),
         "memory_gb": round(_memory_bytes() / 1e9, 1),
         "gpu": _gpu(),
+        "driver": _driver(),
         "system": platform.platform(),
         "load_average": [round(value, 2) for value in os.getloadavg()] if hasattr(os, "getloadavg") else None,
     }
@@ -49,6 +61,14 @@ def _gpu() -> str | None:
     import torch  # slow to import
 
     return str(torch.cuda.get_device_name()) if torch.cuda.is_available() else None
+
+
+def _driver() -> str | None:
+    """The version of NVIDIA's."""
+    with suppress(OSError):
+        found = re.search(r"\b\d+\.\d+(\.\d+)?\b", Path("/proc/driver/nvidia/version").read_text())
+        return found[0] if found else None
+    return None
 
 
 def _commit() -> str | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer
 
 from covey.profile import TargetSettings
 from covey.runtime.loading import choose_device, choose_dtype
@@ -22,26 +23,37 @@ from loadtest.bench.work import Answer, Ask, Run
 class Weights:
     """A model loaded once for every way of generating with it, in the type and on the device of Covey's target."""
 
-    def __init__(self, folder: str | Path, settings: TargetSettings) -> None:
+    def __init__(self, model: Any, tokenizer: Tokenizer | None) -> None:
+        """Without a tokenizer prompts are ids."""
+        self.model, self.tokenizer = model, tokenizer
+        self.device = model.device
+        found = model.generation_config.eos_token_id
+        self.end_ids: list[int] = [] if found is None else [found] if isinstance(found, int) else list(found)
+        model.generation_config.eos_token_id = None  # unless `options` say so, texts run to their length
+        model.generation_config.pad_token_id = 0
+        self._threads: dict[int, int] = {}
+
+    @classmethod
+    def load(cls, folder: str | Path, settings: TargetSettings) -> Weights:
         from transformers import AutoModelForCausalLM  # slow to import
         from transformers.utils import logging
 
         logging.set_verbosity_error()
         logging.disable_progress_bar()
-        self.device = choose_device(settings.device)
-        dtype = choose_dtype(settings.dtype, self.device)
-        self.model: Any = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, attn_implementation="sdpa", local_files_only=True
+        device = choose_device(settings.device)
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=choose_dtype(settings.dtype, device), attn_implementation="sdpa", local_files_only=True
         )
-        self.model = self.model.to(self.device).eval()
-        found = self.model.generation_config.eos_token_id
-        self.end_ids: list[int] = [] if found is None else [found] if isinstance(found, int) else list(found)
-        self.model.generation_config.eos_token_id = None  # unless `options` say so, texts run to their length
-        self.model.generation_config.pad_token_id = 0
         tokenizer = load_tokenizer(folder)
         assert tokenizer is not None, f"{folder} has no tokenizer"
-        self.tokenizer = tokenizer
-        self._threads: dict[int, int] = {}
+        return cls(model.to(device).eval(), tokenizer)
+
+    def prompt(self, ask: Ask) -> list[int]:
+        """Its ids."""
+        if ask.ids:
+            return list(ask.ids)
+        assert self.tokenizer is not None, "asked by text, and told no tokenizer"
+        return self.tokenizer.encode(ask.text).ids
 
     def threads(self, rows: int) -> int:
         """How many threads suit passes of so many rows, by trial: small models are faster on one, and on a machine
@@ -95,7 +107,7 @@ class HuggingFace:
     @torch.inference_mode()
     def _generate(self, asks: Sequence[Ask]) -> list[Answer]:
         started = time.perf_counter()
-        prompts = [self._weights.tokenizer.encode(ask.text).ids for ask in asks]
+        prompts = [self._weights.prompt(ask) for ask in asks]
         width, device = max(map(len, prompts)), self._weights.device
         ids = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in prompts], device=device)
         mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device)

@@ -1,4 +1,4 @@
-"""Competitor: engine, target and streamer in this process, without Triton, the wire or other processes."""
+"""Competitor: engine, target, drafters and streamer in this process, without Triton, the wire or other processes."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 
 from covey.clock import RealClock
-from covey.engine import Engine
+from covey.engine import Engine, RoundRecord
 from covey.errors import PortError
 from covey.planner.build import build
+from covey.ports import Drafter, Target
 from covey.profile import Profile
 from covey.runtime.target import TargetRunner
 from covey.scheduler import Scheduler
@@ -26,21 +28,35 @@ from covey.types import Request, Sampling
 from loadtest.bench.work import Answer, Ask, Run
 
 SWITCH_SECONDS = 0.0005  # as in the server: the engine's thread gets the interpreter back soon
+SETTLING_SECONDS = 5.0  # that an engine may take to have its last requests freed
 
 
 class InProcess:
-    """Plain decoding. Its threads sleep while nobody asks."""
+    """One engine over a target and drafters of this process. Its threads sleep while nobody asks, and then nothing of
+    it is under way: engines that share a target may be asked in turns."""
 
-    name = "in process"
-
-    def __init__(self, profile: Profile, folder: str, end_id: int) -> None:
-        settings = profile.scheduler
-        target = TargetRunner.load(folder, profile.target, token_budget=settings.token_budget, name="target")
+    def __init__(
+        self,
+        name: str,
+        profile: Profile,
+        target: Target,
+        *,
+        drafters: Mapping[str, Drafter] | None = None,
+        tokenizer: Tokenizer | None = None,
+        end_ids: tuple[int, ...] = (),
+        speculation: str = "auto",
+        observe: Callable[[RoundRecord], None] | None = None,
+    ) -> None:
+        """`speculation` goes into every request, `observe` gets every round; without a tokenizer prompts are ids."""
+        self.name = name
         self.target = target.info()
-        self._end_id = end_id
+        self._end_ids = end_ids
+        self._speculation = speculation
+        self._also = observe
         self._clock = RealClock()
-        self._tokenizer = load_tokenizer(folder)
-        self._streamer = Streamer(self._tokenizer, self._clock)
+        self._tokenizer = tokenizer
+        self._streamer = Streamer(tokenizer, self._clock)
+        settings, known = profile.scheduler, drafters or {}
         scheduler = Scheduler(
             max_running=settings.max_running,
             max_waiting=settings.max_waiting,
@@ -48,13 +64,28 @@ class InProcess:
             growth_tokens=settings.growth_tokens,
             block_size=self.target.block_size,
         )
-        planner = build(profile.speculation, (), max_rows=settings.max_running)
-        self._engine = Engine(target, scheduler, planner, self._streamer, self._clock)
+        self._engine = Engine(
+            target,
+            scheduler,
+            build(profile.speculation, tuple(known), max_rows=settings.max_running),
+            self._streamer,
+            self._clock,
+            drafters=known,
+            draft_deadline=profile.speculation.draft_deadline_ms / 1000,
+            observe=self._observe,
+        )
+        self._quiet = threading.Event()
         self._streamer.start(self._engine)
         self._threads = profile.target.threads or os.cpu_count() or 1
         self._thread = threading.Thread(target=self._rounds, name="engine", daemon=True)
         self._thread.start()
         self._keys = itertools.count(1)
+
+    @classmethod
+    def load(cls, profile: Profile, folder: str, end_id: int) -> InProcess:
+        """Plain decoding of the model in a folder."""
+        target = TargetRunner.load(folder, profile.target, token_budget=profile.scheduler.token_budget, name="target")
+        return cls("in process", profile, target, tokenizer=load_tokenizer(folder), end_ids=(end_id,))
 
     def run(self, asks: Sequence[Ask], concurrency: int, tenant: str = "") -> Run:
         usual = sys.getswitchinterval()
@@ -77,12 +108,22 @@ class InProcess:
         finally:
             sys.setswitchinterval(usual)
         if loop.error is not None:
-            raise PortError(f"in process: {loop.error}")
+            raise PortError(f"{self.name}: {loop.error}")
+        self._quiet.wait(SETTLING_SECONDS)
         return Run(tuple(answer for answer in loop.answers if answer is not None), seconds)
 
     def _rounds(self) -> None:
         torch.set_num_threads(self._threads)  # a setting of each thread's own; whoever else uses torch here has another
         self._engine.run()
+
+    def _observe(self, record: RoundRecord) -> None:
+        """The target has answered; idle is an engine only when it has also been told what to free."""
+        if self._engine.scheduler.idle:
+            self._quiet.set()
+        else:
+            self._quiet.clear()
+        if self._also is not None:
+            self._also(record)
 
     def close(self) -> None:
         self._engine.stop()
@@ -90,13 +131,27 @@ class InProcess:
         self._streamer.stop()
 
     def _submit(self, ask: Ask, tenant: str, outlet: _Outlet) -> None:
-        assert self._tokenizer is not None
-        prompt = np.asarray(self._tokenizer.encode(ask.text).ids, np.int32)
+        prompt = np.asarray(ask.ids or self._encoded(ask.text), np.int32)
         key = next(self._keys)
-        sampling = Sampling(ask.temperature, end_ids=(self._end_id,), seed=ask.seed)
+        sampling = Sampling(ask.temperature, end_ids=self._end_ids, seed=ask.seed)
         self._streamer.begin(key, outlet, prompt=prompt, seed=ask.seed, stream=False, logprobs=False)
-        arrival = self._clock.now()
-        self._engine.submit(Request(key, prompt, ask.max_tokens, sampling, len(prompt), tenant=tenant, arrival=arrival))
+        self._quiet.clear()
+        self._engine.submit(
+            Request(
+                key,
+                prompt,
+                ask.max_tokens,
+                sampling,
+                len(prompt),
+                tenant=tenant,
+                speculation=self._speculation,
+                arrival=self._clock.now(),
+            )
+        )
+
+    def _encoded(self, text: str) -> list[int]:
+        assert self._tokenizer is not None, "asked by text, and told no tokenizer"
+        return self._tokenizer.encode(text).ids
 
 
 @dataclass(slots=True)
@@ -128,7 +183,9 @@ class _Outlet:
     def send(self, chunk: Chunk) -> None:
         seconds = time.perf_counter() - self._started
         loop = self._loop
-        loop.answers[self._index] = Answer(tuple(chunk.ids.tolist()), seconds)
+        loop.answers[self._index] = Answer(
+            tuple(chunk.ids.tolist()), seconds, drafted=chunk.drafted, accepted=chunk.accepted
+        )
         loop.done += 1
         if loop.done == loop.count:
             loop.finished.set()

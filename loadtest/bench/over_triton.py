@@ -59,7 +59,7 @@ class OverTriton:
     def _message(self, ask: Ask, tenant: str) -> Any:
         given = {"max_tokens": ask.max_tokens, "temperature": ask.temperature, "seed": ask.seed, "tenant": tenant}
         model = STREAM if self._stream else UNARY
-        message = Request.build(ask.text, given | self._settings, stream=self._stream, model=model).to_grpc()
+        message = Request.build(ask.ids or ask.text, given | self._settings, stream=self._stream, model=model).to_grpc()
         if not self._stream:
             message.parameters.clear()  # they are about streams
         return message

@@ -138,7 +138,7 @@ def run(session: Session) -> None:
     repetitions = session.repetitions(REPETITIONS, FULL_REPETITIONS, quick=2)
     options = wanted.options()
     folder = wanted.target_folder(settings)
-    weights = cache(lambda path: Weights(path, settings.target))
+    weights = cache(lambda path: Weights.load(path, settings.target))
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         cast = Cast(

@@ -97,9 +97,9 @@ def run(session: Session) -> None:
     requests = QUICK_REQUESTS if quick else REQUESTS
     repetitions = session.repetitions(REPETITIONS, FULL_REPETITIONS)
     with session.console.status("loading the model in this process"):
-        reference = Weights(folder, settings.target)
+        reference = Weights.load(folder, settings.target)
         end_id = reference.model.config.vocab_size - 1  # one that greedy text never holds: lengths are the workload's
-        here = InProcess(settings, folder, end_id)
+        here = InProcess.load(settings, folder, end_id)
     session.notes |= {
         "target": {"folder": Path(folder).name, "dtype": here.target.dtype, "numerics": here.target.numerics},
         "requests": {str(c): requests[c] for c in CONCURRENCIES},

@@ -16,6 +16,7 @@ class Ask:
     temperature: float = 0.0
     seed: int = 0
     domain: str = ""
+    ids: tuple[int, ...] = ()  # the prompt, where it is no text
 
 
 @dataclass(frozen=True, slots=True)
