@@ -21,6 +21,7 @@ BENCHES = {
     "planner": "what the planner's choice and a round's bookkeeping cost at 32 rows",
     "load": "policies against fixed depths in a closed loop, over concurrency",
     "trace": "the same in an open loop: two peaks, and Azure's trace where there is one",
+    "gpu": "how near a GPU's limits, part by part: kernels, rounds, policies, beside transformers",
     "emulated": "every policy on emulated pairs, in virtual time; says nothing of this machine",
 }
 
@@ -64,6 +65,12 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
     parser.add_argument("--model", default="", metavar="FOLDER", help="Hugging Face folder of another target")
     parser.add_argument("--data", type=Path, default=None, metavar="PATH", help="Azure's trace, or the folder it is in")
     parser.add_argument("--pair", action="append", default=[], metavar="NAME", help="of `emulated`: this pair alone")
+    gpu = parser.add_argument_group("of `gpu`")
+    gpu.add_argument("--part", action="append", default=[], metavar="NAME", help="this part alone; may be repeated")
+    gpu.add_argument("--device", choices=("auto", "cuda", "cpu", "interpreted"), default=Wanted.device)
+    gpu.add_argument("--size", dest="shape", default="", metavar="NAME", help="of the pair: 7b, off a GPU tiny")
+    gpu.add_argument("--agreement", type=float, default=Wanted.agreement, help="how often the drafter is right")
+    gpu.add_argument("--no-run-ahead", dest="run_ahead", action="store_false", help="no plain pass before it is due")
     parser.add_argument("--minutes", type=float, default=None, help="begin no repetition after so long")
     parser.add_argument("--repetitions", type=int, default=0, metavar="N")
     given = parser.parse_args(arguments)
@@ -78,6 +85,11 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
         repetitions=given.repetitions,
         data=given.data,
         pairs=tuple(given.pair),
+        parts=tuple(given.part),
+        device=given.device,
+        shape=given.shape,
+        agreement=given.agreement,
+        run_ahead=given.run_ahead,
     )
 
 

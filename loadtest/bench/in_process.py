@@ -29,6 +29,7 @@ from loadtest.bench.work import Answer, Ask, Run
 
 SWITCH_SECONDS = 0.0005  # as in the server: the engine's thread gets the interpreter back soon
 SETTLING_SECONDS = 5.0  # that an engine may take to have its last requests freed
+LOOK_SECONDS = 1.0  # between looks whether it still runs
 
 
 class InProcess:
@@ -75,6 +76,7 @@ class InProcess:
             observe=self._observe,
         )
         self._quiet = threading.Event()
+        self._problem: Exception | None = None
         self._streamer.start(self._engine)
         self._threads = profile.target.threads or os.cpu_count() or 1
         self._thread = threading.Thread(target=self._rounds, name="engine", daemon=True)
@@ -103,7 +105,9 @@ class InProcess:
             started = time.perf_counter()
             for _ in range(concurrency):
                 ask_next()
-            loop.finished.wait()
+            while not loop.finished.wait(LOOK_SECONDS):
+                if not self._thread.is_alive():
+                    raise PortError(f"{self.name}: its engine has died: {self._problem!r}")
             seconds = time.perf_counter() - started
         finally:
             sys.setswitchinterval(usual)
@@ -114,7 +118,10 @@ class InProcess:
 
     def _rounds(self) -> None:
         torch.set_num_threads(self._threads)  # a setting of each thread's own; whoever else uses torch here has another
-        self._engine.run()
+        try:
+            self._engine.run()
+        except Exception as error:
+            self._problem = error  # whoever waits for an answer is told
 
     def _observe(self, record: RoundRecord) -> None:
         """The target has answered; idle is an engine only when it has also been told what to free."""

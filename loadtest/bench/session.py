@@ -35,6 +35,11 @@ class Wanted:
     repetitions: int = 0  # 0: the bench's own number for this size
     data: Path | None = None  # a trace, or the folder of outside data
     pairs: tuple[str, ...] = ()  # emulated ones; none named: all
+    parts: tuple[str, ...] = ()  # of `gpu`; none named: all
+    device: str = "auto"  # of `gpu`: auto, cuda, cpu or interpreted
+    shape: str = ""  # of `gpu`'s pair; "": what suits the device
+    agreement: float = 0.7  # ... and how often its drafter is right
+    run_ahead: bool = True  # ... and whether its target computes the next plain pass early
 
     def options(self) -> Options:
         """A server on free ports."""

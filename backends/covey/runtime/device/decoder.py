@@ -67,10 +67,8 @@ class Decoder:
             self._layers.append(Layer(core.layers[index]))
             core.layers[index] = torch.nn.Identity()  # joined weights are copies: never two of a whole model
         self._paging = Paging(store.block_size, store.strides.block, store.segment_blocks)
-        device = self._embedding.device
-        cores = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 8
         self._forms: list[tuple[int, type[Stream]]] = [(thin.ROWS, Thin)]
-        self._programs = PROGRAMS_PER_CORE * cores
+        self._programs = programs_of(self._embedding.device)
 
     @property
     def weight_bytes(self) -> int:
@@ -189,11 +187,20 @@ class Decoder:
         )
 
     def _parts(self, tokens: int, tiles: int) -> Parts:
-        """Contexts are split as far as a pass has too few programs for the device."""
         shape = self._shape
-        wanted = self._programs // (tiles * shape.kv_heads)
-        count = min(1 << max(wanted.bit_length() - 1, 0), MOST_PARTS)
+        count = parts_of(self._programs, tiles * shape.kv_heads)
         lines = tokens * shape.heads * count if count > 1 else 0
         device = self._embedding.device
         heights = torch.full((lines,), -torch.inf, device=device)  # of tokens that pad the bucket nothing is written
         return Parts(count, torch.empty(lines * shape.head_dim, device=device), heights)
+
+
+def programs_of(device: torch.device) -> int:
+    """How many programs of attention keep all of the device busy."""
+    cores = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 8
+    return PROGRAMS_PER_CORE * cores
+
+
+def parts_of(programs: int, found: int) -> int:
+    """Contexts are split as far as a pass has, with the `found` ones, too few programs for the device."""
+    return min(1 << max((programs // found).bit_length() - 1, 0), MOST_PARTS)

@@ -1,0 +1,197 @@
+"""The part `attention` of the bench `gpu`: bytes a second that attention reads its keys and values with, as the product
+launches it, and over the settings that it could be launched with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from covey.runtime.attention import Shape
+from covey.runtime.lanes import Lanes, Pass
+from covey.types import JsonDict
+from loadtest.bench.gpu_kernels import bandwidth, store_of
+from loadtest.bench.gpu_rig import BLOCK_SIZE, Rig
+from loadtest.bench.gpu_timing import captured, over
+
+KEYS, WARPS, PARTS = (32, 64, 128), (2, 4, 8), (1, 2, 4, 8, 16, 32)
+STAGES = 2
+REPEATS = 10
+
+
+@dataclass(frozen=True)
+class Case:
+    rows: int
+    context: int
+    tokens: int = 1  # of a row
+
+    @property
+    def name(self) -> str:
+        return f"{self.rows} x {self.tokens} at {self.context}"
+
+
+CASES = (Case(1, 4096), Case(64, 1024), Case(64, 1024, 5))
+SMALL = (Case(1, 64), Case(2, 48, 3))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a launch can be told beside the work."""
+
+    keys: int
+    warps: int
+    parts: int
+
+
+def attention(rig: Rig, found: JsonDict) -> None:
+    cases = CASES if rig.on_gpu else SMALL
+    found |= {case.name: None for case in cases}
+    if not rig.kernels:
+        return
+    most = max(case.rows * case.context for case in cases)
+    store = store_of(rig, -(-most // BLOCK_SIZE))
+    limit = bandwidth(rig)
+    for case in cases:
+        launched = _Launched(rig, store, case)
+        product = launched.product()
+        rates = {setting: launched.rate(setting) for setting in _settings(rig, product)}
+        known = {setting: rate for setting, rate in rates.items() if rate is not None}
+        best = max(known, key=lambda setting: known[setting], default=None)
+        found[case.name] = {
+            "bytes_per_s": rates[product],
+            "share_of_copy": over(rates[product], limit),
+            "launched_as": vars_of(product),
+            "best": None if best is None else {**vars_of(best), "share_of_copy": over(known[best], limit)},
+            "sweep": [{**vars_of(setting), "bytes_per_s": rate} for setting, rate in rates.items()],
+        }
+
+
+def vars_of(setting: Setting) -> JsonDict:
+    return {"keys": setting.keys, "warps": setting.warps, "parts": setting.parts}
+
+
+def _settings(rig: Rig, product: Setting) -> list[Setting]:
+    if rig.small:
+        return [product, Setting(32, 4, 2)]
+    near = [parts for parts in PARTS if product.parts // 4 <= parts <= product.parts * 4]
+    swept = [Setting(keys, warps, parts) for keys in KEYS for warps in WARPS for parts in near]
+    return list(dict.fromkeys([product, *swept]))
+
+
+class _Launched:
+    """One case's tiles, and launches over all layers: of a single one a cache would hold the keys."""
+
+    def __init__(self, rig: Rig, store: Any, case: Case) -> None:
+        from covey.runtime.device.decoder import parts_of, programs_of
+        from covey.runtime.device.inputs import Inputs
+        from covey.runtime.lanes import windows_of
+
+        self._rig, self._store, self._case = rig, store, case
+        self._shape = Shape(rig.heads, rig.kv_heads, rig.head_dim)
+        blocks = -(-case.context // BLOCK_SIZE)
+        size = case.rows * case.tokens
+        ids = np.random.default_rng(rig.session.wanted.seed).permutation(store.blocks)[: case.rows * blocks]
+        lanes = Lanes(
+            np.arange(case.rows + 1, dtype=np.int32) * np.int32(case.tokens),
+            np.full(case.rows, case.context, np.int32),
+            ids.reshape(case.rows, blocks).astype(np.int32),
+        )
+        positions = np.tile(np.arange(case.context - case.tokens, case.context, dtype=np.int32), case.rows)
+        none = np.full(size, -1, np.int32)
+        work = Pass(np.zeros(size, np.int32), positions, none, lanes, np.arange(size, dtype=np.int32))
+        inputs = Inputs(size, blocks, 32, self._shape.share, store.blocks * BLOCK_SIZE, rig.device)
+        self._bucket = inputs.fill(work, windows_of(lanes))
+        self._tiles = inputs.tiles(self._bucket)
+        tokens = self._bucket.tokens
+        self._query = torch.randn(tokens, rig.heads, rig.head_dim, device=rig.device).to(rig.dtype)
+        self._out = torch.zeros_like(self._query)
+        self._parts = parts_of(programs_of(rig.device), self._bucket.tiles * rig.kv_heads)
+        most = max(self._parts, *PARTS) * tokens * rig.heads
+        self._partial = torch.empty(most * rig.head_dim, device=rig.device)
+        self._heights = torch.full((most,), -torch.inf, device=rig.device)
+
+    def product(self) -> Setting:
+        """As the product launches it."""
+        from covey.runtime.kernels import attention as kernels
+
+        return Setting(kernels.KEYS, 4 if self._products_rows <= 64 else 8, self._parts)
+
+    @property
+    def _products_rows(self) -> int:
+        from covey.runtime.kernels.attention import LEAST
+
+        return max(LEAST, 1 << (self._tiles.tokens * self._shape.share - 1).bit_length())
+
+    def rate(self, setting: Setting) -> float | None:
+        """Bytes of keys and values a second; None where a GPU cannot run it so."""
+        rig, case = self._rig, self._case
+        size = 2 * rig.layers * case.rows * case.context * rig.kv_heads * rig.head_dim * rig.dtype.itemsize
+        try:
+            return over(size, captured(lambda: self._all_layers(setting), rig.device, REPEATS))
+        except Exception as error:
+            if not rig.on_gpu or torch.cuda.is_current_stream_capturing():
+                raise
+            rig.session.console.print(f"attention of {case.name} as {setting}: {type(error).__name__}: {error}"[:200])
+            return None
+
+    def _all_layers(self, setting: Setting) -> None:
+        for layer in range(self._rig.layers):
+            self._launch(setting, layer * self._store.strides.layer)
+
+    def _launch(self, setting: Setting, layer_offset: int) -> None:
+        """What `kernels.attention.attend` does, with its settings free."""
+        from covey.runtime.kernels import INTERPRETED
+        from covey.runtime.kernels.attention import attend_tile, join_parts
+
+        tiles, store, shape = self._tiles, self._store, self._shape
+        width = max(1 << (shape.head_dim - 1).bit_length(), 16)
+        attend_tile[(len(tiles.first), shape.kv_heads, setting.parts)](
+            self._query,
+            store.pool,
+            store.offsets,
+            self._out,
+            self._partial,
+            self._heights,
+            tiles.first,
+            tiles.count,
+            tiles.row,
+            tiles.reach,
+            tiles.base,
+            tiles.seen,
+            tiles.positions,
+            tiles.bits,
+            tiles.tables,
+            tiles.header,
+            layer_offset,
+            shape.heads * shape.head_dim,
+            shape.head_dim**-0.5,
+            0.0,
+            WINDOW=0,
+            CAPPED=False,
+            HEADS=shape.heads,
+            SHARE=shape.share,
+            DIM=shape.head_dim,
+            BLOCK_SIZE=BLOCK_SIZE,
+            BLOCK_STRIDE=store.strides.block,
+            SEGMENT=store.segment_blocks,
+            M=self._products_rows,
+            N=setting.keys,
+            D=width,
+            SPLIT=setting.parts > 1,
+            WIDE=INTERPRETED,
+            num_warps=setting.warps,
+            num_stages=STAGES,
+        )
+        if setting.parts > 1:
+            join_parts[(len(self._query) * shape.heads,)](
+                self._partial,
+                self._heights,
+                self._out,
+                setting.parts,
+                DIM=shape.head_dim,
+                D=width,
+                P=1 << (setting.parts - 1).bit_length(),
+                num_warps=1,
+            )

@@ -1,0 +1,233 @@
+"""What the bench `gpu` found, as tables and curves; each number beside what it was to reach on an H200."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from rich.table import Table
+
+from covey.types import JsonDict
+from loadtest.bench import report
+from loadtest.bench.contestants import OFF
+from loadtest.bench.line_up import COVEY, LEARNERS, STATIC
+from loadtest.bench.report import number
+
+SHARE, MOVES, DIP = 0.75, 0.7, 0.02
+OUTSIDE_MS = {"1": 0.5, "64": 1.5}
+
+
+def tables(result: JsonDict) -> Iterator[Table]:
+    for name, shown in SHOWN.items():
+        if result.get(name):
+            yield from shown(result[name])
+
+
+def judged(value: float | None, bar: float | None, *, most: bool = False) -> str:
+    """Whether a number reached its bar; a dash where there is no number or no bar."""
+    if value is None or bar is None:
+        return "-"
+    met = value <= bar if most else value >= bar
+    return f"{'met' if met else 'MISSED'} ({'at most' if most else 'at least'} {bar:g})"
+
+
+def _ceilings(found: JsonDict) -> Iterator[Table]:
+    copied, product = found.get("copy_bytes_per_s"), found.get("product_flops_per_s")
+    rows = [
+        ["device copy, read and written, TB/s", number(copied and copied / 1e12)],
+        ["bfloat16 product, TFLOP/s", number(product and product / 1e12, 0)],
+    ]
+    yield report.table("Ceilings", ["", ""], rows)
+
+
+def _draws(found: JsonDict) -> Iterator[Table]:
+    rows = [
+        [name, *(number(each[key], 3) for key in ("kernels_ms", "call_ms", "host_ms"))] for name, each in found.items()
+    ]
+    yield report.table("Draws of so many rows, ms", ["rows, temperature", "kernels alone", "call", "on the host"], rows)
+
+
+def _moves(found: JsonDict) -> Iterator[Table]:
+    rows = []
+    for count, each in found.items():
+        known = each or {}
+        over, speed = known.get("over_copy"), known.get("bytes_per_s")
+        rows.append(
+            [count, number(speed and speed / 1e12), number(over), number(known.get("call_ms"), 3), judged(over, MOVES)]
+        )
+    yield report.table("Blocks moved", ["blocks", "TB/s", "over a plain copy", "call, ms", "bar"], rows)
+
+
+def _attention(found: JsonDict) -> Iterator[Table]:
+    rows = []
+    for case, each in found.items():
+        known = each or {}
+        as_is, best = known.get("launched_as"), known.get("best")
+        rows.append(
+            [
+                case,
+                number(known.get("share_of_copy")),
+                _setting(as_is),
+                number((best or {}).get("share_of_copy")),
+                _setting(best),
+            ]
+        )
+    columns = ["rows x tokens at context", "share of copy", "keys, warps, parts", "best share", "keys, warps, parts"]
+    yield report.table("Attention over all layers", columns, rows)
+    for case, each in found.items():
+        if each and any(entry["bytes_per_s"] for entry in each["sweep"]):
+            yield _sweep(case, each["sweep"])
+
+
+def _sweep(case: str, sweep: Sequence[JsonDict]) -> Table:
+    """TB/s; a column for each count of parts."""
+    parts = sorted({entry["parts"] for entry in sweep})
+    by = {(entry["keys"], entry["warps"], entry["parts"]): entry["bytes_per_s"] for entry in sweep}
+    rows = []
+    for keys, warps in sorted({(entry["keys"], entry["warps"]) for entry in sweep}):
+        rates = [by.get((keys, warps, count)) for count in parts]
+        rows.append([f"{keys}, {warps}", *(number(rate and rate / 1e12) for rate in rates)])
+    columns = ["keys, warps", *(f"{count} parts" for count in parts)]
+    return report.table(f"Attention, {case}: TB/s", columns, rows)
+
+
+def _setting(found: JsonDict | None) -> str:
+    return "-" if found is None else f"{found['keys']}, {found['warps']}, {found['parts']}"
+
+
+def _plain(found: JsonDict) -> Iterator[Table]:
+    rows = [
+        [
+            context,
+            *(number(each[key], 3) for key in ("pass_ms", "forward_ms", "token_ms")),
+            number(each["pass_share_of_limit"]),
+            number(each["share_of_limit"]),
+            judged(each["share_of_limit"], SHARE),
+        ]
+        for context, each in found.items()
+    ]
+    columns = ["context", "pass, ms", "forward, ms", "token, ms", "pass: share of limit", "token: share", "bar"]
+    yield report.table("Plain decoding, one row", columns, rows)
+
+
+def _overhead(found: JsonDict) -> Iterator[Table]:
+    rows = [
+        [
+            f"{count}, {label}",
+            *(number(each[key], 3) for key in ("round_ms", "device_ms", "outside_ms")),
+            judged(each["outside_ms"], OUTSIDE_MS.get(count), most=True),
+        ]
+        for count, by_label in found.items()
+        for label, each in by_label.items()
+    ]
+    yield report.table("Rounds, ms", ["rows", "round", "passes on the device", "outside them", "bar"], rows)
+    measured = [
+        (f"{count}, {label}", each["parts_ms"])
+        for count, by_label in found.items()
+        for label, each in by_label.items()
+        if each["parts_ms"]
+    ]
+    names = list(dict.fromkeys(name for _, parts in measured for name in parts))
+    if names:
+        rows = [[label, *(number(parts.get(name), 3) for name in names)] for label, parts in measured]
+        yield report.table("Where a round's time goes on the host, ms; drawing waits for the pass", ["", *names], rows)
+
+
+def _reload(found: JsonDict) -> Iterator[Table]:
+    rates = found["tokens_per_second"]
+    dip = found["dip"]
+    rows = [
+        *([name, number((rates[name] or {}).get("median"), 0)] for name in rates),
+        ["dip", number(dip, 3)],
+        ["bar", judged(dip, DIP, most=True)],
+        ["loads", str(found["loads"])],
+        ["seconds of one", number(found["load_seconds"])],
+    ]
+    yield report.table(f"Weights loaded beside {found['callers']} callers, tokens/s", ["", ""], rows)
+
+
+def _others(found: JsonDict) -> Iterator[Table]:
+    points = found["points"]
+    names = list(dict.fromkeys(name for point in points.values() for name in point["tokens_per_second"]))
+    rows = [
+        [f"{name}, tokens/s", *(number((p["tokens_per_second"][name] or {}).get("median"), 0) for p in points.values())]
+        for name in names
+    ]
+    ratios = list(dict.fromkeys(name for point in points.values() for name in point["over"]))
+    rows += [[name, *(number(point["over"][name]) for point in points.values())] for name in ratios]
+    rows += [[f"{name} is absent: {why}"[:70], *("" for _ in points)] for name, why in found["absent"].items()]
+    yield report.table("Beside transformers", ["at", *points], rows)
+
+
+def _speculation(found: JsonDict) -> Iterator[Table]:
+    yield from _policies("Policies in process, tokens per second", found)
+
+
+def _served(found: JsonDict) -> Iterator[Table]:
+    if found.get("points"):
+        yield from _policies("The same through the server, tokens per second", found)
+
+
+def _policies(title: str, found: JsonDict) -> Iterator[Table]:
+    points = found["points"]
+    there = {name for point in points.values() for name in point["tokens_per_second"]}
+    rows = [
+        [
+            name,
+            *(number((p["tokens_per_second"].get(name) or {}).get("median"), 0) for p in points.values()),
+        ]
+        for name in (*STATIC, *LEARNERS)
+        if name in there
+    ]
+    for label, key, digits in (
+        ("best fixed over off", "best_fixed_over_off", 2),
+        ("covey over off", "covey_over_off", 2),
+        ("covey over best static", "covey_over_best_static", 3),
+    ):
+        rows.append([label, *(number(point.get(key), digits) for point in points.values())])
+    rows.append(["bar", *(judged(point["covey_over_best_static"], found.get("bar")) for point in points.values())])
+    rows.append(["covey's depth", *(number(point["depth"].get(COVEY), 1) for point in points.values())])
+    yield report.table(title, ["at", *points], rows)
+
+
+SHOWN: Mapping[str, Callable[[JsonDict], Iterator[Table]]] = {
+    "ceilings": _ceilings,
+    "draws": _draws,
+    "moves": _moves,
+    "attention": _attention,
+    "plain": _plain,
+    "overhead": _overhead,
+    "reload": _reload,
+    "others": _others,
+    "speculation": _speculation,
+    "served": _served,
+}
+
+
+def panels(result: JsonDict) -> list[report.Panel]:
+    """Throughput by policy over none, and plain decoding's share of the limit; those that have points."""
+    made = []
+    for name, title in (("speculation", "Policies in process"), ("served", "Policies through the server")):
+        points = (result.get(name) or {}).get("points") or {}
+        lines = {policy: _over_off(points, policy) for policy in (*STATIC, *LEARNERS)}
+        known = {policy: line for policy, line in lines.items() if line}
+        if known:
+            y = "tokens per second over off's"
+            made.append(report.Panel(title, "concurrency", y, known, log_x=True, from_zero=False))
+    shares = result.get("plain") or {}
+    lines = {
+        label: [(float(context), each[key]) for context, each in shares.items() if each[key] is not None]
+        for label, key in (("pass alone", "pass_share_of_limit"), ("token, end to end", "share_of_limit"))
+    }
+    known = {label: line for label, line in lines.items() if line}
+    if known:
+        made.append(report.Panel("Plain decoding", "context, tokens", "share of the bandwidth limit", known))
+    return made
+
+
+def _over_off(points: JsonDict, policy: str) -> list[tuple[float, float]]:
+    found = []
+    for concurrency, point in points.items():
+        mine, off = (point["tokens_per_second"].get(name) for name in (policy, OFF))
+        if mine and off:
+            found.append((float(concurrency), mine["median"] / off["median"]))
+    return found

@@ -1,0 +1,77 @@
+"""How long a device works on something, by its own clock; None where that device is not a GPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from statistics import median
+
+import torch
+
+Work = Callable[[], object]
+REPEATS = 30
+
+
+def queued(work: Work, device: torch.device, repeats: int = REPEATS) -> float | None:
+    """Seconds on the device of one run of `work`, the median of runs that follow each other: the host must enqueue
+    them faster than the device works them off. Off a GPU `work` runs once, for nothing."""
+    if device.type != "cuda":
+        work()
+        return None
+    for _ in range(3):
+        work()
+    torch.cuda.synchronize(device)
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
+    marks[0].record()
+    for mark in marks[1:]:
+        work()
+        mark.record()
+    torch.cuda.synchronize(device)
+    return median(before.elapsed_time(after) for before, after in pairwise(marks)) / 1000
+
+
+def captured(work: Work, device: torch.device, repeats: int = REPEATS, inner: int = 1) -> float | None:
+    """The same of `work` recorded `inner` times over, so that what the host takes to launch it does not show. `work`
+    must wait for nothing."""
+    if device.type != "cuda":
+        work()
+        return None
+    aside = torch.cuda.Stream(device)
+    aside.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(aside):
+        work()  # compiles what a recording must not
+    torch.cuda.current_stream(device).wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        for _ in range(inner):
+            work()
+    seconds = queued(graph.replay, device, repeats)
+    return None if seconds is None else seconds / inner
+
+
+def waited(work: Work, device: torch.device, repeats: int = REPEATS) -> float:
+    """Seconds until the caller has the result of one run of `work`: the host's part and the device's, median."""
+    work()
+    seconds = []
+    for _ in range(repeats):
+        _finish(device)
+        started = time.perf_counter()
+        work()
+        _finish(device)
+        seconds.append(time.perf_counter() - started)
+    return median(seconds)
+
+
+def milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else 1000 * seconds
+
+
+def over(above: float | None, below: float | None) -> float | None:
+    """A ratio of what was measured."""
+    return above / below if above is not None and below else None
+
+
+def _finish(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
