@@ -8,6 +8,7 @@ loads.py          when the requests of an open loop come
 in_process.py     competitor: engine and target in this process
 over_triton.py    competitor: the real server, unary or streaming
 hugging_face.py   competitor: transformers' generate, plain, assisted, with prompt lookup
+policies.py       policies by name, and what a closed loop found of them
 contestants.py    who takes part in `speedup`;  line_up.py: in `load` and `trace`
 emulated_*.py     pairs that are not there, their servers in virtual time, the oracle, what Nightjar printed
 gpu_*.py          a pair in a GPU's memory and engines that share it, the device's clock, and parts of `gpu`

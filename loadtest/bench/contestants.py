@@ -10,9 +10,10 @@ from covey.profile import Profile
 from covey.server import Server
 from loadtest.bench.hugging_face import HuggingFace, Weights
 from loadtest.bench.over_triton import OverTriton
+from loadtest.bench.policies import OFF, fixed
 from loadtest.bench.work import Competitor
 
-OFF, TREE, WITHOUT, REJECTION = "off", "tree", "without drafters", "rejection"
+TREE, WITHOUT, REJECTION = "tree", "without drafters", "rejection"
 DEPTHS = (1, 2, 3, 4, 5, 6)
 TREE_DEPTH, TREE_WIDTH = 4, 3  # of the candidate trees; a second server's profile sets the width
 RULES_DEPTH = 4  # at which coupled and rejection acceptance are compared
@@ -42,10 +43,6 @@ SPECIALISTS = {
     "summarisation": "draft_summary",
     "chat": "draft_chat",
 }
-
-
-def fixed(depth: int) -> str:
-    return f"fixed:{depth}"
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from covey.types import JsonDict
 from loadtest.bench import report, workload
 from loadtest.bench.gpu_rig import OFF, Rig
 from loadtest.bench.hugging_face import HuggingFace, Weights
-from loadtest.bench.line_up import COVEY
+from loadtest.bench.policies import COVEY
 from loadtest.bench.statistics import Spread, median_ratio
 from loadtest.bench.work import Answer, Ask, Competitor, Run
 

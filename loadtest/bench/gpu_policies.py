@@ -8,10 +8,8 @@ from typing import Any
 
 from covey.types import JsonDict
 from loadtest.bench import workload
-from loadtest.bench.contestants import OFF, fixed
 from loadtest.bench.gpu_rig import Rig
-from loadtest.bench.line_up import COVEY, DEPTHS, LEARNERS
-from loadtest.bench.load import Measured
+from loadtest.bench.policies import COVEY, DEPTHS, LEARNERS, OFF, Measured, fixed
 from loadtest.bench.statistics import best_over
 from loadtest.bench.work import Ask, Competitor
 

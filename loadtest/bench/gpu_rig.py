@@ -159,7 +159,8 @@ class Rig:
         rng = random.Random(seed)
 
         def length(low: int, high: int) -> int:
-            return round(low * (high / low) ** rng.random())
+            share: float = rng.random()
+            return round(float(low * (high / low) ** share))
 
         def one(index: int) -> Ask:
             ids = rng.choices(range(SPECIAL, self.config.vocab_size), k=length(*prompt))

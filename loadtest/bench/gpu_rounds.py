@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import numpy as np
@@ -221,17 +221,14 @@ class _Timed:
     """Stands in for a model's recordings: an event before and after each run of one."""
 
     def __init__(self, rig: Rig, model: Any) -> None:
-        self._model = model if rig.kernels else None
-        self._graphs = model.graphs if rig.kernels else None
+        self._model = model
+        self._graphs: Any = getattr(model, "graphs", None)  # plain PyTorch has none
         self._on_gpu = rig.on_gpu
         self._events: list[tuple[Any, Any]] = []
 
-    def __len__(self) -> int:
-        return len(self._graphs)
-
     @contextmanager
     def watched(self) -> Iterator[None]:
-        if self._model is None:
+        if self._graphs is None:
             yield
             return
         with patch.object(self._model, "graphs", self):
@@ -239,7 +236,7 @@ class _Timed:
 
     def run(self, key: Hashable, work: Callable[[], torch.Tensor]) -> torch.Tensor:
         if not self._on_gpu:
-            return self._graphs.run(key, work)
+            return cast("torch.Tensor", self._graphs.run(key, work))
         before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         before.record()
         found: torch.Tensor = self._graphs.run(key, work)

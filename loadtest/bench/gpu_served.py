@@ -12,13 +12,10 @@ from covey import profile
 from covey.server import StartError, installation
 from covey.training.aligned import save
 from covey.types import JsonDict
-from loadtest.bench.contestants import OFF, fixed
 from loadtest.bench.derive import derive
 from loadtest.bench.gpu_policies import OVER_STATIC, REQUESTS, REQUESTS_OFF_GPU, compare, summary
 from loadtest.bench.gpu_rig import Rig
-from loadtest.bench.line_up import COVEY, DEPTHS
-from loadtest.bench.load import Measured
-from loadtest.bench.over_triton import OverTriton
+from loadtest.bench.policies import COVEY, DEPTHS, OFF, Measured, fixed
 
 REPETITIONS, FULL_REPETITIONS = 2, 6
 
@@ -31,6 +28,8 @@ def served(rig: Rig, found: JsonDict) -> None:
     except StartError as error:
         found |= {"points": None, "why": str(error)}
         return
+    from loadtest.bench.over_triton import OverTriton  # its libraries come with the server
+
     measured = Measured()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))

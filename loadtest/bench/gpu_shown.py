@@ -8,8 +8,7 @@ from rich.table import Table
 
 from covey.types import JsonDict
 from loadtest.bench import report
-from loadtest.bench.contestants import OFF
-from loadtest.bench.line_up import COVEY, LEARNERS, STATIC
+from loadtest.bench.policies import COVEY, LEARNERS, OFF, STATIC
 from loadtest.bench.report import number
 
 SHARE, MOVES, DIP = 0.75, 0.7, 0.02

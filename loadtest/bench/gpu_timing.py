@@ -28,7 +28,8 @@ def queued(work: Work, device: torch.device, repeats: int = REPEATS) -> float | 
         work()
         mark.record()
     torch.cuda.synchronize(device)
-    return median(before.elapsed_time(after) for before, after in pairwise(marks)) / 1000
+    passed: float = median(before.elapsed_time(after) for before, after in pairwise(marks))
+    return passed / 1000
 
 
 def captured(work: Work, device: torch.device, repeats: int = REPEATS, inner: int = 1) -> float | None:

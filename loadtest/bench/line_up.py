@@ -16,16 +16,13 @@ from covey import profile
 from covey.errors import SettingError
 from covey.server import Server
 from loadtest.bench import workload
-from loadtest.bench.contestants import OFF, fixed
 from loadtest.bench.derive import derive
 from loadtest.bench.over_triton import OverTriton
+from loadtest.bench.policies import COVEY, DEPTHS, LEARNERS, OFF, fixed
 from loadtest.bench.session import QUICK, Session
 from loadtest.bench.work import Ask
 
-COVEY, NIGHTJAR, TABLE = "covey", "nightjar", "table"
-DEPTHS, QUICK_DEPTHS = (1, 2, 3, 4, 5), (3,)
-LEARNERS, QUICK_LEARNERS = (TABLE, NIGHTJAR, COVEY), (COVEY,)
-STATIC = (OFF, *map(fixed, DEPTHS))
+QUICK_DEPTHS, QUICK_LEARNERS = (3,), (COVEY,)
 SHORTEST, LONGEST = 16, 128  # output tokens
 TEMPERATURE = 1.0  # greedy text of small models loops, and loops are easy to draft
 WARM_UP = (1, 4, 16, 32)  # callers; what a policy must have seen before it is compared

@@ -23,9 +23,10 @@ from covey.errors import SettingError
 from covey.server import Options
 from covey.types import JsonDict
 from loadtest.bench import contestants, report, workload
-from loadtest.bench.contestants import ASSISTED, DEPTHS, GENERATE, LOOKUP, OFF, REJECTION, TREE, WITHOUT, Cast, fixed
+from loadtest.bench.contestants import ASSISTED, DEPTHS, GENERATE, LOOKUP, REJECTION, TREE, WITHOUT, Cast
 from loadtest.bench.derive import derive
 from loadtest.bench.hugging_face import Weights
+from loadtest.bench.policies import OFF, fixed
 from loadtest.bench.session import QUICK, Session
 from loadtest.bench.statistics import Best, Spread, best_over, loops, median_ratio
 from loadtest.bench.work import Answer, Ask, Competitor

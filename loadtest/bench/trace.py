@@ -19,9 +19,9 @@ from rich.console import Console
 
 from covey.types import JsonDict
 from loadtest.bench import loads, report, workload
-from loadtest.bench.contestants import OFF
-from loadtest.bench.line_up import COVEY, NIGHTJAR, STATIC, Entrant, asks, line_up, warm_up
+from loadtest.bench.line_up import Entrant, asks, line_up, warm_up
 from loadtest.bench.loads import AZURE, TWO_PEAKS, Times
+from loadtest.bench.policies import COVEY, NIGHTJAR, OFF, STATIC
 from loadtest.bench.scrape import Watch
 from loadtest.bench.session import QUICK, Session
 from loadtest.bench.statistics import best_over, percentile

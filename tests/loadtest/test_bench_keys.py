@@ -11,8 +11,9 @@ from rich.console import Console
 
 from covey import profile
 from loadtest.bench import speedup, tax
-from loadtest.bench.contestants import ASSISTED, DEPTHS, GENERATE, LOOKUP, OFF, REJECTION, TREE, WITHOUT, fixed
+from loadtest.bench.contestants import ASSISTED, DEPTHS, GENERATE, LOOKUP, REJECTION, TREE, WITHOUT
 from loadtest.bench.derive import derive
+from loadtest.bench.policies import OFF, fixed
 from loadtest.bench.session import Session, Wanted
 from loadtest.bench.work import Answer, Run
 
