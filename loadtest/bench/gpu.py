@@ -61,6 +61,7 @@ def run(session: Session) -> None:
         "dtype": str(rig.dtype).removeprefix("torch."),
         "run_ahead": rig.run_ahead,
         "streams": "one for target and drafter",
+        "bars": gpu_shown.BARS,
         "failures": failures,
     }
     session.summarise = lambda: {"through": _through(rig), **{name: rig.results.get(name) for name in PARTS}}

@@ -18,7 +18,6 @@ REQUESTS_OFF_GPU = {1: 1, 4: 4}
 PROMPT, OUTPUT = (64, 256), (64, 192)
 PROMPT_OFF_GPU, OUTPUT_OFF_GPU = (8, 16), (6, 12)
 REPETITIONS, FULL_REPETITIONS = 4, 10
-OVER_STATIC = 0.98  # of an H200: what covey is to reach of the best static choice
 
 
 def speculation(rig: Rig, found: JsonDict) -> None:
@@ -34,7 +33,7 @@ def speculation(rig: Rig, found: JsonDict) -> None:
         try:
             compare(rig, measured, entrants, requests, repetitions)
         finally:
-            found |= summary(measured) | {"bar": OVER_STATIC if rig.on_gpu else None}
+            found |= summary(measured) | {"on_gpu": rig.on_gpu}
             target: Any = rig.loaded().target
             found["recordings"] = len(target.graphs) if rig.on_gpu else None
 

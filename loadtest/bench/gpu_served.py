@@ -13,7 +13,7 @@ from covey.server import StartError, installation
 from covey.training.aligned import save
 from covey.types import JsonDict
 from loadtest.bench.derive import derive
-from loadtest.bench.gpu_policies import OVER_STATIC, REQUESTS, REQUESTS_OFF_GPU, compare, summary
+from loadtest.bench.gpu_policies import REQUESTS, REQUESTS_OFF_GPU, compare, summary
 from loadtest.bench.gpu_rig import Rig
 from loadtest.bench.policies import COVEY, DEPTHS, OFF, Measured, fixed
 
@@ -60,4 +60,4 @@ def served(rig: Rig, found: JsonDict) -> None:
         try:
             compare(rig, measured, entrants, requests, session.repetitions(REPETITIONS, FULL_REPETITIONS))
         finally:
-            found |= summary(measured) | {"bar": OVER_STATIC if rig.on_gpu else None}
+            found |= summary(measured) | {"on_gpu": rig.on_gpu}
