@@ -28,7 +28,7 @@ from covey.runtime.drafters.paged_stepper import PagedStepper
 from covey.runtime.kernels import INTERPRETED
 from covey.runtime.loading import choose_dtype
 from covey.runtime.model import PagedModel
-from covey.runtime.models import Model
+from covey.runtime.models import RECORDED_ROWS, Model
 from covey.runtime.modules import Modules
 from covey.runtime.target import TargetRunner
 from covey.training.aligned import Pair, build, default_layers, shape
@@ -197,7 +197,10 @@ class Rig:
             return PagedModel(modules, blocks=self.room.blocks, numerics="fast", max_pass_tokens=most)
         from covey.runtime.device.model import DeviceModel
 
-        return DeviceModel(modules, blocks=self.room.blocks, block_size=BLOCK_SIZE, max_pass_tokens=most)
+        model = DeviceModel(modules, blocks=self.room.blocks, block_size=BLOCK_SIZE, max_pass_tokens=most)
+        if self.on_gpu:
+            model.record(range(1, RECORDED_ROWS + 1), (1,))  # as at any load
+        return model
 
     def _runner(self, model: Model, *, run_ahead: bool) -> TargetRunner:
         return TargetRunner(
