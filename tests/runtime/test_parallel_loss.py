@@ -27,7 +27,7 @@ SETTINGS = TargetSettings(
 START = """
 import sys, time
 from covey.runtime.parallel.processes import Followers
-model = {"folder": sys.argv[1], "dtype": "float32", "blocks": 8}
+model = {"source": sys.argv[1], "dtype": "float32", "blocks": 8}
 followers = Followers(2, {"device": "cpu", "threads": 1, "model": model}, lambda: None)
 followers.wait_loaded()
 print(*followers.processes, flush=True)

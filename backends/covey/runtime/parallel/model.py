@@ -42,7 +42,7 @@ class ParallelModel:
         chosen = loading.choose_device(device)
         check_devices(chosen, ranks)
         order = {
-            "folder": str(folder),
+            "source": str(folder),
             "dtype": str(loading.choose_dtype(dtype, chosen)).removeprefix("torch."),
             "device": chosen.type,
             "blocks": blocks,
