@@ -199,7 +199,9 @@ class Rig:
 
         model = DeviceModel(modules, blocks=self.room.blocks, block_size=BLOCK_SIZE, max_pass_tokens=most)
         if self.on_gpu:
-            model.record(range(1, RECORDED_ROWS + 1), (1,))  # as at any load
+            model.record(
+                RECORDED_ROWS, 1 + (SpeculationSettings().max_depth if name == "target" else 0)
+            )  # as at any load
         return model
 
     def _runner(self, model: Model, *, run_ahead: bool) -> TargetRunner:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from covey.runtime.device.model import DeviceModel
 
 Model: TypeAlias = "PagedModel | DeviceModel"
-RECORDED_ROWS = 64  # rows of plain passes that are recorded at load; other passes are when they first come
+RECORDED_ROWS = 64  # of passes that are recorded at load; others are when they come again
 log = logging.getLogger(__name__)
 
 
@@ -27,9 +27,10 @@ def open_model(
     block_size: int,
     numerics: str,
     max_pass_tokens: int,
+    tokens_per_row: int = 1,
 ) -> Model:
     """On a GPU by kernels of our own, unless numerics are to be invariant; else, and for families that the kernels do
-    not compute, by PyTorch's."""
+    not compute, by PyTorch's. Most passes will have up to `tokens_per_row`."""
     if choose_device(device).type == "cuda" and numerics != "invariant":
         try:
             from covey.runtime.device.model import DeviceModel
@@ -42,7 +43,7 @@ def open_model(
                 block_size=block_size,
                 max_pass_tokens=max_pass_tokens,
             )
-            model.record(range(1, min(RECORDED_ROWS, max_pass_tokens) + 1), (1,))
+            model.record(RECORDED_ROWS, tokens_per_row)
             return model
         except UnsupportedModel as error:
             log.warning("%s: PyTorch's own kernels run this model, slower than ours would", error)

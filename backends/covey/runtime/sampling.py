@@ -7,9 +7,12 @@ on the other rows. Knows nothing of trees or caches.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +24,9 @@ from covey.runtime.penalties import Context, penalise
 from covey.runtime.settings import SettingsTable
 from covey.runtime.truncation import find_cuts, select
 from covey.types import Floats, Ints
+
+if TYPE_CHECKING:
+    from covey.runtime.kernels.draws import DeviceDraw
 
 __all__ = ["Context", "Draws", "Fault", "SettingsTable", "draw"]
 
@@ -73,10 +79,8 @@ def draw_on_host(given: Tensor, work: Tensor, table: SettingsTable, slots: Index
 
 def draw_on_device(given: Tensor, work: Tensor, table: SettingsTable, slots: Index, positions: Index) -> Draws:
     """The same draws by kernels: one copy brings them to the host. Only what truncation may have cut is drawn again."""
-    from covey.runtime.kernels.draws import DeviceDraw  # here: without a GPU its compiler may not be installed
-
     wanted = table.logprobs[slots]
-    drawing = DeviceDraw(len(slots), work.shape[1], work.device)
+    drawing = _drawing(threading.get_ident(), 1 << (len(slots) - 1).bit_length(), work.shape[1], work.device)
     row_keys = keys(table.seed[slots], positions, Purpose.COUPLED)
     drawing.give(table.temperature[slots], row_keys, wanted & (work is given))
     drawing.launch(work)
@@ -94,6 +98,14 @@ def draw_on_device(given: Tensor, work: Tensor, table: SettingsTable, slots: Ind
     if wanted[others].any():
         logprobs[others] = log_probabilities(select(given, others), table, slots[others], tokens[others])
     return Draws(tokens.astype(np.int32), logprobs, faults)
+
+
+@lru_cache(maxsize=32)
+def _drawing(_thread: int, rows: int, vocab: int, device: torch.device) -> DeviceDraw:
+    """A thread's own, since it does one draw at a time."""
+    from covey.runtime.kernels.draws import DeviceDraw  # here: without a GPU its compiler may not be installed
+
+    return DeviceDraw(rows, vocab, device)
 
 
 def find_faults(best_values: Reals) -> Ints:

@@ -69,12 +69,16 @@ class TargetRunner:
         )
 
     @classmethod
-    def load(cls, folder: str | Path, settings: TargetSettings, *, token_budget: int, name: str) -> TargetRunner:
-        """The target that the settings describe, in `folder`. No pass will have more than `token_budget` tokens."""
+    def load(
+        cls, folder: str | Path, settings: TargetSettings, *, token_budget: int, name: str, depth: int = 0
+    ) -> TargetRunner:
+        """The target that the settings describe, in `folder`. No pass will have more than `token_budget` tokens, and
+        few rows drafts deeper than `depth`."""
         ranks = settings.tensor_parallel
         torch.set_num_threads(settings.threads or max(1, (os.cpu_count() or 1) // ranks))
         blocks = settings.kv_blocks or blocks_in(settings.kv_memory_mb << 20, folder, settings, "target")
-        build = open_model if ranks == 1 else partial(ParallelModel, ranks=ranks)
+        one = partial(open_model, tokens_per_row=1 + depth)
+        build = one if ranks == 1 else partial(ParallelModel, ranks=ranks)
         model = build(
             folder,
             dtype=settings.dtype,

@@ -25,4 +25,6 @@ def load_target(folder: str | Path, profile: Profile, *, name: str) -> LoadedTar
         return emulation.load_target(folder, profile, RealClock())
     from covey.runtime.target import TargetRunner  # torch: an emulated device does without
 
-    return TargetRunner.load(folder, profile.target, token_budget=profile.scheduler.token_budget, name=name)
+    depth = profile.speculation.max_depth if profile.speculation.drafters else 0
+    budget = profile.scheduler.token_budget
+    return TargetRunner.load(folder, profile.target, token_budget=budget, name=name, depth=depth)

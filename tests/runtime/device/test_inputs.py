@@ -23,10 +23,10 @@ def test_a_pass_is_padded_and_cut_into_tiles() -> None:
     tokens = np.arange(18, dtype=np.int32)
     slots = np.where(tokens % 5 == 4, 40, tokens)  # 40 is nobody's
     bucket = inputs.fill(Pass(tokens, tokens, slots, lanes, ints(0, 11, 17)), windows_of(lanes))
-    assert bucket == Bucket(tokens=20, tiles=4, queries=8, out=3)
+    assert bucket == Bucket(tokens=24, tiles=4, queries=8, out=3)
     kept = [-1 if token % 5 == 4 else token for token in range(18)]
-    assert inputs.slots(bucket).tolist() == [*kept, -1, -1]
-    assert inputs.tokens(bucket).tolist() == [*range(18), 0, 0]
+    assert inputs.slots(bucket).tolist() == [*kept, *[-1] * 6]
+    assert inputs.tokens(bucket).tolist() == [*range(18), *[0] * 6]
     assert inputs.out(bucket).tolist() == [0, 11, 17]
     tiles = inputs.tiles(bucket)
     assert tiles.first.tolist() == [0, 1, 9, 12]
@@ -46,11 +46,11 @@ def test_rows_apart_have_no_tiles_and_smaller_passes_leave_nothing_behind() -> N
         at = np.arange(offsets[-1], dtype=np.int32)
         return inputs.fill(Pass(at, at, at, lanes, at), windows_of(lanes), None if apart is None else np.array(apart))
 
-    assert fill([3, 9, 1], [False, True, False]) == Bucket(14, 2, 4, 14)
-    assert inputs.tiles(Bucket(14, 2, 4, 14)).row.tolist() == [0, 2]
+    assert fill([3, 9, 1], [False, True, False]) == Bucket(16, 2, 4, 16)
+    assert inputs.tiles(Bucket(16, 2, 4, 16)).row.tolist() == [0, 2]
     fill([1] * 13, None)
     bucket = fill([1] * 9, None)
-    assert bucket.tiles == round_up(9) == 10
-    assert inputs.tiles(bucket).count.tolist() == [1] * 9 + [0]
+    assert bucket.tiles == round_up(9) == 12
+    assert inputs.tiles(bucket).count.tolist() == [1] * 9 + [0] * 3
     assert fill([40], [True]).tiles == 1, "a grid of nothing cannot be launched"
     assert inputs.tiles(bucket).count[:1].tolist() == [0]

@@ -14,6 +14,7 @@ import torch
 log = logging.getLogger(__name__)
 
 MOST = 256  # recorded passes that are kept
+SEEN = 4 * MOST  # keys that are remembered for having come once
 TRIALS = 9
 _ONE_AT_A_TIME = threading.Lock()  # a recording begins by waiting for the device, which breaks another thread's
 
@@ -25,35 +26,43 @@ class _Recorded:
 
 
 class Graphs:
-    """Keeps a recording for each key. The work reads and writes at fixed places alone, waits for nothing, and may run
-    several times over. Results are overwritten by any later run: take what is wanted from them first."""
+    """Keeps a recording for each key that came more than once: to record takes as long as dozens of passes. The work
+    reads and writes at fixed places alone, waits for nothing, and may run several times over. Results are overwritten
+    by any later run: take what is wanted from them first."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._recorded: OrderedDict[Hashable, _Recorded] = OrderedDict()
+        self._seen: OrderedDict[Hashable, None] = OrderedDict()  # once
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
     def __len__(self) -> int:
         return len(self._recorded)
 
     def run(self, key: Hashable, work: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """The result of `work`, which is recorded at the first run of its key. A CPU records nothing."""
+        """The result of `work`, which is recorded at the second run of its key. A CPU records nothing."""
         if self._device.type != "cuda":
             return work()
         found = self._recorded.get(key)
-        if found is None:
+        if found is not None:
+            self._recorded.move_to_end(key)
+        elif key not in self._seen:
+            self._seen[key] = None
+            if len(self._seen) > SEEN:
+                self._seen.popitem(last=False)
+            return work()
+        else:
             with _ONE_AT_A_TIME:
                 found = self._recorded[key] = self._record(key, work)
             if len(self._recorded) > MOST:
                 self._recorded.popitem(last=False)
-        else:
-            self._recorded.move_to_end(key)
         found.replay()
         return found.result
 
     def time(self, key: Hashable, work: Callable[[], torch.Tensor]) -> float:
         """Seconds that a replay takes, the median of some; forgets the recording."""
-        self.run(key, work)
+        for _ in range(2):
+            self.run(key, work)
         seconds: list[float] = []
         for _ in range(TRIALS):
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

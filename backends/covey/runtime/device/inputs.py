@@ -34,11 +34,13 @@ class Bucket:
 
 
 def round_up(count: int) -> int:
-    """The next size that passes are recorded for: at most a third more than what is asked for."""
-    if count <= 8:
-        return max(count, 1)
-    step = 1 << (count.bit_length() - 3)
-    return -(-count // step) * step
+    """The next size that passes are recorded for: powers of two and one and a half times those, for such small passes
+    read the same weights whatever their size; beyond 128, where arithmetic begins to count, multiples of 32."""
+    if count > 128:
+        return -(-count // 32) * 32
+    power = 1 << max(count - 1, 0).bit_length()
+    between = power * 3 // 4
+    return between if count <= between and power >= 4 else power
 
 
 class Inputs:

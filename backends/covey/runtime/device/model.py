@@ -8,7 +8,6 @@ Knows nothing of requests, block ownership or sampling. Refuses, by UnsupportedM
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -27,7 +26,9 @@ from covey.types import Ints
 
 SEGMENT_BYTES = 64 << 20  # of KV memory: what it grows and shrinks by
 MOST_NODES = 256  # of a row's tree
-RECORDED = 512  # tokens of a pass up to which passes are recorded; larger ones take longer than launching them does
+RECORDED = 1024  # tokens of a pass up to which passes are recorded; larger ones take longer than launching them does
+LOGITS_BYTES = 256 << 20  # of recorded passes' logits
+PROMPTS = 512  # tokens of a pass from which on long chunks go through the library, which cannot be recorded
 log = logging.getLogger(__name__)
 
 
@@ -81,6 +82,8 @@ class DeviceModel:
         self._inputs = Inputs(
             max_pass_tokens, widest, MOST_NODES, self.shape.share, blocks * block_size, self.torch_device
         )
+        most = min(round_up(min(max_pass_tokens, RECORDED)), LOGITS_BYTES // (4 * self.vocab_size))
+        self._logits = torch.empty(most, self.vocab_size, device=self.torch_device)
         self.graphs = Graphs(self.torch_device)
         if self.torch_device.type == "cuda":
             self.decoder.choose(self.graphs)
@@ -105,13 +108,15 @@ class DeviceModel:
     @torch.inference_mode()
     def forward(self, work: Pass) -> torch.Tensor:
         """Logits [len(out), vocab] in float32; writes the tokens' keys and values."""
-        if round_up(work.size) <= RECORDED:
-            bucket = self.give(work)
-            return self.graphs.run(bucket, lambda: self.compute(bucket))[: len(work.out)]
         windows = self._windows(work)
-        prompts = Prompts(windows, self.store) if self.decoder.plain else None
-        bucket = self._inputs.fill(work, windows, None if prompts is None else prompts.apart)
-        return self.compute(bucket, prompts)[: len(work.out)]
+        prompts = Prompts(windows, self.store) if work.size > PROMPTS and self.decoder.plain else None
+        if prompts is not None and prompts.apart.any():
+            bucket = self._inputs.fill(work, windows, prompts.apart)
+            return self.compute(bucket, prompts)[: len(work.out)]
+        bucket = self._inputs.fill(work, windows)
+        if bucket.tokens > RECORDED or bucket.out > len(self._logits):
+            return self.compute(bucket)[: len(work.out)]
+        return self.graphs.run(bucket, lambda: self.compute(bucket))[: len(work.out)]
 
     def give(self, work: Pass) -> Bucket:
         """Bring a pass over to where `compute` reads it."""
@@ -121,7 +126,10 @@ class DeviceModel:
         """Logits [bucket.out, vocab] in float32 of the pass that was given; nothing in it waits for the host."""
         inputs = self._inputs
         hidden = self.decoder.hidden(inputs.tokens(bucket), inputs.slots(bucket), self.tiles(bucket), prompts)
-        return self.decoder.logits(hidden.index_select(0, inputs.out(bucket))).float()
+        logits = self.decoder.logits(hidden.index_select(0, inputs.out(bucket)))
+        if bucket.out > len(self._logits):
+            return logits.float()
+        return self._logits[: bucket.out].copy_(logits)  # in one place, or every recording would keep its own
 
     def _windows(self, work: Pass) -> Windows:
         if work.size > self.max_pass_tokens:
@@ -140,13 +148,14 @@ class DeviceModel:
         """Sets keys and values of all layers to zero."""
         self.store.clear_slots(slots)
 
-    def record(self, rows: Iterable[int], tokens_per_row: Iterable[int]) -> None:
-        """Make the recordings of such passes now: the first of a kind takes as long as a hundred later ones."""
-        per_row = list(tokens_per_row)
-        for count in rows:
-            for each in per_row:
+    def record(self, rows: int, tokens_per_row: int) -> None:
+        """Make the recordings of passes of up to so many rows, all of as many tokens, now: a recording takes as long as
+        dozens of passes."""
+        for count in sorted({round_up(count) for count in range(1, rows + 1)}):
+            for each in range(1, tokens_per_row + 1):
                 if count * each <= self.max_pass_tokens and each < self.max_positions:
-                    self.forward(self._idle(count, each))
+                    for _ in range(2):
+                        self.forward(self._idle(count, each))
 
     def _idle(self, rows: int, each: int) -> Pass:
         """A pass that is kept nowhere."""

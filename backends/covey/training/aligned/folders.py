@@ -17,6 +17,11 @@ __all__ = ["DRAFTER", "PROFILE", "check_free", "fitted", "save"]
 
 TARGET, DRAFTER, PROFILE = "target", "draft_aligned", "aligned.toml"
 SHARD = "4GB"
+ROOM = """
+[scheduler]
+max_running = 128
+token_budget = 1024
+"""
 KV_TOKENS = 1 << 16  # of the profile's pools: 64 requests of a thousand tokens
 
 
@@ -77,7 +82,7 @@ models = {json.dumps(models)}
 folder = {json.dumps(str(folder / TARGET))}
 dtype = "{dtype}"
 kv_memory_mb = {kv_memory(pair.target)}
-
+{ROOM if pair.target.device.type == "cuda" else ""}
 [speculation]
 drafters = ["{DRAFTER}"]
 
