@@ -3,7 +3,7 @@ launches it, and over the settings that it could be launched with."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,7 @@ from loadtest.bench.gpu_kernels import bandwidth, store_of
 from loadtest.bench.gpu_rig import BLOCK_SIZE, Rig
 from loadtest.bench.gpu_timing import captured, over
 
-KEYS, WARPS, PARTS = (32, 64, 128), (2, 4, 8), (1, 2, 4, 8, 16, 32)
-STAGES = 2
+KEYS, WARPS, PARTS, STAGES = (32, 64, 128), (2, 4, 8), (1, 2, 4, 8, 16, 32), (2, 3, 4)
 REPEATS = 10
 
 
@@ -43,6 +42,7 @@ class Setting:
     keys: int
     warps: int
     parts: int
+    stages: int
 
 
 def attention(rig: Rig, found: JsonDict) -> None:
@@ -69,15 +69,16 @@ def attention(rig: Rig, found: JsonDict) -> None:
 
 
 def vars_of(setting: Setting) -> JsonDict:
-    return {"keys": setting.keys, "warps": setting.warps, "parts": setting.parts}
+    return {"keys": setting.keys, "warps": setting.warps, "parts": setting.parts, "stages": setting.stages}
 
 
 def _settings(rig: Rig, product: Setting) -> list[Setting]:
     if rig.small:
-        return [product, Setting(32, 4, 2)]
+        return [product, Setting(32, 4, 2, 2)]
     near = [parts for parts in PARTS if product.parts // 4 <= parts <= product.parts * 4]
-    swept = [Setting(keys, warps, parts) for keys in KEYS for warps in WARPS for parts in near]
-    return list(dict.fromkeys([product, *swept]))
+    swept = [Setting(keys, warps, parts, product.stages) for keys in KEYS for warps in WARPS for parts in near]
+    staged = [replace(product, keys=keys, stages=stages) for keys in KEYS for stages in STAGES]
+    return list(dict.fromkeys([product, *swept, *staged]))
 
 
 class _Launched:
@@ -116,7 +117,9 @@ class _Launched:
         """As the product launches it."""
         from covey.runtime.kernels import attention as kernels
 
-        return Setting(kernels.KEYS, 4 if self._products_rows <= 64 else 8, self._parts)
+        few = self._products_rows <= 64
+        keys = kernels.KEYS // 2 if self._rig.dtype == torch.float32 else kernels.KEYS
+        return Setting(keys, 4 if few else 8, self._parts, 4 if few else 2)
 
     @property
     def _products_rows(self) -> int:
@@ -142,7 +145,7 @@ class _Launched:
 
     def _launch(self, setting: Setting, layer_offset: int) -> None:
         """What `kernels.attention.attend` does, with its settings free."""
-        from covey.runtime.kernels import INTERPRETED
+        from covey.runtime.kernels import INTERPRETED, PRECISION
         from covey.runtime.kernels.attention import attend_tile, join_parts
 
         tiles, store, shape = self._tiles, self._store, self._shape
@@ -181,8 +184,9 @@ class _Launched:
             D=width,
             SPLIT=setting.parts > 1,
             WIDE=INTERPRETED,
+            PRECISION=PRECISION,
             num_warps=setting.warps,
-            num_stages=STAGES,
+            num_stages=setting.stages,
         )
         if setting.parts > 1:
             join_parts[(len(self._query) * shape.heads,)](

@@ -77,7 +77,8 @@ def _attention(found: JsonDict) -> Iterator[Table]:
                 _setting(best),
             ]
         )
-    columns = ["rows x tokens at context", "share of copy", "keys, warps, parts", "best share", "keys, warps, parts"]
+    setting = "keys, warps, parts, stages"
+    columns = ["rows x tokens at context", "share of copy", setting, "best share", setting]
     yield report.table("Attention over all layers", columns, rows)
     for case, each in found.items():
         if each and any(entry["bytes_per_s"] for entry in each["sweep"]):
@@ -87,17 +88,17 @@ def _attention(found: JsonDict) -> Iterator[Table]:
 def _sweep(case: str, sweep: Sequence[JsonDict]) -> Table:
     """TB/s; a column for each count of parts."""
     parts = sorted({entry["parts"] for entry in sweep})
-    by = {(entry["keys"], entry["warps"], entry["parts"]): entry["bytes_per_s"] for entry in sweep}
+    by = {tuple(entry[key] for key in ("keys", "warps", "stages", "parts")): entry["bytes_per_s"] for entry in sweep}
     rows = []
-    for keys, warps in sorted({(entry["keys"], entry["warps"]) for entry in sweep}):
-        rates = [by.get((keys, warps, count)) for count in parts]
-        rows.append([f"{keys}, {warps}", *(number(rate and rate / 1e12) for rate in rates)])
-    columns = ["keys, warps", *(f"{count} parts" for count in parts)]
+    for row in sorted({(entry["keys"], entry["warps"], entry["stages"]) for entry in sweep}):
+        rates = [by.get((*row, count)) for count in parts]
+        rows.append([", ".join(map(str, row)), *(number(rate and rate / 1e12) for rate in rates)])
+    columns = ["keys, warps, stages", *(f"{count} parts" for count in parts)]
     return report.table(f"Attention, {case}: TB/s", columns, rows)
 
 
 def _setting(found: JsonDict | None) -> str:
-    return "-" if found is None else f"{found['keys']}, {found['warps']}, {found['parts']}"
+    return "-" if found is None else f"{found['keys']}, {found['warps']}, {found['parts']}, {found['stages']}"
 
 
 def _plain(found: JsonDict) -> Iterator[Table]:

@@ -44,7 +44,7 @@ def captured(work: Work, device: torch.device, repeats: int = REPEATS, inner: in
         work()  # compiles what a recording must not
     torch.cuda.current_stream(device).wait_stream(aside)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+    with torch.cuda.graph(graph, stream=torch.cuda.Stream(device), capture_error_mode="thread_local"):
         for _ in range(inner):
             work()
     seconds = queued(graph.replay, device, repeats)

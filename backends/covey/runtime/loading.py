@@ -235,14 +235,17 @@ def find_max_positions(config: Any) -> int:
 
 
 def choose_device(name: str) -> torch.device:
+    """Of a GPU always with its number: what has none means another device in each thread."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError as error:
         raise SettingError(f"device: got {name!r}, allowed: auto, cpu, cuda, cuda:N") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise SettingError(f"device: got {name!r}, but torch sees no GPU; use auto or cpu")
+    if name == "cuda":
+        return torch.device("cuda", torch.cuda.current_device())
     return device
 
 

@@ -6,6 +6,8 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+import torch
+
 from covey.errors import UnsupportedModel
 from covey.runtime.loading import choose_device
 from covey.runtime.model import PagedModel
@@ -31,24 +33,14 @@ def open_model(
 ) -> Model:
     """On a GPU by kernels of our own, unless numerics are to be invariant; else, and for families that the kernels do
     not compute, by PyTorch's. Most passes will have up to `tokens_per_row`."""
-    if choose_device(device).type == "cuda" and numerics != "invariant":
-        try:
-            from covey.runtime.device.model import DeviceModel
-
-            model = DeviceModel(
-                folder,
-                dtype=dtype,
-                device=device,
-                blocks=blocks,
-                block_size=block_size,
-                max_pass_tokens=max_pass_tokens,
-            )
-            model.record(RECORDED_ROWS, tokens_per_row)
-            return model
-        except UnsupportedModel as error:
-            log.warning("%s: PyTorch's own kernels run this model, slower than ours would", error)
-        except ModuleNotFoundError as error:
-            log.warning("%s: PyTorch's own kernels run: pip install 'covey[cuda]' brings faster ones", error)
+    chosen = choose_device(device)
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)  # kernels run on a thread's own device
+        if numerics != "invariant":
+            model = _by_kernels(folder, dtype, device, blocks, block_size, max_pass_tokens)
+            if model is not None:
+                model.record(RECORDED_ROWS, tokens_per_row)
+                return model
     return PagedModel(
         folder,
         dtype=dtype,
@@ -58,3 +50,29 @@ def open_model(
         numerics=numerics,
         max_pass_tokens=max_pass_tokens,
     )
+
+
+def _by_kernels(
+    folder: str | Path, dtype: str, device: str, blocks: int, block_size: int, max_pass_tokens: int
+) -> DeviceModel | None:
+    """None, and the reason logged, where they do not run."""
+    try:
+        from triton.errors import TritonError
+
+        from covey.runtime.device.model import DeviceModel, check_compiler
+    except ModuleNotFoundError as error:
+        log.warning("%s: PyTorch's own kernels run: pip install 'covey[cuda]' brings faster ones", error)
+        return None
+    try:
+        check_compiler(choose_device(device))
+        return DeviceModel(
+            folder,
+            dtype=dtype,
+            device=device,
+            blocks=blocks,
+            block_size=block_size,
+            max_pass_tokens=max_pass_tokens,
+        )
+    except (UnsupportedModel, TritonError) as error:
+        log.warning("%s: PyTorch's own kernels run this model, slower than ours would", error)
+        return None

@@ -9,6 +9,7 @@ import logging
 import os
 import secrets
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -25,10 +26,10 @@ from covey.runtime.models import Model, open_model
 from covey.runtime.packing import Packing, path_to
 from covey.runtime.parallel.model import ParallelModel
 from covey.runtime.parallel.plan import share_of_heads
-from covey.runtime.sampling import Context, SettingsTable
+from covey.runtime.sampling import Context, SettingsTable, draw
 from covey.runtime.sequences import Sequence, Sequences
 from covey.runtime.verification import Mask, Places, Verified, merged, pick, rows_of, verify
-from covey.types import NO_FLOATS, NO_INTS, Ints, RowStatus, TargetInfo, TargetReply, TargetWork, Trees
+from covey.types import NO_FLOATS, NO_INTS, Ints, RowStatus, Sampling, TargetInfo, TargetReply, TargetWork, Trees
 
 log = logging.getLogger("covey.target")
 
@@ -52,8 +53,7 @@ class TargetRunner:
         self._settings = SettingsTable()
         self._epoch = secrets.randbelow(1 << 31) + 1
         self._caller: Caller[TargetReply] = Caller()
-        threads = torch.get_num_threads()
-        self._ahead = Ahead(self._plain, lambda: torch.set_num_threads(threads)) if run_ahead else None
+        self._ahead = Ahead(self._plain, _as_here(model)) if run_ahead else None
         self._info = TargetInfo(
             model=name,
             vocab_size=model.vocab_size,
@@ -88,7 +88,7 @@ class TargetRunner:
             numerics=settings.numerics,
             max_pass_tokens=token_budget,
         )
-        return cls(
+        runner = cls(
             model,
             blocks=blocks,
             block_size=settings.block_size,
@@ -97,6 +97,9 @@ class TargetRunner:
             folder=str(folder),
             run_ahead=settings.run_ahead,
         )
+        if runner.info().device.startswith("cuda"):
+            _warm_up_draws(model.vocab_size, torch.device("cuda", torch.cuda.current_device()))
+        return runner
 
     def info(self) -> TargetInfo:
         return self._info
@@ -312,6 +315,25 @@ class TargetRunner:
                 path = path_to(trees.parents[start:end], node)
                 contexts.append(Context(history, trees.tokens[start + path]))
         return contexts
+
+
+def _warm_up_draws(vocab: int, device: torch.device) -> None:
+    """Compile the kernels of a draw, greedy and not."""
+    table = SettingsTable()
+    slots = np.asarray([table.add(Sampling(temperature=each, seed=1), 1) for each in (0.0, 1.0)], np.int32)
+    draw(torch.zeros(2, vocab, device=device), table, slots, np.ones(2, np.int32))
+
+
+def _as_here(model: Model | ParallelModel) -> Callable[[], None]:
+    """What makes another thread compute as this one does."""
+    threads, on_gpu = torch.get_num_threads(), model.device.startswith("cuda:")
+
+    def prepare() -> None:
+        torch.set_num_threads(threads)
+        if on_gpu:
+            torch.cuda.set_device(model.device)
+
+    return prepare
 
 
 def blocks_in(memory: int, folder: str | Path, settings: TargetSettings, section: str) -> int:

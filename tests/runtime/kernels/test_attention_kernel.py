@@ -10,13 +10,14 @@ import torch
 
 from covey.runtime.device.inputs import Inputs
 from covey.runtime.device.store import KVStore
-from covey.runtime.kernels.attention import KEYS, Paging, Parts, attend, queries_of
+from covey.runtime.kernels import INTERPRETED, PRECISION
+from covey.runtime.kernels.attention import KEYS, MOST_WIDE, Paging, Parts, attend, queries_of
 from covey.runtime.lanes import Pass, Windows
 from covey.types import NO_INTS, Ints
 from tests.hopper import Variant, compile_for_hopper
 
 WHERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-ALLOWED = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
+ALLOWED = {torch.float32: 2e-6 if INTERPRETED else 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
 LAYERS, BLOCK = 2, 4
 
 
@@ -99,7 +100,8 @@ class Case:
 
     def found(self, layer: int, parts: int, window: int = 0, softcap: float = 0.0) -> torch.Tensor:
         count = len(self.places)
-        inputs = Inputs(count, self.tables.shape[1], 256, self.heads // self.kv_heads, 1 << 30, WHERE)
+        wide = self.dtype == torch.float32
+        inputs = Inputs(count, self.tables.shape[1], 256, self.heads // self.kv_heads, 1 << 30, WHERE, wide)
         positions = np.array([self.rows[row].position(query) for row, query in self.places], np.int32)
         none: Ints = np.zeros(count, np.int32)
         windows = self.windows()
@@ -200,7 +202,7 @@ def test_what_no_query_sees_may_be_anything() -> None:
         for slot in range(BLOCK):
             if (block, slot) not in used:
                 case.store.segment(block // 8)[:, block % 8, :, slot] = torch.nan
-    assert (case.found(0, 2) - expected).norm() <= 2e-6 * expected.norm()
+    assert (case.found(0, 2) - expected).norm() <= ALLOWED[torch.float32] * expected.norm()
 
 
 def variant(rows: int, dim: int, dtype: str, share: int, split: bool, window: int = 0) -> Variant:
@@ -222,12 +224,14 @@ def variant(rows: int, dim: int, dtype: str, share: int, split: bool, window: in
             "BLOCK_STRIDE": 16 * 16 * dim,
             "SEGMENT": 64,
             "M": rows,
-            "N": KEYS,
+            "N": KEYS // 2 if dtype == "fp32" else KEYS,
             "D": 1 << (dim - 1).bit_length(),
             "SPLIT": split,
             "WIDE": False,
+            "PRECISION": PRECISION,
         },
         warps=4 if rows <= 64 else 8,
+        stages=4 if rows <= 64 and dtype != "fp32" else 2,
         aligned=("layer_offset", "token_stride"),
     )
 
@@ -240,9 +244,9 @@ def test_it_compiles_for_a_gpu_with_wide_loads() -> None:
         variant(128, 128, "bf16", 8, False),
         variant(16, 80, "bf16", 1, True),
         variant(16, 64, "fp32", 1, False),
+        variant(MOST_WIDE, 128, "fp32", 8, True),
     )
     for each in made:
         assert each.widest_load == 16
         assert each.shared <= 227 << 10
-    assert all("mma" in each.ptx for each in made[:5])
-    assert "tf32" not in made[5].ptx
+    assert all("mma" in each.ptx for each in made)

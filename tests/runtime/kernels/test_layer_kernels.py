@@ -8,14 +8,14 @@ import torch
 import triton
 
 from covey.runtime.device.store import KVStore
-from covey.runtime.kernels import INTERPRETED, thin
+from covey.runtime.kernels import INTERPRETED, PRECISION, thin
 from covey.runtime.kernels.norms import add_and_norm, gate
 from covey.runtime.kernels.rotary import turn_and_keep
 from covey.runtime.kernels.thin import multiply_thin
 from tests.hopper import Variant, compile_for_hopper
 
 WHERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-ALLOWED = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+ALLOWED = {torch.float32: 1e-6 if INTERPRETED else 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 
 
 def drawn(rng: np.random.Generator, dtype: torch.dtype, *shape: int) -> torch.Tensor:
@@ -174,7 +174,7 @@ def test_they_compile_for_a_gpu_with_wide_loads() -> None:
                 dict.fromkeys(("x", "weight", "bias", "norm", "residual", "out"), "*bf16")
                 | {"rows": "i32", "epsilon": "fp32"},
                 {"K": depth, "N": width, "NORMED": first, "BIASED": False, "ADDED": not first, "GATED": gated, "M": 16}
-                | {"COLUMNS": thin.COLUMNS, "DEPTH": thin.DEPTH, "WIDE": False},
+                | {"COLUMNS": thin.COLUMNS, "DEPTH": thin.DEPTH, "WIDE": False, "PRECISION": PRECISION},
                 thin.WARPS,
                 thin.STAGES - gated,
             )

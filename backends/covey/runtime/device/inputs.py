@@ -46,9 +46,12 @@ def round_up(count: int) -> int:
 class Inputs:
     """Room for passes of up to `tokens` tokens, whose rows have up to `blocks` blocks and `nodes` nodes each."""
 
-    def __init__(self, tokens: int, blocks: int, nodes: int, share: int, slots: int, device: torch.device) -> None:
-        """A token whose slot is not below `slots` is kept nowhere; `share`: query heads of a key head."""
-        self._share, self._slots = share, slots
+    def __init__(
+        self, tokens: int, blocks: int, nodes: int, share: int, slots: int, device: torch.device, wide: bool = False
+    ) -> None:
+        """A token whose slot is not below `slots` is kept nowhere; `share`: query heads of a key head; `wide`: of
+        float32."""
+        self._share, self._slots, self._wide = share, slots, wide
         self._blocks, self._words = blocks, -(-nodes // 32)
         most = round_up(tokens)
         starts = HEADER + most * np.arange(len(_FIELDS) + len(_TILE_FIELDS) + 1)
@@ -66,7 +69,7 @@ class Inputs:
         for their results."""
         counts = np.diff(windows.offsets)
         tiled = counts if apart is None else np.where(apart, 0, counts)
-        queries = queries_of(self._share, max(int(tiled.max()), 1))
+        queries = queries_of(self._share, max(int(tiled.max()), 1), self._wide)
         pieces = -(-tiled // queries)
         tiles = int(pieces.sum())
         bucket = Bucket(round_up(work.size), round_up(tiles), queries, round_up(len(work.out)))

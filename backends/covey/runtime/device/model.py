@@ -20,6 +20,7 @@ from covey.runtime.device.prompts import Prompts
 from covey.runtime.device.store import KVStore
 from covey.runtime.fuse import FAMILIES
 from covey.runtime.kernels.attention import Tiles
+from covey.runtime.kernels.norms import gate
 from covey.runtime.lanes import Lanes, Pass, Windows, chain, windows_of
 from covey.runtime.modules import Source, close, modules_of
 from covey.types import Ints
@@ -80,8 +81,16 @@ class DeviceModel:
         self.decoder = Decoder(modules.module, self.shape, examined.settings, self.store, self.max_positions, name)
         widest = -(-self.max_positions // block_size) + -(-MOST_NODES // block_size)
         self._inputs = Inputs(
-            max_pass_tokens, widest, MOST_NODES, self.shape.share, blocks * block_size, self.torch_device
+            max_pass_tokens,
+            widest,
+            MOST_NODES,
+            self.shape.share,
+            blocks * block_size,
+            self.torch_device,
+            wide=self.torch_dtype == torch.float32,
         )
+        flash = self.torch_dtype.itemsize == 2 or self.torch_device.type != "cuda"  # there it knows no float32
+        self._by_library = flash and self.decoder.plain
         most = min(round_up(min(max_pass_tokens, RECORDED)), LOGITS_BYTES // (4 * self.vocab_size))
         self._logits = torch.empty(most, self.vocab_size, device=self.torch_device)
         self.graphs = Graphs(self.torch_device)
@@ -109,7 +118,7 @@ class DeviceModel:
     def forward(self, work: Pass) -> torch.Tensor:
         """Logits [len(out), vocab] in float32; writes the tokens' keys and values."""
         windows = self._windows(work)
-        prompts = Prompts(windows, self.store) if work.size > PROMPTS and self.decoder.plain else None
+        prompts = Prompts(windows, self.store) if work.size > PROMPTS and self._by_library else None
         if prompts is not None and prompts.apart.any():
             bucket = self._inputs.fill(work, windows, prompts.apart)
             return self.compute(bucket, prompts)[: len(work.out)]
@@ -156,6 +165,8 @@ class DeviceModel:
                 if count * each <= self.max_pass_tokens and each < self.max_positions:
                     for _ in range(2):
                         self.forward(self._idle(count, each))
+        if self.max_pass_tokens > PROMPTS and self.max_positions - 1 > PROMPTS:
+            self.forward(self._idle(1, PROMPTS + 1))  # a long prompt's kernels are compiled, too
 
     def _idle(self, rows: int, each: int) -> Pass:
         """A pass that is kept nowhere."""
@@ -168,3 +179,12 @@ class DeviceModel:
         at = np.tile(np.arange(each, dtype=np.int32), rows)
         none = np.full(size, -1, np.int32)
         return Pass(np.zeros(size, np.int32), at, none, lanes, np.arange(size, dtype=np.int32))
+
+
+def check_compiler(device: torch.device) -> None:
+    """UnsupportedModel where no kernel can be compiled, as without a C compiler, by which they are launched."""
+    both = torch.zeros(1, 2, device=device)
+    try:
+        gate[(1, 1)](both, torch.empty(1, 1, device=device), SIZE=1, S=16)
+    except RuntimeError as error:
+        raise UnsupportedModel(f"kernels cannot be compiled here: {error}") from error

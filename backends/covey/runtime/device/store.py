@@ -188,8 +188,8 @@ class KVStore:
             return _Segment(torch.zeros(shape, dtype=self.dtype, device=self.device), None)
         with torch.cuda.device(self.device):
             home = torch.cuda.MemPool()
-        with torch.cuda.use_mem_pool(home, self.device):
-            return _Segment(torch.zeros(shape, dtype=self.dtype, device=self.device), home)
+            with torch.cuda.use_mem_pool(home):
+                return _Segment(torch.zeros(shape, dtype=self.dtype, device=self.device), home)
 
     def _offset(self, memory: torch.Tensor) -> int:
         offset, rest = divmod(memory.data_ptr() - self.pool.data_ptr(), self.dtype.itemsize)

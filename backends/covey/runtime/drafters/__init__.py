@@ -37,7 +37,7 @@ def load_drafter(kind: str, folder: str | Path, target: str | Path, profile: Pro
         )
     from covey.runtime.drafters.neural import NeuralDrafter  # torch: lookups do without, and start in no time
 
-    drafter = NeuralDrafter.load(folder, settings, name=name)
+    drafter = NeuralDrafter.load(folder, settings, name=name, depth=profile.speculation.max_depth)
     drafter.warm_up()
     return drafter
 

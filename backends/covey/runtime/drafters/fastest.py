@@ -20,12 +20,14 @@ log = logging.getLogger("covey.drafter")
 TRUSTED = 0.1  # of the logits' size: what rounding may differ
 
 
-def make_stepper(model: Model, folder: Path) -> Stepper:
+def make_stepper(model: Model, folder: Path, depth: int = 0) -> Stepper:
     """The fastest there is for the model in `folder`; uses the model's first slots."""
     if not isinstance(model, PagedModel):
         from covey.runtime.drafters.device_stepper import DeviceStepper  # kernels: a CPU does without
 
-        return DeviceStepper(model)
+        stepper = DeviceStepper(model)
+        stepper.record(depth)
+        return stepper
     paged = PagedStepper(model)
     if model.torch_device.type != "cpu":
         return paged

@@ -61,8 +61,8 @@ class NeuralDrafter:
         )
 
     @classmethod
-    def load(cls, folder: str | Path, settings: DrafterSettings, *, name: str) -> NeuralDrafter:
-        """The drafter in `folder`."""
+    def load(cls, folder: str | Path, settings: DrafterSettings, *, name: str, depth: int = 0) -> NeuralDrafter:
+        """The drafter in `folder`; few calls will ask for more than `depth`."""
         alike = TargetSettings(dtype=settings.dtype, device=settings.device, block_size=settings.block_size)
         blocks = settings.kv_blocks or blocks_in(settings.kv_memory_mb << 20, folder, alike, "drafter")
         model = open_model(
@@ -75,7 +75,7 @@ class NeuralDrafter:
             max_pass_tokens=PASS_TOKENS,
         )
         weights = sum(path.stat().st_size for path in Path(folder).glob("*.safetensors"))
-        return cls(model, make_stepper(model, Path(folder)), settings, name=name, weights=weights)
+        return cls(model, make_stepper(model, Path(folder), depth), settings, name=name, weights=weights)
 
     def info(self) -> DrafterInfo:
         return self._info

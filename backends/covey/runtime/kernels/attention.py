@@ -14,10 +14,11 @@ import torch
 import triton
 import triton.language as tl
 
-from covey.runtime.kernels import INTERPRETED
+from covey.runtime.kernels import INTERPRETED, PRECISION
 
 KEYS = 64  # that a program reads at a time
 LEAST, MOST = 16, 128  # rows of a product: queries of a tile times query heads of a key head
+MOST_WIDE = 32  # the same of float32, which takes three products and twice the registers
 
 
 @triton.jit
@@ -55,6 +56,7 @@ def attend_tile(
     D: tl.constexpr,
     SPLIT: tl.constexpr,
     WIDE: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
     """One tile, one key head, one part of its keys. `header` holds the tables' width and a token's words of bits;
     `heights` are the parts' logarithms (base 2) of summed weights."""
@@ -104,7 +106,7 @@ def attend_tile(
         if WIDE:
             k = k.to(tl.float32)
             v = v.to(tl.float32)
-        score = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+        score = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
         if CAPPED:
             turned = 2.0 / (1.0 + tl.exp(-2.0 * score / softcap)) - 1.0  # tanh
             score = turned * softcap
@@ -124,7 +126,7 @@ def attend_tile(
         fade = tl.exp2(top - level)
         mass = mass * fade + tl.sum(weight, 1)
         total = total * fade[:, None]
-        total = tl.dot(weight.to(v.dtype), v, total, input_precision="ieee")
+        total = tl.dot(weight.to(v.dtype), v, total, input_precision=PRECISION)
         top = higher
     keep = inside[:, None] & known[None, :]
     seen_any = mass > 0.0
@@ -191,9 +193,9 @@ class Parts:
     heights: torch.Tensor
 
 
-def queries_of(share: int, wanted: int) -> int:
-    """The most queries that a tile takes where rows have up to `wanted`."""
-    most = max(1, MOST // share)
+def queries_of(share: int, wanted: int, wide: bool = False) -> int:
+    """The most queries that a tile takes where rows have up to `wanted`; `wide`: of float32."""
+    most = max(1, (MOST_WIDE if wide else MOST) // share)
     return 1 << min((wanted - 1).bit_length(), most.bit_length() - 1)
 
 
@@ -215,6 +217,7 @@ def attend(
     """`out` [tokens, heads, head_dim] of `query`, alike."""
     tokens, heads, dim = query.shape
     share, width = heads // kv_heads, triton.next_power_of_2(dim)
+    wide = query.dtype == torch.float32
     rows = max(LEAST, triton.next_power_of_2(tiles.tokens * share))
     attend_tile[(len(tiles.first), kv_heads, parts.count)](
         query,
@@ -246,12 +249,13 @@ def attend(
         BLOCK_STRIDE=paging.block_stride,
         SEGMENT=paging.segment,
         M=rows,
-        N=KEYS,
+        N=KEYS // 2 if wide else KEYS,
         D=max(width, 16),
         SPLIT=parts.count > 1,
         WIDE=INTERPRETED,
+        PRECISION=PRECISION,
         num_warps=4 if rows <= 64 else 8,
-        num_stages=2,
+        num_stages=4 if rows <= 64 and not wide else 2,  # keys wait for lookups, which only deep pipelines fetch ahead
     )
     if parts.count > 1:
         join_parts[(tokens * heads,)](

@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from covey.runtime.kernels import INTERPRETED
+from covey.runtime.kernels import INTERPRETED, PRECISION
 
 ROWS = 16  # at most: what a tensor core multiplies at once
 COLUMNS, DEPTH, WARPS, STAGES = 32, 256, 4, 4  # of the matrix at a time: some 64 KB on their way to each core
@@ -34,6 +34,7 @@ def thin_product(
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
     WIDE: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
     """out [rows, N] = x [rows, K] @ weight [N, K].T. Where `NORMED`, of x's root-mean-square norm times `norm`; where
     `GATED`, silu of it times the product with the next N rows of `weight`; where `ADDED`, plus `residual`, which may be
@@ -64,12 +65,12 @@ def thin_product(
         if WIDE:
             part = part.to(tl.float32)
             read = read.to(tl.float32)
-        total = tl.dot(part, tl.trans(read), total, input_precision="ieee")
+        total = tl.dot(part, tl.trans(read), total, input_precision=PRECISION)
         if GATED:
             read = tl.load(matrix + N * K + start, mask=mask, other=0.0)
             if WIDE:
                 read = read.to(tl.float32)
-            second = tl.dot(part, tl.trans(read), second, input_precision="ieee")
+            second = tl.dot(part, tl.trans(read), second, input_precision=PRECISION)
     if BIASED:
         total += tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)[None, :]
     total = total.to(kind).to(tl.float32)
@@ -117,6 +118,7 @@ def multiply_thin(
         COLUMNS=COLUMNS,
         DEPTH=min(DEPTH, triton.next_power_of_2(depth)),
         WIDE=INTERPRETED,
+        PRECISION=PRECISION,
         num_warps=WARPS,
         num_stages=STAGES if not gated else STAGES - 1,
     )
