@@ -10,6 +10,7 @@ import torch
 
 from covey.profile import DrafterSettings
 from covey.runtime.device.model import DeviceModel
+from covey.runtime.drafters import device_stepper
 from covey.runtime.drafters.device_stepper import DeviceStepper
 from covey.runtime.drafters.fastest import make_stepper
 from covey.runtime.drafters.neural import NeuralDrafter
@@ -100,3 +101,15 @@ def test_cut_rows_and_trees_go_step_by_step(folder: Path, drafter: NeuralDrafter
     trees = Sender(load(folder)).send(items, 3, 2).trees
     for row, item in enumerate(items):
         assert reference.drawn(item.tokens, 3, item.sampling) in paths_of(trees, row)
+
+
+def test_recordings_made_ahead_leave_memory_alone(drafter: NeuralDrafter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_stepper, "RECORDED_ROWS", (1, 3))
+    stepper, model = stepper_of(drafter), drafter._model
+    assert isinstance(model, DeviceModel)
+    Sender(drafter).send([Text(7, [5, 6, 7], HOT)], 2)
+    before = model.store.segment(0).clone()
+    stepper.chains = 0
+    stepper.record(2)
+    assert stepper.chains == 2 * 2 * 2 * 2, "rows, pending tokens, depths, each twice"
+    assert torch.equal(before, model.store.segment(0))
