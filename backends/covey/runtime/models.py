@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 
 from covey.errors import UnsupportedModel
+from covey.runtime.kernels.ready import why_not
 from covey.runtime.loading import choose_device
 from covey.runtime.model import PagedModel
 
@@ -36,7 +37,10 @@ def open_model(
     chosen = choose_device(device)
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)  # kernels run on a thread's own device
-        if numerics != "invariant":
+        reason = why_not(chosen)
+        if reason:
+            log.warning("%s: PyTorch's own kernels run this model, slower than ours would: %s", folder, reason)
+        elif numerics != "invariant":
             model = _by_kernels(folder, dtype, device, blocks, block_size, max_pass_tokens)
             if model is not None:
                 model.record(RECORDED_ROWS, tokens_per_row)
@@ -55,16 +59,12 @@ def open_model(
 def _by_kernels(
     folder: str | Path, dtype: str, device: str, blocks: int, block_size: int, max_pass_tokens: int
 ) -> DeviceModel | None:
-    """None, and the reason logged, where they do not run."""
-    try:
-        from triton.errors import TritonError
+    """None, and the reason logged, where they do not run this model."""
+    from triton.errors import TritonError
 
-        from covey.runtime.device.model import DeviceModel, check_compiler
-    except ModuleNotFoundError as error:
-        log.warning("%s: PyTorch's own kernels run: pip install 'covey[cuda]' brings faster ones", error)
-        return None
+    from covey.runtime.device.model import DeviceModel
+
     try:
-        check_compiler(choose_device(device))
         return DeviceModel(
             folder,
             dtype=dtype,

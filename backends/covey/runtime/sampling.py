@@ -19,6 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from covey.runtime.kernels.ready import why_not
 from covey.runtime.noise import Index, Purpose, Reals, best_tokens, keys, race, winners
 from covey.runtime.penalties import Context, penalise
 from covey.runtime.settings import SettingsTable
@@ -61,8 +62,8 @@ def draw(
     slot, position = np.asarray(slots, np.int64), np.asarray(positions, np.int64)
     given = logits.float() if logits.dtype not in (torch.float32, torch.float64) else logits
     work = penalise(given.contiguous(), table, slot, position, contexts)
-    drawing = draw_on_device if work.is_cuda and work.dtype == torch.float32 else draw_on_host
-    return drawing(given, work, table, slot, position)
+    by_kernels = work.is_cuda and work.dtype == torch.float32 and not why_not(work.device)
+    return (draw_on_device if by_kernels else draw_on_host)(given, work, table, slot, position)
 
 
 def draw_on_host(given: Tensor, work: Tensor, table: SettingsTable, slots: Index, positions: Index) -> Draws:

@@ -20,7 +20,6 @@ from covey.runtime.device.prompts import Prompts
 from covey.runtime.device.store import KVStore
 from covey.runtime.fuse import FAMILIES
 from covey.runtime.kernels.attention import Tiles
-from covey.runtime.kernels.norms import gate
 from covey.runtime.lanes import Lanes, Pass, Windows, chain, windows_of
 from covey.runtime.modules import Source, close, modules_of
 from covey.types import Ints
@@ -179,12 +178,3 @@ class DeviceModel:
         at = np.tile(np.arange(each, dtype=np.int32), rows)
         none = np.full(size, -1, np.int32)
         return Pass(np.zeros(size, np.int32), at, none, lanes, np.arange(size, dtype=np.int32))
-
-
-def check_compiler(device: torch.device) -> None:
-    """UnsupportedModel where no kernel can be compiled, as without a C compiler, by which they are launched."""
-    both = torch.zeros(1, 2, device=device)
-    try:
-        gate[(1, 1)](both, torch.empty(1, 1, device=device), SIZE=1, S=16)
-    except RuntimeError as error:
-        raise UnsupportedModel(f"kernels cannot be compiled here: {error}") from error
