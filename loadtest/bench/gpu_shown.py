@@ -204,6 +204,16 @@ def _policies(title: str, found: JsonDict) -> Iterator[Table]:
     yield report.table(title, ["at", *points], rows)
 
 
+def _costs(found: JsonDict) -> Iterator[Table]:
+    rows = [
+        [label.removesuffix("_ms"), each, number(milliseconds, 3)]
+        for label, cells in found.items()
+        if label.endswith("_ms")
+        for each, milliseconds in cells.items()
+    ]
+    yield report.table(f"Cost table {found.get('table')}, ms", ["", "", ""], rows)
+
+
 SHOWN: Mapping[str, Callable[[JsonDict], Iterator[Table]]] = {
     "ceilings": _ceilings,
     "draws": _draws,
@@ -212,6 +222,7 @@ SHOWN: Mapping[str, Callable[[JsonDict], Iterator[Table]]] = {
     "plain": _plain,
     "overhead": _overhead,
     "reload": _reload,
+    "costs": _costs,
     "others": _others,
     "speculation": _speculation,
     "served": _served,
