@@ -29,10 +29,11 @@ class _Recorded:
 class Graphs:
     """Keeps a recording for each key that came more than once: to record takes as long as dozens of passes. The work
     reads and writes at fixed places alone, waits for nothing, and may run several times over. Results are overwritten
-    by any later run: take what is wanted from them first."""
+    by any later run: take what is wanted from them first. A device that cannot record runs everything as it comes."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._able = device.type == "cuda"
         self._recorded: OrderedDict[Hashable, _Recorded] = OrderedDict()
         self._seen: OrderedDict[Hashable, None] = OrderedDict()  # once
         if device.type == "cuda":
@@ -47,8 +48,8 @@ class Graphs:
         return len(self._recorded)
 
     def run(self, key: Hashable, work: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """The result of `work`, which is recorded at the second run of its key. A CPU records nothing."""
-        if self._device.type != "cuda":
+        """The result of `work`, which is recorded at the second run of its key."""
+        if not self._able:
             return work()
         found = self._recorded.get(key)
         if found is not None:
@@ -59,8 +60,13 @@ class Graphs:
                 self._seen.popitem(last=False)
             return work()
         else:
-            with _ONE_AT_A_TIME:
-                found = self._recorded[key] = self._record(key, work)
+            try:
+                with _ONE_AT_A_TIME:
+                    found = self._recorded[key] = self._record(key, work)
+            except RuntimeError as error:
+                log.warning("nothing is recorded from here on, so passes take longer: %s", error)
+                self._able = False
+                return work()
             if len(self._recorded) > MOST:
                 self._recorded.popitem(last=False)
         found.replay()
