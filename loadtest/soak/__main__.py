@@ -93,7 +93,14 @@ def _server(given: argparse.Namespace) -> Iterator[tuple[load.Addresses, int]]:
     if given.server:
         yield load.Addresses(given.url, given.http_url, given.metrics_url), given.server
         return
-    options = Options(http_port=FREE, grpc_port=FREE, metrics_port=FREE, profile=given.profile, model=given.model)
+    options = Options(
+        http_port=FREE,
+        grpc_port=FREE,
+        metrics_port=FREE,
+        profile=given.profile,
+        model=given.model,
+        drain_seconds=2.0,  # all that is left then is of clients that left
+    )
     with Server(options) as server:
         metrics = server.metrics_url.removeprefix("http://").removesuffix("/metrics")
         yield load.Addresses(server.grpc_url, server.http_url, metrics), server.pid
