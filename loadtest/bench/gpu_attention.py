@@ -102,7 +102,7 @@ class _Launched:
         positions = np.tile(np.arange(case.context - case.tokens, case.context, dtype=np.int32), case.rows)
         none = np.full(size, -1, np.int32)
         work = Pass(np.zeros(size, np.int32), positions, none, lanes, np.arange(size, dtype=np.int32))
-        inputs = Inputs(size, blocks, 32, self._shape.share, store.blocks * BLOCK_SIZE, rig.device)
+        inputs = Inputs(size, blocks, 32, self._shape.share, rig.device)
         self._bucket = inputs.fill(work, windows_of(lanes))
         self._tiles = inputs.tiles(self._bucket)
         tokens = self._bucket.tokens

@@ -32,6 +32,11 @@ class PagedModel:
 
     windows = False  # reads lanes
 
+    @property
+    def nowhere(self) -> int:
+        """The slot of what is kept nowhere."""
+        return self.blocks * self.block_size
+
     def __init__(
         self,
         source: Source,
@@ -129,7 +134,7 @@ class PagedModel:
         missing = padded(work.size, self._tiling.rows) - work.size
         if missing:
             tokens, positions = np.pad(tokens, (0, missing)), np.pad(positions, (0, missing))
-            slots = np.pad(slots, (0, missing), constant_values=self.blocks * self.block_size)
+            slots = np.pad(slots, (0, missing), constant_values=self.nowhere)
         plan = plan_lanes(
             work.lanes,
             len(tokens),

@@ -18,14 +18,13 @@ def ints(*values: int) -> np.ndarray:
 
 def test_a_pass_is_padded_and_cut_into_tiles() -> None:
     """Rows of 1, 11 and 6 tokens, of which no tile takes more than 8 where a key head has 16 query heads."""
-    inputs = Inputs(tokens=64, blocks=8, nodes=32, share=16, slots=40, device=WHERE)
+    inputs = Inputs(tokens=64, blocks=8, nodes=32, share=16, device=WHERE)
     lanes = Lanes(ints(0, 1, 12, 18), ints(30, 11, 9), np.arange(24, dtype=np.int32).reshape(3, 8))
     tokens = np.arange(18, dtype=np.int32)
-    slots = np.where(tokens % 5 == 4, 40, tokens)  # 40 is nobody's
+    slots = np.where(tokens % 5 == 4, -1, tokens)
     bucket = inputs.fill(Pass(tokens, tokens, slots, lanes, ints(0, 11, 17)), windows_of(lanes))
     assert bucket == Bucket(tokens=24, tiles=4, queries=8, out=3)
-    kept = [-1 if token % 5 == 4 else token for token in range(18)]
-    assert inputs.slots(bucket).tolist() == [*kept, *[-1] * 6]
+    assert inputs.slots(bucket).tolist() == [*slots.tolist(), *[-1] * 6]
     assert inputs.tokens(bucket).tolist() == [*range(18), *[0] * 6]
     assert inputs.out(bucket).tolist() == [0, 11, 17]
     tiles = inputs.tiles(bucket)
@@ -38,7 +37,7 @@ def test_a_pass_is_padded_and_cut_into_tiles() -> None:
 
 
 def test_rows_apart_have_no_tiles_and_smaller_passes_leave_nothing_behind() -> None:
-    inputs = Inputs(tokens=64, blocks=4, nodes=32, share=2, slots=64, device=WHERE)
+    inputs = Inputs(tokens=64, blocks=4, nodes=32, share=2, device=WHERE)
 
     def fill(sizes: list[int], apart: list[bool] | None) -> Bucket:
         offsets = np.cumsum([0, *sizes]).astype(np.int32)

@@ -101,7 +101,7 @@ class Case:
     def found(self, layer: int, parts: int, window: int = 0, softcap: float = 0.0) -> torch.Tensor:
         count = len(self.places)
         wide = self.dtype == torch.float32
-        inputs = Inputs(count, self.tables.shape[1], 256, self.heads // self.kv_heads, 1 << 30, WHERE, wide)
+        inputs = Inputs(count, self.tables.shape[1], 256, self.heads // self.kv_heads, WHERE, wide)
         positions = np.array([self.rows[row].position(query) for row, query in self.places], np.int32)
         none: Ints = np.zeros(count, np.int32)
         windows = self.windows()

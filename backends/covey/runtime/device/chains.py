@@ -74,10 +74,9 @@ class Chains:
         given[self._at["words"]].reshape(self.depth, 3, most)[:depth, :, :rows] = steps.words
         counts = given[self._at["count"]]
         counts[:rows], counts[rows:] = 1, 0
-        limit = self._model.blocks * self._model.block_size
         values = {
             "positions": steps.positions,
-            "slots": np.where(steps.slots < limit, steps.slots, -1),
+            "slots": steps.slots,
             "seen": steps.seen[:, None] + np.arange(1, depth, dtype=np.int32),
         }
         for name, rest in zip(_STEP, (0, -1, 0)):

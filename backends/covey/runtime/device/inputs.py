@@ -47,11 +47,10 @@ class Inputs:
     """Room for passes of up to `tokens` tokens, whose rows have up to `blocks` blocks and `nodes` nodes each."""
 
     def __init__(
-        self, tokens: int, blocks: int, nodes: int, share: int, slots: int, device: torch.device, wide: bool = False
+        self, tokens: int, blocks: int, nodes: int, share: int, device: torch.device, wide: bool = False
     ) -> None:
-        """A token whose slot is not below `slots` is kept nowhere; `share`: query heads of a key head; `wide`: of
-        float32."""
-        self._share, self._slots, self._wide = share, slots, wide
+        """`share`: query heads of a key head; `wide`: of float32. A token of slot -1 is kept nowhere."""
+        self._share, self._wide = share, wide
         self._blocks, self._words = blocks, -(-nodes // 32)
         most = round_up(tokens)
         starts = HEADER + most * np.arange(len(_FIELDS) + len(_TILE_FIELDS) + 1)
@@ -80,7 +79,7 @@ class Inputs:
         for name, values, rest in (
             ("tokens", work.tokens, 0),
             ("positions", work.positions, 0),
-            ("slots", np.where(work.slots < self._slots, work.slots, -1), -1),
+            ("slots", work.slots, -1),
             ("seen", windows.seen, 0),
         ):
             self._put(name, values, bucket.tokens, rest)

@@ -37,6 +37,7 @@ class DeviceModel:
     the next pass."""
 
     windows = True
+    nowhere = -1  # the slot of what is kept nowhere
     numerics = "fast"
 
     def __init__(
@@ -48,9 +49,7 @@ class DeviceModel:
         blocks: int,
         block_size: int = 16,
         max_pass_tokens: int = 512,
-        room_to_grow: int = 0,
     ) -> None:
-        """`room_to_grow`: blocks by which its memory may grow."""
         modules = modules_of(source, dtype=dtype, device=device)
         name = str(modules.folder)
         if modules.config.model_type not in FAMILIES:
@@ -73,7 +72,7 @@ class DeviceModel:
             block_size=block_size,
             segment_blocks=segment,
             segments=-(-blocks // segment),
-            most_segments=-(-(blocks + room_to_grow) // segment),
+            most_segments=-(-blocks // segment),
             dtype=self.torch_dtype,
             device=self.torch_device,
         )
@@ -84,7 +83,6 @@ class DeviceModel:
             widest,
             MOST_NODES,
             self.shape.share,
-            blocks * block_size,
             self.torch_device,
             wide=self.torch_dtype == torch.float32,
         )
@@ -176,5 +174,5 @@ class DeviceModel:
             np.zeros((rows, -(-each // self.block_size)), np.int32),
         )
         at = np.tile(np.arange(each, dtype=np.int32), rows)
-        none = np.full(size, -1, np.int32)
+        none = np.full(size, self.nowhere, np.int32)
         return Pass(np.zeros(size, np.int32), at, none, lanes, np.arange(size, dtype=np.int32))

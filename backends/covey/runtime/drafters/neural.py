@@ -260,7 +260,7 @@ class NeuralDrafter:
         context = np.asarray([session.width - pending for session in sessions], np.int32)
         known = np.asarray([session.known for session in sessions], np.int64)
         tables = np.zeros((len(rows), max(len(session.sequence.table) for session in sessions)), np.int32)
-        slots = np.full((len(rows), pending + levels * width), self._model.blocks * self._model.block_size, np.int64)
+        slots = np.full((len(rows), pending + levels * width), self._model.nowhere, np.int64)
         tokens = np.empty((len(rows), pending), np.int64)
         for index, (session, depth) in enumerate(zip(sessions, depths.tolist())):
             sequence = session.sequence
