@@ -3,8 +3,8 @@ launches it, and over the settings that it could be launched with."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,6 +15,9 @@ from covey.types import JsonDict
 from loadtest.bench.gpu_kernels import bandwidth, store_of
 from loadtest.bench.gpu_rig import BLOCK_SIZE, Rig
 from loadtest.bench.gpu_timing import captured, over
+
+if TYPE_CHECKING:
+    from covey.runtime.kernels.attention import Launch
 
 KEYS, WARPS, PARTS, STAGES = (32, 64, 128), (2, 4, 8), (1, 2, 4, 8, 16, 32), (2, 3, 4)
 REPEATS = 10
@@ -37,12 +40,10 @@ SMALL = (Case(1, 64), Case(2, 48, 3))
 
 @dataclass(frozen=True)
 class Setting:
-    """What a launch can be told beside the work."""
+    """How it is launched, and in how many parts."""
 
-    keys: int
-    warps: int
+    launch: Launch
     parts: int
-    stages: int
 
 
 def attention(rig: Rig, found: JsonDict) -> None:
@@ -69,15 +70,18 @@ def attention(rig: Rig, found: JsonDict) -> None:
 
 
 def vars_of(setting: Setting) -> JsonDict:
-    return {"keys": setting.keys, "warps": setting.warps, "parts": setting.parts, "stages": setting.stages}
+    return {**asdict(setting.launch), "parts": setting.parts}
 
 
 def _settings(rig: Rig, product: Setting) -> list[Setting]:
+    from covey.runtime.kernels.attention import Launch
+
     if rig.small:
-        return [product, Setting(32, 4, 2, 2)]
+        return [product, Setting(Launch(32, 4, 2), 2)]
     near = [parts for parts in PARTS if product.parts // 4 <= parts <= product.parts * 4]
-    swept = [Setting(keys, warps, parts, product.stages) for keys in KEYS for warps in WARPS for parts in near]
-    staged = [replace(product, keys=keys, stages=stages) for keys in KEYS for stages in STAGES]
+    usual = product.launch
+    swept = [Setting(Launch(keys, warps, usual.stages), parts) for keys in KEYS for warps in WARPS for parts in near]
+    staged = [Setting(Launch(keys, usual.warps, stages), product.parts) for keys in KEYS for stages in STAGES]
     return list(dict.fromkeys([product, *swept, *staged]))
 
 
@@ -115,17 +119,10 @@ class _Launched:
 
     def product(self) -> Setting:
         """As the product launches it."""
-        from covey.runtime.kernels import attention as kernels
+        from covey.runtime.kernels.attention import launch_of, rows_of
 
-        few = self._products_rows <= 64
-        keys = kernels.KEYS // 2 if self._rig.dtype == torch.float32 else kernels.KEYS
-        return Setting(keys, 4 if few else 8, self._parts, 4 if few else 2)
-
-    @property
-    def _products_rows(self) -> int:
-        from covey.runtime.kernels.attention import LEAST
-
-        return max(LEAST, 1 << (self._tiles.tokens * self._shape.share - 1).bit_length())
+        rows = rows_of(self._tiles.tokens, self._shape.share)
+        return Setting(launch_of(rows, self._rig.dtype == torch.float32), self._parts)
 
     def rate(self, setting: Setting) -> float | None:
         """Bytes of keys and values a second; None where a GPU cannot run it so."""
@@ -144,58 +141,19 @@ class _Launched:
             self._launch(setting, layer * self._store.strides.layer)
 
     def _launch(self, setting: Setting, layer_offset: int) -> None:
-        """What `kernels.attention.attend` does, with its settings free."""
-        from covey.runtime.kernels import INTERPRETED, PRECISION
-        from covey.runtime.kernels.attention import attend_tile, join_parts
+        from covey.runtime.kernels.attention import Paging, Parts, attend
 
-        tiles, store, shape = self._tiles, self._store, self._shape
-        width = max(1 << (shape.head_dim - 1).bit_length(), 16)
-        attend_tile[(len(tiles.first), shape.kv_heads, setting.parts)](
+        store = self._store
+        attend(
             self._query,
             store.pool,
             store.offsets,
             self._out,
-            self._partial,
-            self._heights,
-            tiles.first,
-            tiles.count,
-            tiles.row,
-            tiles.reach,
-            tiles.base,
-            tiles.seen,
-            tiles.positions,
-            tiles.bits,
-            tiles.tables,
-            tiles.header,
-            layer_offset,
-            shape.heads * shape.head_dim,
-            shape.head_dim**-0.5,
-            0.0,
-            WINDOW=0,
-            CAPPED=False,
-            HEADS=shape.heads,
-            SHARE=shape.share,
-            DIM=shape.head_dim,
-            BLOCK_SIZE=BLOCK_SIZE,
-            BLOCK_STRIDE=store.strides.block,
-            SEGMENT=store.segment_blocks,
-            M=self._products_rows,
-            N=setting.keys,
-            D=width,
-            SPLIT=setting.parts > 1,
-            WIDE=INTERPRETED,
-            PRECISION=PRECISION,
-            num_warps=setting.warps,
-            num_stages=setting.stages,
+            self._tiles,
+            Parts(setting.parts, self._partial, self._heights),
+            Paging(store.block_size, store.strides.block, store.segment_blocks),
+            kv_heads=self._shape.kv_heads,
+            layer_offset=layer_offset,
+            scale=self._shape.head_dim**-0.5,
+            launch=setting.launch,
         )
-        if setting.parts > 1:
-            join_parts[(len(self._query) * shape.heads,)](
-                self._partial,
-                self._heights,
-                self._out,
-                setting.parts,
-                DIM=shape.head_dim,
-                D=width,
-                P=1 << (setting.parts - 1).bit_length(),
-                num_warps=1,
-            )

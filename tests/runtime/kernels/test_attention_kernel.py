@@ -11,7 +11,7 @@ import torch
 from covey.runtime.device.inputs import Inputs
 from covey.runtime.device.store import KVStore
 from covey.runtime.kernels import INTERPRETED, PRECISION
-from covey.runtime.kernels.attention import KEYS, MOST_WIDE, Paging, Parts, attend, queries_of
+from covey.runtime.kernels.attention import MOST_WIDE, Paging, Parts, attend, launch_of, queries_of
 from covey.runtime.lanes import Pass, Windows
 from covey.types import NO_INTS, Ints
 from tests.hopper import Variant, compile_for_hopper
@@ -206,6 +206,7 @@ def test_what_no_query_sees_may_be_anything() -> None:
 
 
 def variant(rows: int, dim: int, dtype: str, share: int, split: bool, window: int = 0) -> Variant:
+    launch = launch_of(rows, dtype == "fp32")
     numbers = ["first", "count", "row", "reach", "base", "seen", "position", "bits", "tables", "header"]
     return Variant(
         module="covey.runtime.kernels.attention",
@@ -224,14 +225,14 @@ def variant(rows: int, dim: int, dtype: str, share: int, split: bool, window: in
             "BLOCK_STRIDE": 16 * 16 * dim,
             "SEGMENT": 64,
             "M": rows,
-            "N": KEYS // 2 if dtype == "fp32" else KEYS,
+            "N": launch.keys,
             "D": 1 << (dim - 1).bit_length(),
             "SPLIT": split,
             "WIDE": False,
             "PRECISION": PRECISION,
         },
-        warps=4 if rows <= 64 else 8,
-        stages=4 if rows <= 64 and dtype != "fp32" else 2,
+        warps=launch.warps,
+        stages=launch.stages,
         aligned=("layer_offset", "token_stride"),
     )
 

@@ -16,7 +16,6 @@ import triton.language as tl
 
 from covey.runtime.kernels import INTERPRETED, PRECISION
 
-KEYS = 64  # that a program reads at a time
 LEAST, MOST = 16, 128  # rows of a product: queries of a tile times query heads of a key head
 MOST_WIDE = 32  # the same of float32, which takes three products and twice the registers
 
@@ -193,6 +192,27 @@ class Parts:
     heights: torch.Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What a launch can be told beside the work: keys that a program reads at a time, warps, and pipeline stages."""
+
+    keys: int
+    warps: int
+    stages: int
+
+
+def launch_of(rows: int, wide: bool) -> Launch:
+    """The usual one for products of so many rows; `wide`: of float32. Keys wait for the lookups that say where they
+    are, and only deep pipelines fetch those ahead."""
+    few = rows <= 64
+    return Launch(32 if wide else 64, 4 if few else 8, 4 if few and not wide else 2)
+
+
+def rows_of(queries: int, share: int) -> int:
+    """Of a product for tiles of up to so many queries."""
+    return int(max(LEAST, triton.next_power_of_2(queries * share)))
+
+
 def queries_of(share: int, wanted: int, wide: bool = False) -> int:
     """The most queries that a tile takes where rows have up to `wanted`; `wide`: of float32."""
     most = max(1, (MOST_WIDE if wide else MOST) // share)
@@ -213,12 +233,13 @@ def attend(
     scale: float,
     window: int = 0,
     softcap: float = 0.0,
+    launch: Launch | None = None,
 ) -> None:
-    """`out` [tokens, heads, head_dim] of `query`, alike."""
+    """`out` [tokens, heads, head_dim] of `query`, alike. `launch`: another than the usual one."""
     tokens, heads, dim = query.shape
     share, width = heads // kv_heads, triton.next_power_of_2(dim)
-    wide = query.dtype == torch.float32
-    rows = max(LEAST, triton.next_power_of_2(tiles.tokens * share))
+    rows = rows_of(tiles.tokens, share)
+    launch = launch or launch_of(rows, query.dtype == torch.float32)
     attend_tile[(len(tiles.first), kv_heads, parts.count)](
         query,
         pool,
@@ -249,13 +270,13 @@ def attend(
         BLOCK_STRIDE=paging.block_stride,
         SEGMENT=paging.segment,
         M=rows,
-        N=KEYS // 2 if wide else KEYS,
+        N=launch.keys,
         D=max(width, 16),
         SPLIT=parts.count > 1,
         WIDE=INTERPRETED,
         PRECISION=PRECISION,
-        num_warps=4 if rows <= 64 else 8,
-        num_stages=4 if rows <= 64 and not wide else 2,  # keys wait for lookups, which only deep pipelines fetch ahead
+        num_warps=launch.warps,
+        num_stages=launch.stages,
     )
     if parts.count > 1:
         join_parts[(tokens * heads,)](
