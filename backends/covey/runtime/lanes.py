@@ -18,7 +18,7 @@ from covey.types import NO_INTS, Ints
 class Lanes:
     """R lanes. Lane r has `lengths[r]` keys, key i being the one of position i; its queries are packed tokens
     `queries[offsets[r]:offsets[r + 1]]` (`queries` None: the packed tokens themselves, in order) and query j of n
-    sees the first `lengths[r] - n + j + 1` keys.
+    sees the first `lengths[r] - n + j + 1` keys, the last of which is its own.
 
     Keys lie in the pool at `tables[r, i // block_size] * block_size + i % block_size`, except for the last ones of a
     lane that has a tail: those lie at slots `tails[tail_offsets[r]:tail_offsets[r + 1]]`. A chain needs no tail. Table
@@ -64,9 +64,8 @@ def windows_of(lanes: Lanes) -> Windows:
 @dataclass(frozen=True, slots=True)
 class Pass:
     """The packed tokens of one pass: id, absolute position, and the pool slot that its key and value are written to,
-    before any attention reads. Every token is a query of at least one lane; in several (shared nodes of a tree) its
-    results are equal and one of them is taken. Which of the two forms a model reads, its `windows` says; all read
-    chains of lanes. `out` are the tokens whose logits are wanted."""
+    before any attention reads. Every token is a query of one lane. Which of the two forms a model reads, its `windows`
+    says; all read chains of lanes. `out` are the tokens whose logits are wanted."""
 
     tokens: Ints
     positions: Ints

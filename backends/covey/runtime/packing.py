@@ -1,8 +1,8 @@
 """Lays rows out as one pass over a paged model: tokens to compute, and the lanes their attention runs over.
 
 A lane is one causal window in position order. A chain of drafts is one lane; a tree is one lane per root-to-leaf path,
-so that siblings never share a window and every node sees exactly what it would see if its path were the text. A model
-that reads windows gets trees with the ancestors of each node instead.
+so that siblings never share a window and every node sees exactly what it would see if its path were the text; what
+several paths share is computed in the first. A model that reads windows gets the ancestors of each node instead.
 """
 
 from __future__ import annotations
@@ -112,10 +112,14 @@ def _by_path(chains: Lanes, rows: Rows[Sequence], chunk: Ints, trees: Trees, bra
             tails.append(NO_INTS)
             continue
         known, size = sequence.known, int(chunk[row])
-        for index, path in enumerate(leaf_paths(trees.parents[trees.offsets[row] : trees.offsets[row + 1]])):
+        parents = trees.parents[trees.offsets[row] : trees.offsets[row + 1]]
+        computed = np.zeros(len(parents), bool)
+        for index, path in enumerate(leaf_paths(parents)):
             lanes.append(row)
             lengths.append(known + len(path))
-            queries.append(own[size + path] if index else np.concatenate([own[:size], own[size + path]]))
+            rest = own[size + path[~computed[path]]]
+            computed[path] = True
+            queries.append(rest if index else np.concatenate([own[:size], rest]))
             tails.append(sequence.slots[known + path])
     return Lanes(
         _bounds([len(each) for each in queries]),
