@@ -39,8 +39,8 @@ SAMPLINGS = {
 }
 MAX_DEPTH, MAX_WIDTH, MAX_BATCH = 8, 4, 32
 SETTINGS = profile.load("demo-cpu")
-if torch.cuda.is_available():  # whose passes are not the same bits in any company: at float32 that decides no draw
-    SETTINGS = replace(SETTINGS, target=replace(SETTINGS.target, dtype="float32"))
+if torch.cuda.is_available():  # where that is not what comes by itself
+    SETTINGS = replace(SETTINGS, target=replace(SETTINGS.target, numerics="invariant"))
 BUDGET = MAX_BATCH * (1 + MAX_DEPTH * MAX_WIDTH) + 224  # the largest trees for a full batch, and prompts beside them
 PROMPTS = sum(len(prompts.load(domain)) for domain in prompts.DOMAINS)
 

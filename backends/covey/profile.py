@@ -54,7 +54,11 @@ class TargetSettings:
     dtype: str = setting("auto", "weights and KV", choices=("auto", "bfloat16", "float16", "float32", "float64"))
     device: str = setting("auto", "where the target runs", choices=("auto", "cpu", "cuda"))
     tensor_parallel: int = setting(1, "devices that the target is spread over, kv_memory_mb on each", low=1, high=64)
-    numerics: str = setting("auto", "bit-equal results in any batch", choices=("auto", "invariant", "fast"))
+    numerics: str = setting(
+        "auto",
+        "invariant: the same bits in any batch; auto: on a CPU invariant where that can be had, on a GPU fast",
+        choices=("auto", "invariant", "fast"),
+    )
     threads: int = setting(0, "torch threads of the target; 0: one per core", low=0, high=1024)
     block_size: int = setting(16, "tokens in a KV block", low=1, high=256)
     kv_memory_mb: int = setting(256, "memory of the KV pool", low=1, high=1 << 22)

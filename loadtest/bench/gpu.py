@@ -22,6 +22,7 @@ from covey.types import JsonDict
 from loadtest.bench import gpu_shown, report
 from loadtest.bench.gpu_attention import attention
 from loadtest.bench.gpu_costs import costs
+from loadtest.bench.gpu_exactness import exactness
 from loadtest.bench.gpu_kernels import ceilings, draws, moves
 from loadtest.bench.gpu_others import others
 from loadtest.bench.gpu_policies import speculation
@@ -42,6 +43,7 @@ PARTS: Mapping[str, Part] = {  # the short ones first
     "overhead": overhead,
     "reload": reload,
     "costs": costs,
+    "exactness": exactness,
     "others": others,
     "speculation": speculation,
     "served": served,
@@ -96,7 +98,7 @@ def _measure(rig: Rig, name: str, part: Part, failures: JsonDict) -> None:
 
 def _through(rig: Rig) -> JsonDict:
     """What answered the requests, by part."""
-    asked = ("plain", "overhead", "reload", "costs", "others", "speculation")
+    asked = ("plain", "overhead", "reload", "costs", "exactness", "others", "speculation")
     ways = {name: "process" for name in asked if rig.results.get(name)}
     return ways | ({"served": "server"} if (rig.results.get("served") or {}).get("points") else {})
 

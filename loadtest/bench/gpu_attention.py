@@ -3,7 +3,7 @@ launches it, and over the settings that it could be launched with."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -89,8 +89,8 @@ class _Launched:
     """One case's tiles, and launches over all layers: of a single one a cache would hold the keys."""
 
     def __init__(self, rig: Rig, store: Any, case: Case) -> None:
-        from covey.runtime.device.decoder import parts_of, programs_of
         from covey.runtime.device.inputs import Inputs
+        from covey.runtime.device.tilings import Tiling, programs_of
         from covey.runtime.lanes import windows_of
 
         self._rig, self._store, self._case = rig, store, case
@@ -106,14 +106,14 @@ class _Launched:
         positions = np.tile(np.arange(case.context - case.tokens, case.context, dtype=np.int32), case.rows)
         none = np.full(size, -1, np.int32)
         work = Pass(np.zeros(size, np.int32), positions, none, lanes, np.arange(size, dtype=np.int32))
-        inputs = Inputs(size, blocks, 32, self._shape.share, rig.device)
+        tiling = Tiling(self._shape.share, rig.kv_heads, programs_of(rig.device), rig.dtype == torch.float32)
+        inputs = Inputs(size, blocks, 32, tiling, rig.device)
         self._bucket = inputs.fill(work, windows_of(lanes))
         self._tiles = inputs.tiles(self._bucket)
         tokens = self._bucket.tokens
         self._query = torch.randn(tokens, rig.heads, rig.head_dim, device=rig.device).to(rig.dtype)
         self._out = torch.zeros_like(self._query)
-        self._parts = parts_of(programs_of(rig.device), self._bucket.tiles * rig.kv_heads)
-        most = max(self._parts, *PARTS) * tokens * rig.heads
+        most = max(self._bucket.parts, *PARTS) * tokens * rig.heads
         self._partial = torch.empty(most * rig.head_dim, device=rig.device)
         self._heights = torch.full((most,), -torch.inf, device=rig.device)
 
@@ -122,7 +122,7 @@ class _Launched:
         from covey.runtime.kernels.attention import launch_of, rows_of
 
         rows = rows_of(self._tiles.tokens, self._shape.share)
-        return Setting(launch_of(rows, self._rig.dtype == torch.float32), self._parts)
+        return Setting(launch_of(rows, self._rig.dtype == torch.float32), self._bucket.parts)
 
     def rate(self, setting: Setting) -> float | None:
         """Bytes of keys and values a second; None where a GPU cannot run it so."""
@@ -138,10 +138,10 @@ class _Launched:
 
     def _all_layers(self, setting: Setting) -> None:
         for layer in range(self._rig.layers):
-            self._launch(setting, layer * self._store.strides.layer)
+            self._launch(setting, layer * self._store.layout.layer)
 
     def _launch(self, setting: Setting, layer_offset: int) -> None:
-        from covey.runtime.kernels.attention import Paging, Parts, attend
+        from covey.runtime.kernels.attention import Parts, attend
 
         store = self._store
         attend(
@@ -149,10 +149,9 @@ class _Launched:
             store.pool,
             store.offsets,
             self._out,
-            self._tiles,
-            Parts(setting.parts, self._partial, self._heights),
-            Paging(store.block_size, store.strides.block, store.segment_blocks),
-            kv_heads=self._shape.kv_heads,
+            replace(self._tiles, parts=setting.parts),
+            Parts(self._partial, self._heights),
+            store.layout,
             layer_offset=layer_offset,
             scale=self._shape.head_dim**-0.5,
             launch=setting.launch,

@@ -66,9 +66,8 @@ def _moved(rig: Rig, store: Any, count: int) -> JsonDict:
     ids = np.random.default_rng(rig.session.wanted.seed).permutation(store.blocks).astype(np.int32)
     sources, destinations = ids[:count], ids[count : 2 * count]
     old, new = (torch.from_numpy(part.astype(np.int64)).to(rig.device) for part in (sources, destinations))
-    shape = {"layers": rig.layers, "segment_blocks": store.segment_blocks, "block_stride": store.strides.block}
     size = count * store.bytes_per_block
-    moved = captured(lambda: move_blocks(store.pool, store.offsets, old, new, **shape), rig.device)
+    moved = captured(lambda: move_blocks(store.pool, store.offsets, old, new, store.layout), rig.device)
     copied = captured(_copy_of(rig, size), rig.device)
     call = waited(lambda: store.move_blocks(sources, destinations), rig.device, 10 if rig.on_gpu else 1)
     return {
@@ -117,16 +116,13 @@ def store_of(rig: Rig, blocks: int) -> Any:
     """KV memory of at least so many blocks of the target's shape, filled with noise."""
     from covey.runtime.device.model import SEGMENT_BYTES
     from covey.runtime.device.store import KVStore
+    from covey.runtime.kernels.layout import Layout
 
     block = rig.layers * 2 * rig.kv_heads * BLOCK_SIZE * rig.head_dim * rig.dtype.itemsize
     segment = min(max(1, SEGMENT_BYTES // block), blocks)
     segments = -(-blocks // segment)
     store = KVStore(
-        layers=rig.layers,
-        kv_heads=rig.kv_heads,
-        head_dim=rig.head_dim,
-        block_size=BLOCK_SIZE,
-        segment_blocks=segment,
+        Layout(rig.layers, rig.kv_heads, rig.head_dim, BLOCK_SIZE, segment),
         segments=segments,
         most_segments=segments,
         dtype=rig.dtype,

@@ -122,9 +122,14 @@ class Rig:
         """The target's modules anew, over the same weights: what is done to them is done to nobody else's."""
         return first_layers(self.loaded().pair.target, self.layers)
 
-    def runner(self, *, run_ahead: bool) -> TargetRunner:
-        """Another one over the same target; it must not be asked while another has open requests."""
-        return self._runner(self.loaded().target, run_ahead=run_ahead)
+    def target(self, numerics: str) -> Model:
+        """Another one over the pair's weights; its passes are recorded as they come."""
+        module = first_layers(self.loaded().pair.target, self.layers)
+        return self._model(module, "target", self.room.budget, numerics=numerics)
+
+    def runner(self, *, run_ahead: bool, target: Model | None = None) -> TargetRunner:
+        """Another one over `target`, usually the pair's; it must not be asked while another has open requests."""
+        return self._runner(target or self.loaded().target, run_ahead=run_ahead)
 
     def engine(
         self,
@@ -176,6 +181,9 @@ class Rig:
         with self.session.console.status("loading the pair"):
             target = self._model(first_layers(pair.target, self.layers), "target", self.room.budget)
             drafter = self._model(first_layers(pair.target, layers), DRAFTER, PASS_TOKENS)
+            for model, deepest in ((target, SpeculationSettings().max_depth), (drafter, 0)):
+                if not isinstance(model, PagedModel) and self.on_gpu:
+                    model.record(RECORDED_ROWS, 1 + deepest)  # as at any load
             settings = DrafterSettings(device="cuda" if self.on_gpu else "cpu", kv_blocks=self.room.blocks)
             draft = NeuralDrafter(drafter, _stepper(drafter), settings, name=DRAFTER)
             draft.warm_up()
@@ -190,19 +198,16 @@ class Rig:
         }
         return Loaded(pair, target, drafter, self._runner(target, run_ahead=self.run_ahead), draft)
 
-    def _model(self, module: Any, name: str, most: int) -> Model:
+    def _model(self, module: Any, name: str, most: int, numerics: str = "fast") -> Model:
         """`module` is taken apart; what it shares with others stays."""
         modules = Modules.of(module, name)
         if not self.kernels:
-            return PagedModel(modules, blocks=self.room.blocks, numerics="fast", max_pass_tokens=most)
+            return PagedModel(modules, blocks=self.room.blocks, numerics=numerics, max_pass_tokens=most)
         from covey.runtime.device.model import DeviceModel
 
-        model = DeviceModel(modules, blocks=self.room.blocks, block_size=BLOCK_SIZE, max_pass_tokens=most)
-        if self.on_gpu:
-            model.record(
-                RECORDED_ROWS, 1 + (SpeculationSettings().max_depth if name == "target" else 0)
-            )  # as at any load
-        return model
+        return DeviceModel(
+            modules, blocks=self.room.blocks, block_size=BLOCK_SIZE, numerics=numerics, max_pass_tokens=most
+        )
 
     def _runner(self, model: Model, *, run_ahead: bool) -> TargetRunner:
         return TargetRunner(

@@ -11,13 +11,14 @@ from loadtest.bench import report
 from loadtest.bench.policies import COVEY, LEARNERS, OFF, STATIC
 from loadtest.bench.report import number
 
-SHARE, OVER_STATIC, MOVES, DIP = 0.75, 0.98, 0.7, 0.02
+SHARE, OVER_STATIC, MOVES, DIP, CHANGED = 0.75, 0.98, 0.7, 0.02, 0
 OUTSIDE_MS = {"1": 0.5, "64": 1.5}
 BARS: JsonDict = {
     "plain: share_of_limit": SHARE,
     "speculation: covey_over_best_static": OVER_STATIC,
     "moves: over_copy": MOVES,
     "reload: dip, at most": DIP,
+    "exactness: changed requests in mode invariant": CHANGED,
     "overhead: outside_ms, at most": OUTSIDE_MS,
 }
 
@@ -214,6 +215,28 @@ def _costs(found: JsonDict) -> Iterator[Table]:
     yield report.table(f"Cost table {found.get('table')}, ms", ["", "", ""], rows)
 
 
+def _exactness(found: JsonDict) -> Iterator[Table]:
+    rows = [
+        [f"{mode}, temperature {temperature}, {label}", f"{count} of {each['requests']}"]
+        for mode, by_mode in found.items()
+        for temperature, each in by_mode.get("texts", {}).items()
+        for label, count in each["changed"].items()
+    ]
+    rows += [[f"{mode} is absent: {each['absent']}"[:90], ""] for mode, each in found.items() if "absent" in each]
+    exact = [each["changed"] for each in found["invariant"].get("texts", {}).values()]
+    if exact:
+        most = max(count for counts in exact for count in counts.values())
+        rows.append(["bar of invariant", judged(most, CHANGED, most=True)])
+    yield report.table("Requests whose tokens are others than alone", ["", ""], rows)
+    passes = {mode: each["pass_ms"] for mode, each in found.items() if "pass_ms" in each}
+    price = found["invariant"].get("over_fast", {})
+    shapes = [
+        [shape, *(number(by_shape[shape], 3) for by_shape in passes.values()), number(price.get(shape))]
+        for shape in passes["fast"]
+    ]
+    yield report.table("Passes of rows x tokens, ms", ["", *passes, "invariant over fast"], shapes)
+
+
 SHOWN: Mapping[str, Callable[[JsonDict], Iterator[Table]]] = {
     "ceilings": _ceilings,
     "draws": _draws,
@@ -223,6 +246,7 @@ SHOWN: Mapping[str, Callable[[JsonDict], Iterator[Table]]] = {
     "overhead": _overhead,
     "reload": _reload,
     "costs": _costs,
+    "exactness": _exactness,
     "others": _others,
     "speculation": _speculation,
     "served": _served,

@@ -47,6 +47,10 @@ def test_without_a_gpu_every_part_runs_and_what_needs_one_is_null(tmp_path: Path
     assert [cell[:2] for cell in table.draft["draft_aligned"]] == [(1, 2), (3, 2)]
     assert [cell[:2] for cell in table.switch["draft_aligned"]] == [(64, 1), (96, 2)]
     assert [tokens for tokens, _ in table.prefill] == [16, 48]
+    for by_mode in found["exactness"].values():
+        for each in by_mode.get("texts", {}).values():
+            assert each == {"requests": 4, "changed": {"in company": 0, "drafted in company": 0}}
+    assert found["exactness"]["fast"]["texts"].keys() == {"0.0", "1.0"}
     assert found["reload"]["loads"] > 0
     assert found["reload"]["dip"] is None
     assert "hf continuous batching" in found["others"]["absent"]

@@ -118,11 +118,11 @@ class Reader:
             np.append(0, np.cumsum(sizes)).astype(np.int32), np.array([stop for _, _, stop in steps], np.int32), tables
         )
         logits = self.model.forward(Pass(tokens, positions, slots, lanes, np.arange(len(tokens), dtype=np.int32)))
-        return list(logits.split(sizes))
+        return list(logits.clone().split(sizes))  # good until the next pass
 
     def tree(self, row: int, base: int, tokens: Ints, parents: Ints, spare: Ints, paths: bool) -> torch.Tensor:
         """Logits of a tree's nodes below the first `base` tokens of a row; node n's key goes to slot `spare[n]`. As
-        one lane per root-to-leaf path, or one per node."""
+        one lane per root-to-leaf path, the first computing what several share, or one per node."""
         depth = np.zeros(len(tokens), np.int32)
         ancestors: list[list[int]] = []
         for node, parent in enumerate(parents):
@@ -130,7 +130,11 @@ class Reader:
             depth[node] = len(ancestors[node]) - 1
         ends = [n for n in range(len(tokens)) if n not in set(parents.tolist())] if paths else range(len(tokens))
         chains = [ancestors[end] for end in ends]
-        queries = chains if paths else [[end] for end in ends]
+        done: set[int] = set()
+        queries = []
+        for chain in chains:
+            queries.append([node for node in chain if node not in done] if paths else chain[-1:])
+            done |= set(chain)
         lanes = Lanes(
             offsets=np.append(0, np.cumsum([len(q) for q in queries])).astype(np.int32),
             lengths=np.array([base + len(chain) for chain in chains], np.int32),
@@ -140,7 +144,7 @@ class Reader:
             tails=spare[np.concatenate(chains)].astype(np.int32),
         )
         out = np.arange(len(tokens), dtype=np.int32)
-        return self.model.forward(Pass(tokens, base + depth, spare.astype(np.int32), lanes, out))
+        return self.model.forward(Pass(tokens, base + depth, spare.astype(np.int32), lanes, out)).clone()
 
     def greedy(self, count: int, chunk: int, rng: np.random.Generator) -> list[list[int]]:
         """Extend every row by `count` greedy tokens: prompts in chunks of at most `chunk`, rows in random mixtures."""

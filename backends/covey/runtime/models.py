@@ -32,16 +32,17 @@ def open_model(
     max_pass_tokens: int,
     tokens_per_row: int = 1,
 ) -> Model:
-    """On a GPU by kernels of our own, unless numerics are to be invariant; else, and for families that the kernels do
-    not compute, by PyTorch's. Most passes will have up to `tokens_per_row`."""
+    """On a GPU by kernels of our own, which cost less where numerics need not be invariant; elsewhere, and for families
+    that the kernels do not compute, by PyTorch's. Most passes will have up to `tokens_per_row`."""
     chosen = choose_device(device)
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)  # kernels run on a thread's own device
         reason = why_not(chosen)
         if reason:
             log.warning("%s: PyTorch's own kernels run this model, slower than ours would: %s", folder, reason)
-        elif numerics != "invariant":
-            model = _by_kernels(folder, dtype, device, blocks, block_size, max_pass_tokens)
+        else:
+            wanted = "invariant" if numerics == "invariant" else "fast"
+            model = _by_kernels(folder, dtype, device, blocks, block_size, wanted, max_pass_tokens)
             if model is not None:
                 model.record(RECORDED_ROWS, tokens_per_row)
                 return model
@@ -57,7 +58,7 @@ def open_model(
 
 
 def _by_kernels(
-    folder: str | Path, dtype: str, device: str, blocks: int, block_size: int, max_pass_tokens: int
+    folder: str | Path, dtype: str, device: str, blocks: int, block_size: int, numerics: str, max_pass_tokens: int
 ) -> DeviceModel | None:
     """None, and the reason logged, where they do not run this model."""
     from triton.errors import TritonError
@@ -71,6 +72,7 @@ def _by_kernels(
             device=device,
             blocks=blocks,
             block_size=block_size,
+            numerics=numerics,
             max_pass_tokens=max_pass_tokens,
         )
     except (UnsupportedModel, TritonError) as error:

@@ -11,6 +11,7 @@ import torch
 
 from covey.errors import UnsupportedModel
 from covey.profile import TargetSettings
+from covey.runtime.device import layers
 from covey.runtime.device import model as device_model
 from covey.runtime.device import prompts as prompts_of_device
 from covey.runtime.device.inputs import round_up
@@ -18,6 +19,8 @@ from covey.runtime.device.model import DeviceModel
 from covey.runtime.model import PagedModel
 from covey.runtime.target import TargetRunner
 from covey.types import Open, Sampling, TargetWork, Trees
+from tests.interpreted import sum_in_order
+from tests.runtime.bits import check, check_tree
 from tests.runtime.tiny_models import Reader, build, generate, prompts
 
 WHERE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -63,6 +66,42 @@ def test_rows_in_any_company_read_as_they_do_alone(family: str, saved: Callable[
     for steps in ([(0, 0, 9), (1, 0, 13), (2, 0, 32)], [(2, 32, 33), (1, 13, 21)]):
         for found, expected in zip(here.read(steps), there.read(steps)):
             assert (found.cpu() - expected).norm() <= 1e-5 * expected.norm()
+
+
+@pytest.mark.parametrize(
+    ("family", "dtype"),
+    [
+        ("qwen2", "bfloat16"),
+        *(pytest.param(family, "float32", marks=pytest.mark.slow) for family in MODELS),
+        pytest.param("llama", "float16", marks=pytest.mark.slow),
+    ],
+)
+def test_invariant_numerics(
+    family: str, dtype: str, saved: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A token's logits are the same bits alone, in chunks, in any company and in trees."""
+    sum_in_order(monkeypatch)
+    model = load(saved(family), dtype=dtype, numerics="invariant", blocks=20, max_pass_tokens=16)
+    assert (model.numerics, model.windows) == ("invariant", False)
+    rows = prompts(np.random.default_rng(6), 97, 5, 13)
+    check(model, rows, 5, 6)
+    check_tree(model, rows[0], 6, nodes=6)
+
+
+def test_what_is_not_invariant_after_all_is_refused(
+    saved: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a row's bits depend on how many there are: products of one row are off by a bit."""
+    sum_in_order(monkeypatch)
+    product = layers.Fixed.product
+
+    def off(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        found = product(x, weight, bias)
+        return found.nextafter(torch.tensor(torch.inf)) if len(x) == 1 else found
+
+    monkeypatch.setattr(layers.Fixed, "product", staticmethod(off))
+    with pytest.raises(UnsupportedModel, match="a token's bits depend on its company"):
+        load(saved("llama"), numerics="invariant", blocks=8, max_pass_tokens=12)
 
 
 def test_long_chunks_go_through_the_library(saved: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from covey.kv.pool import BlockPool, chain_hashes
 from covey.runtime.device.store import ALIGNMENT, KVStore
 from covey.runtime.kernels import INTERPRETED
+from covey.runtime.kernels.layout import Layout
 from covey.types import Ints
 
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
@@ -21,7 +22,9 @@ pytestmark = pytest.mark.skipif(not INTERPRETED and not torch.cuda.is_available(
 
 def made(dtype: torch.dtype = torch.float32, **changes: int) -> KVStore:
     sizes = {"layers": 2, "kv_heads": 1, "head_dim": 3, "block_size": 4, "segment_blocks": 3, "most_segments": 4}
-    return KVStore(**(sizes | changes), dtype=dtype, device=DEVICE)
+    sizes |= changes
+    counts = {name: sizes.pop(name) for name in ("segments", "most_segments") if name in sizes}
+    return KVStore(Layout(**sizes), **counts, dtype=dtype, device=DEVICE)
 
 
 def ints(*values: int) -> Ints:
@@ -30,16 +33,16 @@ def ints(*values: int) -> Ints:
 
 def block(store: KVStore, index: int) -> torch.Tensor:
     """[layers, heads, block_size, head_dim]; a view."""
-    return store.segment(index // store.segment_blocks)[:, index % store.segment_blocks]
+    return store.segment(index // store.layout.segment_blocks)[:, index % store.layout.segment_blocks]
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_an_element_lies_where_pool_and_offsets_say(dtype: torch.dtype) -> None:
     store = made(dtype, segments=4, kv_heads=2)
-    flat = np.arange(store.layers * store.segment_blocks * 4 * 4 * 3).reshape(2, 3, 4, 4, 3)
-    steps = store.strides
+    flat = np.arange(store.layout.layers * store.layout.segment_blocks * 4 * 4 * 3).reshape(2, 3, 4, 4, 3)
+    steps = store.layout
     for layer, at, head, slot, d in [(0, 0, 0, 0, 0), (1, 2, 3, 1, 2), (1, 1, 2, 3, 0)]:
-        place = layer * steps.layer + at * steps.block + head * steps.head + slot * steps.slot + d
+        place = layer * steps.layer + at * steps.block + head * steps.head + slot * steps.head_dim + d
         assert place == flat[layer, at, head, slot, d]
     for index, offset in enumerate(store.offsets.tolist()):
         assert offset % ALIGNMENT == 0
@@ -132,7 +135,7 @@ def test_contents_survive_growing_moving_and_shrinking(seed: int) -> None:
         action = rng.randrange(4)
         if action == 0 and (taken := pool.take(rng.randrange(1, 4))) is not None:
             for index in taken:
-                block(store, index).copy_(torch.randn(2, 2, 4, store.head_dim, dtype=torch.float64))
+                block(store, index).copy_(torch.randn(2, 2, 4, store.layout.head_dim, dtype=torch.float64))
             tables.append(taken)
             held.append(torch.stack([block(store, index) for index in taken]))
             keys = chain_hashes(np.full(4 * len(taken), step, np.int32), 4, "")
@@ -146,8 +149,8 @@ def test_contents_survive_growing_moving_and_shrinking(seed: int) -> None:
         elif action == 2:
             pool.grow(store.grow(rng.randrange(8)))
         elif action == 3:
-            segments = rng.randrange(1, store.blocks // store.segment_blocks + 1)
-            plan = pool.contract(segments * store.segment_blocks)
+            segments = rng.randrange(1, store.blocks // store.layout.segment_blocks + 1)
+            plan = pool.contract(segments * store.layout.segment_blocks)
             if plan is not None:
                 store.move_blocks(ints(*plan[0]), ints(*plan[1]))
                 renamed = dict(zip(*plan))
@@ -184,9 +187,7 @@ def test_a_captured_graph_sees_what_grew() -> None:
     old, new = torch.tensor([-1], device=DEVICE), torch.tensor([-1], device=DEVICE)
 
     def move() -> None:
-        moves.move_blocks(
-            store.pool, store.offsets, old, new, layers=2, segment_blocks=1024, block_stride=store.strides.block
-        )
+        moves.move_blocks(store.pool, store.offsets, old, new, store.layout)
 
     move()
     graph = torch.cuda.CUDAGraph()

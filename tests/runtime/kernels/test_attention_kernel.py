@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -10,11 +11,15 @@ import torch
 
 from covey.runtime.device.inputs import Inputs
 from covey.runtime.device.store import KVStore
+from covey.runtime.device.tilings import MOST_WIDE, Tiling
 from covey.runtime.kernels import INTERPRETED, PRECISION
-from covey.runtime.kernels.attention import MOST_WIDE, Paging, Parts, attend, launch_of, queries_of
-from covey.runtime.lanes import Pass, Windows
+from covey.runtime.kernels.attention import Parts, attend, launch_of, rows_of
+from covey.runtime.kernels.layout import Layout
+from covey.runtime.lanes import Lanes, Pass, Windows
+from covey.runtime.packing import leaf_paths
 from covey.types import NO_INTS, Ints
 from tests.hopper import Variant, compile_for_hopper
+from tests.interpreted import sum_in_order
 
 WHERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 ALLOWED = {torch.float32: 2e-6 if INTERPRETED else 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
@@ -57,11 +62,7 @@ class Case:
         needed = [-(-row.keys // BLOCK) for row in rows]
         segments = -(-sum(needed) // 8) + 1
         self.store = KVStore(
-            layers=LAYERS,
-            kv_heads=kv_heads,
-            head_dim=dim,
-            block_size=BLOCK,
-            segment_blocks=8,
+            Layout(LAYERS, kv_heads, dim, BLOCK, segment_blocks=8),
             segments=segments,
             most_segments=segments,
             dtype=dtype,
@@ -98,33 +99,58 @@ class Case:
             bits.view(np.int32),
         )
 
-    def found(self, layer: int, parts: int, window: int = 0, softcap: float = 0.0) -> torch.Tensor:
+    def lanes(self) -> Lanes:
+        """One for each chain and path; what paths share is a query of the first."""
+        lengths, tables, queries, tails, start = [], [], [], [], 0
+        for row, table in zip(self.rows, self.tables):
+            known = row.before + row.chain
+            slots = table[np.arange(row.keys) // BLOCK] * BLOCK + np.arange(row.keys) % BLOCK
+            done: set[int] = set()
+            for path in leaf_paths(np.array(row.parents, np.int32)) or [NO_INTS]:
+                chain = [] if done else list(range(start, start + row.chain))
+                queries.append(chain + [start + row.chain + node for node in path.tolist() if node not in done])
+                done |= {*path.tolist(), -1}
+                lengths.append(known + len(path))
+                tables.append(table)
+                tails.append(slots[known + path])
+            start += row.chain + len(row.parents)
+        return Lanes(
+            np.cumsum([0, *map(len, queries)]).astype(np.int32),
+            np.array(lengths, np.int32),
+            np.stack(tables),
+            np.concatenate(queries).astype(np.int32),
+            np.cumsum([0, *map(len, tails)]).astype(np.int32),
+            np.concatenate(tails).astype(np.int32),
+        )
+
+    def found(self, layer: int, parts: int, window: int = 0, softcap: float = 0.0, span: int = 0) -> torch.Tensor:
+        """`span`: by lanes, in parts of so many keys."""
         count = len(self.places)
-        wide = self.dtype == torch.float32
-        inputs = Inputs(count, self.tables.shape[1], 256, self.heads // self.kv_heads, WHERE, wide)
+        tiling = Tiling(self.heads // self.kv_heads, self.kv_heads, 8, self.dtype == torch.float32, span)
+        inputs = Inputs(count, self.tables.shape[1], 256, tiling, WHERE)
         positions = np.array([self.rows[row].position(query) for row, query in self.places], np.int32)
         none: Ints = np.zeros(count, np.int32)
-        windows = self.windows()
-        bucket = inputs.fill(Pass(none, positions, none, windows, NO_INTS), windows)
+        seen = self.lanes() if span else self.windows()
+        bucket = inputs.fill(Pass(none, positions, none, seen, NO_INTS), seen)
+        parts = bucket.parts if span else parts
         poison = torch.full((bucket.tokens, self.heads, self.dim), torch.nan, dtype=self.dtype, device=WHERE)
         query = poison.clone()
         query[:count] = self.query
         lines = bucket.tokens * self.heads * parts
         split = Parts(
-            parts,
             torch.full((lines * self.dim,), torch.nan, device=WHERE),
             torch.full((lines,), -torch.inf, device=WHERE),
+            span,
         )
         attend(
             query,
             self.store.pool,
             self.store.offsets,
             poison,
-            inputs.tiles(bucket),
+            replace(inputs.tiles(bucket), parts=parts),
             split,
-            Paging(BLOCK, self.store.strides.block, 8),
-            kv_heads=self.kv_heads,
-            layer_offset=layer * self.store.strides.layer,
+            self.store.layout,
+            layer_offset=layer * self.store.layout.layer,
             scale=0.3,
             window=window,
             softcap=softcap,
@@ -146,8 +172,8 @@ class Case:
             found.append(torch.einsum("hk,khd->hd", torch.softmax(scores, 1), kv[:, 1]))
         return torch.stack(found)
 
-    def check(self, layer: int, parts: int, window: int = 0, softcap: float = 0.0) -> None:
-        found, expected = self.found(layer, parts, window, softcap), self.expected(layer, window, softcap)
+    def check(self, layer: int, parts: int, window: int = 0, softcap: float = 0.0, span: int = 0) -> None:
+        found, expected = self.found(layer, parts, window, softcap, span), self.expected(layer, window, softcap)
         assert (found - expected).norm() <= ALLOWED[self.dtype] * expected.norm()
 
 
@@ -183,7 +209,7 @@ def test_windows_forget(window: int) -> None:
 
 
 def test_prompts_take_several_tiles() -> None:
-    assert queries_of(7, 37) * 7 <= 128
+    assert Tiling(7, 1, 8).queries(37) * 7 <= 128
     Case(PREFILL, 7, 1, 16, torch.float32, seed=4).check(layer=1, parts=1)
 
 
@@ -205,9 +231,94 @@ def test_what_no_query_sees_may_be_anything() -> None:
     assert (case.found(0, 2) - expected).norm() <= ALLOWED[torch.float32] * expected.norm()
 
 
-def variant(rows: int, dim: int, dtype: str, share: int, split: bool, window: int = 0) -> Variant:
+@pytest.mark.parametrize("dtype", ALLOWED, ids=str)
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(4, 2, 16), (7, 1, 24)])
+@pytest.mark.parametrize("rows", [DECODE, CHAINS, PREFILL], ids=["decode", "chains", "prefill"])
+def test_lanes(rows: list[Row], heads: int, kv_heads: int, dim: int, dtype: torch.dtype) -> None:
+    """In parts of a fixed span."""
+    Case(rows, heads, kv_heads, dim, dtype, seed=1).check(layer=1, parts=0, span=64)
+
+
+@pytest.mark.parametrize("window", [0, 7, 64])
+@pytest.mark.parametrize("nodes", [2, 9, 40])
+def test_paths_of_trees_are_lanes(nodes: int, window: int) -> None:
+    rng = np.random.default_rng(nodes)
+    rows = [Row(20, 1, tree(rng, nodes)), Row(61, 1), Row(5, 3, tree(rng, max(1, nodes // 2))), Row(0, 1, (-1, -1))]
+    Case(rows, 4, 2, 16, torch.float32, seed=2).check(layer=0, parts=0, window=window, span=64)
+
+
+@pytest.mark.parametrize(
+    ("known", "window", "dtype"),
+    [
+        (62, 0, torch.bfloat16),
+        (126, 70, torch.float32),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in product([3, 62, 126, 200], [0, 70], ALLOWED)
+            if case not in ((62, 0, torch.bfloat16), (126, 70, torch.float32))
+        ),
+    ],
+)
+def test_the_same_bits_alone_in_a_chunk_and_in_a_tree(
+    known: int, window: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four tokens after `known` ones: one by one, as a chunk, and as a path among wrong siblings; beside other rows, in
+    other places."""
+    sum_in_order(monkeypatch)
+    text = Text(known + 4, dtype)
+    others = [Row(300, 1), Row(2, 7)]
+    alone = torch.cat([text.found([Row(at, 1)], 0, [at], window) for at in range(known, known + 4)])
+    forms = {
+        "a chunk": ([Row(known, 4)], 0, range(known, known + 4)),
+        "a chunk beside others": ([*others, Row(known, 4)], 2, range(known, known + 4)),
+        "a chain of drafts": ([Row(known - 1, 1, (-1, 0, 1, 2)), *others], 0, range(known, known + 4)),
+        "a path": ([others[0], Row(known - 1, 1, (-1, -1, 1, 0, 1, 4, 4, 6))], 1, known + np.array([1, 4, 6, 7])),
+    }
+    for name, (rows, number, places) in forms.items():
+        assert torch.equal(text.found(rows, number, list(places), window), alone), name
+
+
+class Text:
+    """Keys, values and queries of one row, to be had in any company."""
+
+    heads, kv_heads, dim = 6, 2, 16
+
+    def __init__(self, length: int, dtype: torch.dtype) -> None:
+        rng = np.random.default_rng(length)
+        self.dtype, self.length = dtype, length
+        self.kv = torch.from_numpy(rng.standard_normal((length, LAYERS, 2 * self.kv_heads, self.dim))).to(WHERE, dtype)
+        self.query = torch.from_numpy(rng.standard_normal((length, self.heads, self.dim))).to(WHERE, dtype)
+
+    def found(self, rows: list[Row], number: int, places: list[int], window: int) -> torch.Tensor:
+        """Results of the text's last tokens, whose keys are at `places` of row `number`."""
+        case = Case(rows, self.heads, self.kv_heads, self.dim, self.dtype, seed=len(rows))
+        row, last = rows[number], places[-1] + 1 if not rows[number].parents else self.length
+        count = len(places)
+        everything = [*range(last - count), *places]
+        for key, at in enumerate(everything):
+            block = int(case.tables[number, at // BLOCK])
+            case.store.segment(block // 8)[:, block % 8, :, at % BLOCK] = self.kv[key]
+        packed = [case.places.index((number, at - row.before)) for at in places]
+        case.query[packed] = self.query[last - count : last]
+        return case.found(1, 0, window, span=64)[packed]
+
+
+def variant(rows: int, dim: int, dtype: str, share: int, split: bool, window: int = 0, span: int = 0) -> Variant:
     launch = launch_of(rows, dtype == "fp32")
-    numbers = ["first", "count", "row", "reach", "base", "seen", "position", "bits", "tables", "header"]
+    numbers = [
+        "first",
+        "count",
+        "row",
+        "reach",
+        "base",
+        "seen",
+        "position",
+        "bits",
+        "order",
+        "tail",
+        "tables",
+        "header",
+    ]
     return Variant(
         module="covey.runtime.kernels.attention",
         kernel="attend_tile",
@@ -228,6 +339,7 @@ def variant(rows: int, dim: int, dtype: str, share: int, split: bool, window: in
             "N": launch.keys,
             "D": 1 << (dim - 1).bit_length(),
             "SPLIT": split,
+            "SPAN": span,
             "WIDE": False,
             "PRECISION": PRECISION,
         },
@@ -246,6 +358,7 @@ def test_it_compiles_for_a_gpu_with_wide_loads() -> None:
         variant(16, 80, "bf16", 1, True),
         variant(16, 64, "fp32", 1, False),
         variant(MOST_WIDE, 128, "fp32", 8, True),
+        variant(rows_of(8, 7), 128, "bf16", 7, True, span=512),
     )
     for each in made:
         assert each.widest_load == 16

@@ -8,11 +8,13 @@ import torch
 import triton
 
 from covey.runtime.device.store import KVStore
-from covey.runtime.kernels import INTERPRETED, PRECISION, thin
+from covey.runtime.kernels import INTERPRETED, PRECISION
+from covey.runtime.kernels.layout import Layout
 from covey.runtime.kernels.norms import add_and_norm, gate
+from covey.runtime.kernels.products import THIN, WIDE, Block, fixed, multiply
 from covey.runtime.kernels.rotary import turn_and_keep
-from covey.runtime.kernels.thin import multiply_thin
 from tests.hopper import Variant, compile_for_hopper
+from tests.interpreted import sum_in_order
 
 WHERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 ALLOWED = {torch.float32: 1e-6 if INTERPRETED else 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
@@ -46,7 +48,7 @@ def test_queries_are_turned_and_keys_kept(
 ) -> None:
     rng = np.random.default_rng(heads)
     store = KVStore(
-        layers=2, kv_heads=kv_heads, head_dim=dim, block_size=4, segment_blocks=2, segments=3, most_segments=3,
+        Layout(layers=2, kv_heads=kv_heads, head_dim=dim, block_size=4, segment_blocks=2), segments=3, most_segments=3,
         dtype=dtype, device=WHERE,
     )  # fmt: skip
     for index in range(3):
@@ -61,8 +63,8 @@ def test_queries_are_turned_and_keys_kept(
     queries = torch.full((5, heads, dim), torch.nan, dtype=dtype, device=WHERE)
     turn_and_keep[(5, triton.cdiv(heads + 2 * kv_heads, 4))](
         qkv.view(5, -1), queries, store.pool, store.offsets, slots, positions, cos, signed, *weights,
-        store.strides.layer, 1e-5, NORMED=with_norms, HEADS=heads, KV_HEADS=kv_heads, DIM=dim, BLOCK_SIZE=4,
-        BLOCK_STRIDE=store.strides.block, SEGMENT=2, D=triton.next_power_of_2(dim), GROUP=4,
+        store.layout.layer, 1e-5, NORMED=with_norms, HEADS=heads, KV_HEADS=kv_heads, DIM=dim, BLOCK_SIZE=4,
+        BLOCK_STRIDE=store.layout.block, SEGMENT=2, D=triton.next_power_of_2(dim), GROUP=4,
     )  # fmt: skip
     wide = qkv.cpu().double()
     query, key, value = wide.split([heads, kv_heads, kv_heads], 1)
@@ -108,38 +110,66 @@ def test_gate(size: int, dtype: torch.dtype) -> None:
     assert alike(out, first * torch.sigmoid(first) * second)
 
 
+class Product:
+    """Random factors, none of whose sizes is a multiple of what is read at a time."""
+
+    depth, width = 300, 50
+
+    def __init__(self, rows: int, dtype: torch.dtype, normed_first: int, biased: int, gated: int, added: int) -> None:
+        rng = np.random.default_rng(rows)
+        self.x, self.weight = drawn(rng, dtype, rows, 300), drawn(rng, dtype, self.width * (1 + gated), self.depth) / 17
+        self.bias = drawn(rng, dtype, len(self.weight)) if biased else None
+        self.norm = drawn(rng, dtype, self.depth) if normed_first else None
+        self.before = drawn(rng, dtype, rows, self.width) if added else None
+        self.gated = bool(gated)
+
+    def found(self, block: Block, rows: slice = slice(None)) -> torch.Tensor:
+        x = self.x[rows].contiguous()
+        out = torch.full((len(x), self.width), torch.nan, dtype=x.dtype, device=WHERE)
+        if self.before is not None:
+            out.copy_(self.before[rows])  # the sum is in place
+        added = None if self.before is None else out
+        more = {"norm": self.norm, "epsilon": 1e-5, "residual": added, "gated": self.gated}
+        multiply(block, x, self.weight, self.bias, out, **more)  # type: ignore[arg-type]
+        return out
+
+    def expected(self) -> torch.Tensor:
+        wide = self.x.cpu().double()
+        if self.norm is not None:
+            wide = normed(wide, self.norm.cpu().double(), 1e-5)
+        expected = wide @ self.weight.cpu().double().t()
+        if self.bias is not None:
+            expected += self.bias.cpu().double()
+        if self.gated:
+            first, second = expected.chunk(2, 1)
+            expected = first * torch.sigmoid(first) * second
+        return expected if self.before is None else expected + self.before.cpu().double()
+
+
+KINDS = [(1, 1, 0, 0), (1, 0, 1, 0), (0, 0, 0, 1), (0, 1, 1, 0)]  # norm before, bias, gate, sum
+
+
 @pytest.mark.parametrize("dtype", ALLOWED, ids=str)
-@pytest.mark.parametrize("rows", [1, 5, 16])
-@pytest.mark.parametrize(
-    ("normed_first", "biased", "gated", "added"), [(1, 1, 0, 0), (1, 0, 1, 0), (0, 0, 0, 1), (0, 1, 1, 0)]
-)
-def test_thin_products(rows: int, normed_first: int, biased: int, gated: int, added: int, dtype: torch.dtype) -> None:
-    rng = np.random.default_rng(rows)
-    depth, width = 300, 50  # nothing is a multiple of what is read at a time
-    x, weight = drawn(rng, dtype, rows, depth), drawn(rng, dtype, width * (1 + gated), depth) / 17
-    bias, norm, before = drawn(rng, dtype, len(weight)), drawn(rng, dtype, depth), drawn(rng, dtype, rows, width)
-    wide = x.cpu().double()
-    if normed_first:
-        wide = normed(wide, norm.cpu().double(), 1e-5)
-    expected = wide @ weight.cpu().double().t() + (bias.cpu().double() if biased else 0)
-    if gated:
-        first, second = expected.chunk(2, 1)
-        expected = first * torch.sigmoid(first) * second
-    if added:
-        expected += before.cpu().double()
-    out = before if added else torch.full((rows, width), torch.nan, dtype=dtype, device=WHERE)  # the sum is in place
-    multiply_thin(
-        x,
-        weight,
-        bias if biased else None,
-        out,
-        norm=norm if normed_first else None,
-        epsilon=1e-5,
-        residual=out if added else None,
-        gated=bool(gated),
-    )
-    error = (out.cpu().double() - expected).norm() / expected.norm()
-    assert error <= 4 * ALLOWED[dtype]  # rounded up to four times on the way
+@pytest.mark.parametrize(("block", "rows"), [(THIN, 1), (THIN, 5), (THIN, 16), (None, 3), (None, 150)])
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_products(kind: tuple[int, int, int, int], block: Block | None, rows: int, dtype: torch.dtype) -> None:
+    product = Product(rows, dtype, *kind)
+    found = product.found(block or fixed(50, dtype.itemsize)).cpu().double()
+    expected = product.expected()
+    assert (found - expected).norm() <= 4 * ALLOWED[dtype] * expected.norm()  # rounded up to four times on the way
+
+
+@pytest.mark.parametrize("dtype", ALLOWED, ids=str)
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("columns", [50, WIDE])
+def test_a_row_has_the_same_bits_in_any_company(
+    columns: int, kind: tuple[int, int, int, int], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sum_in_order(monkeypatch)
+    product, block = Product(150, dtype, *kind), fixed(columns, dtype.itemsize, gated=bool(kind[2]))
+    whole = product.found(block)
+    for start, stop in ((0, 1), (149, 150), (60, 70), (63, 130), (1, 150)):
+        assert torch.equal(product.found(block, slice(start, stop)), whole[start:stop])
 
 
 def test_they_compile_for_a_gpu_with_wide_loads() -> None:
@@ -169,23 +199,28 @@ def test_they_compile_for_a_gpu_with_wide_loads() -> None:
         ),
         *(
             Variant(
-                "covey.runtime.kernels.thin",
-                "thin_product",
+                "covey.runtime.kernels.products",
+                "block_product",
                 dict.fromkeys(("x", "weight", "bias", "norm", "residual", "out"), "*bf16")
                 | {"rows": "i32", "epsilon": "fp32"},
-                {"K": depth, "N": width, "NORMED": first, "BIASED": False, "ADDED": not first, "GATED": gated, "M": 16}
-                | {"COLUMNS": thin.COLUMNS, "DEPTH": thin.DEPTH, "WIDE": False, "PRECISION": PRECISION},
-                thin.WARPS,
-                thin.STAGES - gated,
+                {"K": depth, "N": width, "NORMED": normed, "BIASED": False, "ADDED": added, "GATED": gated}
+                | {"M": block.rows, "COLUMNS": block.columns, "DEPTH": block.depth, "WIDE": False}
+                | {"PRECISION": PRECISION},
+                block.warps,
+                block.stages - gated,
             )
-            for depth, width, first, gated in (
-                (3584, 4608, True, False),
-                (18944, 3584, False, False),
-                (3584, 18944, True, True),
+            for block, depth, width, normed, added, gated in (
+                (THIN, 3584, 4608, True, False, False),
+                (THIN, 18944, 3584, False, True, False),
+                (THIN, 3584, 18944, True, False, True),
+                (fixed(4608, 2), 3584, 4608, False, False, False),
+                (fixed(18944, 2, gated=True), 3584, 18944, False, False, True),
+                (fixed(32000, 2), 3584, 32000, False, False, False),
             )
         ),
         Variant("covey.runtime.kernels.norms", "gate", {"both": "*bf16", "out": "*bf16"}, {"SIZE": 18944, "S": 1024}),
     )  # fmt: skip
     assert all(each.widest_load >= 8 for each in made)
-    assert all(each.widest_load == 16 for each in made[2:7])
-    assert all(each.shared <= 227 << 9 for each in made[4:7]), "two programs do not fit a core"
+    assert all(each.widest_load == 16 for each in made[2:10])
+    assert all(each.shared <= 227 << 9 for each in made[4:10]), "two programs do not fit a core"
+    assert all("wgmma" in each.ptx for each in made[7:10])

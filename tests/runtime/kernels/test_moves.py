@@ -9,6 +9,7 @@ import torch
 
 from covey.runtime.device.store import KVStore
 from covey.runtime.kernels import INTERPRETED
+from covey.runtime.kernels.layout import Layout
 from covey.types import Ints
 from tests.hopper import Variant, compile_for_hopper
 
@@ -20,10 +21,10 @@ pytestmark = pytest.mark.skipif(not INTERPRETED and not torch.cuda.is_available(
 
 def made(dtype: torch.dtype = torch.float32, **changes: int) -> tuple[KVStore, torch.Tensor]:
     """A store full of random bits, and the same as [layers, heads, slots, head_dim]."""
-    sizes = {"layers": 3, "kv_heads": 2, "head_dim": 5, "block_size": 4, "segment_blocks": 3, "segments": 4} | changes
-    store = KVStore(**sizes, most_segments=5, dtype=dtype, device=DEVICE)
+    sizes = {"layers": 3, "kv_heads": 2, "head_dim": 5, "block_size": 4, "segment_blocks": 3} | changes
+    store = KVStore(Layout(**sizes), segments=4, most_segments=5, dtype=dtype, device=DEVICE)
     generator = torch.Generator().manual_seed(1)
-    for index in range(store.blocks // store.segment_blocks):
+    for index in range(store.blocks // store.layout.segment_blocks):
         memory = store.segment(index)
         memory.copy_(torch.randn(memory.shape, generator=generator).to(dtype))
         memory[0, 0, 0, 0] = torch.nan  # bits are copied, whatever they mean
@@ -32,7 +33,7 @@ def made(dtype: torch.dtype = torch.float32, **changes: int) -> tuple[KVStore, t
 
 def contents(store: KVStore) -> torch.Tensor:
     """[layers, heads, slots, head_dim], on the CPU."""
-    count = store.blocks // store.segment_blocks
+    count = store.blocks // store.layout.segment_blocks
     blocks = torch.cat([store.segment(index) for index in range(count)], 1)
     return blocks.transpose(1, 2).flatten(2, 3).cpu().clone()
 
@@ -100,22 +101,20 @@ def test_negative_ids_are_skipped(kind: torch.dtype) -> None:
     store, expected = made()
     old = torch.tensor([3, -1, 8], dtype=kind, device=DEVICE)
     new = torch.tensor([2, -1, 9], dtype=kind, device=DEVICE)
-    shape: dict[str, Any] = {"layers": 3, "segment_blocks": 3}
-    heads: dict[str, Any] = {"heads": 4, "block_size": 4, "head_dim": 5}
-    moves.move_blocks(store.pool, store.offsets, old, new, **shape, block_stride=store.strides.block)
+    moves.move_blocks(store.pool, store.offsets, old, new, store.layout)
     expected[:, :, slots_of(store, [2, 9])] = expected[:, :, slots_of(store, [3, 8])]
     assert same(contents(store), expected)
     staged = torch.full((3 * 4 * 3 * 5,), torch.nan, device=DEVICE)
-    moves.copy_slots(store.pool, store.offsets, old, new, staged, **shape, **heads)
+    moves.copy_slots(store.pool, store.offsets, old, new, staged, store.layout)
     expected[:, :, [2, 9]] = expected[:, :, [3, 8]]
     assert same(contents(store), expected)
-    moves.clear_slots(store.pool, store.offsets, old, **shape, **heads)
+    moves.clear_slots(store.pool, store.offsets, old, store.layout)
     expected[:, :, [3, 8]] = 0
     assert same(contents(store), expected)
 
 
 def slots_of(store: KVStore, blocks: Ints | list[int]) -> Ints:
-    return (np.asarray(blocks)[:, None] * store.block_size + np.arange(store.block_size)).reshape(-1)
+    return (np.asarray(blocks)[:, None] * store.layout.block_size + np.arange(store.layout.block_size)).reshape(-1)
 
 
 def test_they_compile_to_accesses_of_16_bytes() -> None:
@@ -126,7 +125,7 @@ def test_they_compile_to_accesses_of_16_bytes() -> None:
         blocks.append(Variant(MODULE, "_blocks_kernel", signature, constants))
     signature = {"pool": "*bf16", "offsets": "*i64", "slots": "*i64", "staged": "*bf16", "count": "i32"}
     for mode, dim in product(("gather", "scatter", "clear"), (128, 80)):
-        constants = {"HEADS": 16, "SEGMENT_BLOCKS": 100, "BLOCK_SIZE": 16, "HEAD_DIM": dim}
+        constants = {"HEADS": 16, "SEGMENT_BLOCKS": 100, "BLOCK_SIZE": 16, "BLOCK_STRIDE": 256 * dim, "HEAD_DIM": dim}
         constants |= {"TILE": 32, "WIDTH": 128, "MODE": mode}
         slots.append(Variant(MODULE, "_slots_kernel", signature, constants))
     for variant, compiled in zip(blocks + slots, compile_for_hopper(*blocks, *slots)):

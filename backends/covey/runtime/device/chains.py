@@ -107,6 +107,7 @@ class Chains:
         seen = self._of_step("seen", step, rows)
         return Tiles(
             tokens=1,
+            parts=self._model.tiling.parts(rows, 1),
             first=self._numbers[:rows],
             count=self._there[self._at["count"]][:rows],
             row=self._numbers[:rows],
@@ -115,6 +116,8 @@ class Chains:
             seen=seen,
             positions=self._of_step("positions", step, rows),
             bits=given.bits,
+            order=given.order,
+            tail=given.tail,
             tables=given.tables,
             header=given.header,
         )

@@ -19,18 +19,17 @@ from triton.errors import TritonError
 from covey.errors import UnsupportedModel
 from covey.runtime.attention import Shape
 from covey.runtime.device.graphs import Graphs
-from covey.runtime.device.layers import ByLibrary, Layer, Stream, Thin
+from covey.runtime.device.layers import ByLibrary, Fixed, Layer, Stream, Thin
 from covey.runtime.device.prompts import Prompts
 from covey.runtime.device.store import KVStore
-from covey.runtime.kernels import thin
-from covey.runtime.kernels.attention import Paging, Parts, Tiles, attend
+from covey.runtime.device.tilings import Tiling
+from covey.runtime.kernels.attention import Parts, Tiles, attend
+from covey.runtime.kernels.products import THIN
 from covey.runtime.kernels.rotary import turn_and_keep
 from covey.runtime.modules import AttentionSetting
 
 LEAST_WINDOW = 512  # a tree's nodes are never out of their own window
 HEADS_TOGETHER = 4
-PROGRAMS_PER_CORE = 2  # of attention, so that long contexts keep all of a GPU busy
-MOST_PARTS = 32
 SIZES = (1, 2, 4, 8, 16)  # tokens of a pass for which both forms of layers are timed
 FORMS: tuple[type[Stream], ...] = (ByLibrary, Thin)
 log = logging.getLogger(__name__)
@@ -41,7 +40,14 @@ class Decoder:
     what the kernels compute."""
 
     def __init__(
-        self, module: Any, shape: Shape, settings: list[AttentionSetting], store: KVStore, positions: int, name: str
+        self,
+        module: Any,
+        shape: Shape,
+        settings: list[AttentionSetting],
+        store: KVStore,
+        tiling: Tiling,
+        positions: int,
+        name: str,
     ) -> None:
         core = module.model
         activation = core.layers[0].mlp.act_fn
@@ -66,9 +72,9 @@ class Decoder:
         for index in range(len(core.layers)):
             self._layers.append(Layer(core.layers[index]))
             core.layers[index] = torch.nn.Identity()  # joined weights are copies: never two of a whole model
-        self._paging = Paging(store.block_size, store.strides.block, store.segment_blocks)
-        self._forms: list[tuple[int, type[Stream]]] = [(thin.ROWS, Thin)]
-        self._programs = programs_of(self._embedding.device)
+        self._span = tiling.span
+        self._usual: type[Stream] = Fixed if self._span else ByLibrary
+        self._forms: list[tuple[int, type[Stream]]] = [] if self._span else [(THIN.rows, Thin)]
 
     @property
     def weight_bytes(self) -> int:
@@ -90,9 +96,9 @@ class Decoder:
         stream = self._form(size)(F.embedding(tokens, self._embedding), self._epsilon)
         queries = self._embedding.new_empty(size, shape.heads, shape.head_dim)
         found = torch.zeros_like(queries)  # of tokens that pad the bucket nothing is written
-        parts = self._parts(size, len(tiles.first))
+        parts = self._parts(size, tiles.parts)
         for index, (layer, setting) in enumerate(zip(self._layers, self._settings)):
-            offset = index * store.strides.layer
+            offset = index * store.layout.layer
             qkv = stream.queries_keys_values(layer)
             self._turn_and_keep(qkv, queries, layer, slots, tiles.positions, offset)
             attend(
@@ -102,8 +108,7 @@ class Decoder:
                 found,
                 tiles,
                 parts,
-                self._paging,
-                kv_heads=shape.kv_heads,
+                store.layout,
                 layer_offset=offset,
                 scale=setting.scale,
                 window=setting.window,
@@ -116,11 +121,13 @@ class Decoder:
         return stream.last(self._norm)
 
     def _form(self, size: int) -> type[Stream]:
-        return next((form for most, form in self._forms if size <= most), ByLibrary)
+        return next((form for most, form in self._forms if size <= most), self._usual)
 
     @torch.inference_mode()
     def choose(self, graphs: Graphs) -> None:
-        """Time both forms of the layers, and take the faster for each number of tokens."""
+        """Time both forms of the layers, where either may serve, and take the faster for each number of tokens."""
+        if self._usual is Fixed:
+            return
         found: list[tuple[int, type[Stream]]] = []
         for size in SIZES:
             seconds = {form: self._timed(graphs, form, size) for form in FORMS}
@@ -148,7 +155,7 @@ class Decoder:
         return stream.last(self._norm)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return F.linear(hidden, self._head, self._head_bias)
+        return self._usual.product(hidden, self._head, self._head_bias)
 
     def _turn_and_keep(
         self,
@@ -178,29 +185,16 @@ class Decoder:
             HEADS=shape.heads,
             KV_HEADS=shape.kv_heads,
             DIM=shape.head_dim,
-            BLOCK_SIZE=store.block_size,
-            BLOCK_STRIDE=store.strides.block,
-            SEGMENT=store.segment_blocks,
+            BLOCK_SIZE=store.layout.block_size,
+            BLOCK_STRIDE=store.layout.block,
+            SEGMENT=store.layout.segment_blocks,
             D=triton.next_power_of_2(shape.head_dim),
             GROUP=HEADS_TOGETHER,
             num_warps=1,
         )
 
-    def _parts(self, tokens: int, tiles: int) -> Parts:
-        shape = self._shape
-        count = parts_of(self._programs, tiles * shape.kv_heads)
+    def _parts(self, tokens: int, count: int) -> Parts:
+        shape, device = self._shape, self._embedding.device
         lines = tokens * shape.heads * count if count > 1 else 0
-        device = self._embedding.device
         heights = torch.full((lines,), -torch.inf, device=device)  # of tokens that pad the bucket nothing is written
-        return Parts(count, torch.empty(lines * shape.head_dim, device=device), heights)
-
-
-def programs_of(device: torch.device) -> int:
-    """How many programs of attention keep all of the device busy."""
-    cores = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 8
-    return PROGRAMS_PER_CORE * cores
-
-
-def parts_of(programs: int, found: int) -> int:
-    """Contexts are split as far as a pass has, with the `found` ones, too few programs for the device."""
-    return min(1 << max((programs // found).bit_length() - 1, 0), MOST_PARTS)
+        return Parts(torch.empty(lines * shape.head_dim, device=device), heights, self._span)

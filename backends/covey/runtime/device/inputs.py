@@ -1,7 +1,7 @@
 """What a pass reads, at fixed places in device memory, so that a recorded pass can be replayed: filled on the host, and
 brought over in one copy.
 
-    header | tokens, positions, slots, seen, out | tiles | bits | tables, as wide as this pass needs
+    header | tokens, positions, slots, seen, out, order | tiles | bits | tables, as wide as this pass needs | tails
 
 Knows nothing of models. A pass is padded to a bucket: tokens that are kept nowhere, tiles without queries.
 """
@@ -14,13 +14,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from covey.runtime.kernels.attention import Tiles, queries_of
-from covey.runtime.lanes import Pass, Windows
+from covey.runtime.device.tilings import Tiling
+from covey.runtime.kernels.attention import Tiles
+from covey.runtime.lanes import Lanes, Pass, Windows
 from covey.types import Ints
 
+TAIL = 32  # tokens that a path may have for each token of a pass: no path of a tree is longer
 HEADER = 4  # the tables' width, and a token's words of bits
-_FIELDS = ("tokens", "positions", "slots", "seen", "out")
-_TILE_FIELDS = ("first", "count", "row", "reach", "base")
+_FIELDS = ("tokens", "positions", "slots", "seen", "out", "order")
+_TILE_FIELDS = ("first", "count", "row", "reach", "base", "tail")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class Bucket:
     tokens: int
     tiles: int
     queries: int  # of a tile, at most
+    parts: int  # that contexts are split into
     out: int
 
 
@@ -46,74 +49,95 @@ def round_up(count: int) -> int:
 class Inputs:
     """Room for passes of up to `tokens` tokens, whose rows have up to `blocks` blocks and `nodes` nodes each."""
 
-    def __init__(
-        self, tokens: int, blocks: int, nodes: int, share: int, device: torch.device, wide: bool = False
-    ) -> None:
-        """`share`: query heads of a key head; `wide`: of float32. A token of slot -1 is kept nowhere."""
-        self._share, self._wide = share, wide
+    def __init__(self, tokens: int, blocks: int, nodes: int, tiling: Tiling, device: torch.device) -> None:
+        """A token of slot -1 is kept nowhere."""
+        self._tiling = tiling
         self._blocks, self._words = blocks, -(-nodes // 32)
         most = round_up(tokens)
         starts = HEADER + most * np.arange(len(_FIELDS) + len(_TILE_FIELDS) + 1)
         self._at = dict(zip((*_FIELDS, *_TILE_FIELDS, "bits"), starts.tolist()))
         self._at["tables"] = self._at["bits"] + most * self._words
-        size = self._at["tables"] + most * blocks
+        size = self._at["tables"] + most * (blocks + TAIL)
         host = torch.zeros(size, dtype=torch.int32, pin_memory=device.type == "cuda")
         self._host, self._words_there = host, host.numpy()
         self._there = host if device.type == "cpu" else torch.zeros(size, dtype=torch.int32, device=device)
         self._copied = torch.cuda.Event() if device.type == "cuda" else None
-        self._most = most
 
-    def fill(self, work: Pass, windows: Windows, apart: npt.NDArray[np.bool_] | None = None) -> Bucket:
+    def fill(self, work: Pass, seen: Windows | Lanes, apart: npt.NDArray[np.bool_] | None = None) -> Bucket:
         """Bring a pass over; rows `apart` have no tiles. What was filled in before has been read by then: passes wait
         for their results."""
-        counts = np.diff(windows.offsets)
+        counts = np.diff(seen.offsets)
         tiled = counts if apart is None else np.where(apart, 0, counts)
-        queries = queries_of(self._share, max(int(tiled.max()), 1), self._wide)
+        queries = self._tiling.queries(max(int(tiled.max()), 1))
         pieces = -(-tiled // queries)
-        tiles = int(pieces.sum())
-        bucket = Bucket(round_up(work.size), round_up(tiles), queries, round_up(len(work.out)))
+        row = np.repeat(np.arange(len(counts), dtype=np.int32), pieces)
+        piece = np.arange(len(row), dtype=np.int32) - np.repeat(np.cumsum(pieces) - pieces, pieces).astype(np.int32)
+        first = seen.offsets[row] + piece * np.int32(queries)
+        count = np.minimum(seen.offsets[row + 1] - first, queries)
         if self._copied is not None:
             self._copied.synchronize()
-        words = windows.bits.shape[1]
-        width = min(windows.tables.shape[1], self._blocks)
+        width = min(seen.tables.shape[1], self._blocks)
+        tables = seen.tables[:, :width].reshape(-1)
+        self._put("tables", tables, len(tables), 0)
+        end = self._at["tables"] + len(tables)
+        if isinstance(seen, Windows):
+            reach, base, tail = self._put_windows(seen, row, first + count)
+        else:
+            reach, base, tail = self._put_lanes(work, seen, row, first + count, len(tables))
+            end += len(seen.tails)
+        longest = int(reach.max()) if len(reach) else 1
+        tiles = round_up(len(row))
+        bucket = Bucket(
+            round_up(work.size), tiles, queries, self._tiling.parts(tiles, longest), round_up(len(work.out))
+        )
         for name, values, rest in (
             ("tokens", work.tokens, 0),
             ("positions", work.positions, 0),
             ("slots", work.slots, -1),
-            ("seen", windows.seen, 0),
         ):
             self._put(name, values, bucket.tokens, rest)
         self._put("out", work.out, bucket.out, 0)
-        row = np.repeat(np.arange(len(counts), dtype=np.int32), pieces)
-        piece = np.arange(tiles, dtype=np.int32) - np.repeat(np.cumsum(pieces) - pieces, pieces).astype(np.int32)
-        first = windows.offsets[row] + piece * np.int32(queries)
-        count = np.minimum(windows.offsets[row + 1] - first, queries)
-        reach = windows.seen[first + count - 1]
-        if words:
-            branching = np.logical_or.reduceat(windows.bits.any(axis=1), windows.offsets[:-1])
-            reach = np.where(branching[row], windows.lengths[row], reach)
-        for name, values in (
-            ("first", first),
-            ("count", count),
-            ("row", row),
-            ("reach", reach),
-            ("base", windows.base[row]),
-        ):
+        for name, values in zip(_TILE_FIELDS, (first, count, row, reach, base, tail)):
             self._put(name, values, bucket.tiles, 0)
-        self._words_there[:2] = width, words
-        self._put("bits", windows.bits.reshape(-1), work.size * words, 0)
-        tables = windows.tables[:, :width].reshape(-1)
-        self._put("tables", tables, len(tables), 0)
+        self._words_there[0] = width
         if self._copied is not None:
-            end = self._at["tables"] + len(tables)
             self._there[:end].copy_(self._host[:end], non_blocking=True)
             self._copied.record()
         return bucket
 
+    def _put_windows(self, windows: Windows, row: Ints, ends: Ints) -> tuple[Ints, Ints, Ints]:
+        """Returns the tiles' `reach`, `base` and `tail`; tiles of rows `row` end at tokens `ends`."""
+        words = windows.bits.shape[1]
+        self._words_there[1] = words
+        self._put("seen", windows.seen, len(windows.seen), 0)
+        self._put("bits", windows.bits.reshape(-1), windows.bits.size, 0)
+        reach: Ints = windows.seen[ends - 1]
+        if words:
+            branching = np.logical_or.reduceat(windows.bits.any(axis=1), windows.offsets[:-1])
+            reach = np.where(branching[row], windows.lengths[row], reach)
+        return reach, windows.base[row], np.zeros(len(row), np.int32)
+
+    def _put_lanes(self, work: Pass, lanes: Lanes, row: Ints, ends: Ints, start: int) -> tuple[Ints, Ints, Ints]:
+        """The same; tails go behind the tables, which end at `start`."""
+        size = work.size
+        assert lanes.offsets[-1] == size, "a token is a query of one lane"
+        self._put("seen", work.positions + 1, size, 0)
+        self._put("order", np.arange(size, dtype=np.int32) if lanes.queries is None else lanes.queries, size, 0)
+        reach = lanes.lengths[row] - lanes.offsets[row + 1] + ends
+        if lanes.tail_offsets is None:
+            return reach, lanes.lengths[row], np.zeros(len(row), np.int32)
+        room = len(self._words_there) - self._at["tables"] - start
+        if len(lanes.tails) > room:
+            raise ValueError(f"trees of {len(lanes.tails)} nodes in all their paths; there is room for {room}")
+        self._words_there[self._at["tables"] + start :][: len(lanes.tails)] = lanes.tails
+        base = lanes.lengths - np.diff(lanes.tail_offsets)
+        return reach, base[row], (np.int32(start) + lanes.tail_offsets[:-1] - base)[row]
+
     def tiles(self, bucket: Bucket) -> Tiles:
-        first, count, row, reach, base = (self._view(name, bucket.tiles) for name in _TILE_FIELDS)
+        first, count, row, reach, base, tail = (self._view(name, bucket.tiles) for name in _TILE_FIELDS)
         return Tiles(
             tokens=bucket.queries,
+            parts=bucket.parts,
             first=first,
             count=count,
             row=row,
@@ -122,6 +146,8 @@ class Inputs:
             seen=self._view("seen", bucket.tokens),
             positions=self._view("positions", bucket.tokens),
             bits=self._there[self._at["bits"] : self._at["tables"]],
+            order=self._view("order", bucket.tokens),
+            tail=tail,
             tables=self._there[self._at["tables"] :],
             header=self._there[:HEADER],
         )

@@ -1,5 +1,6 @@
-"""What a layer does around its attention, in two forms that give the same: by the library's products with kernels in
-between, or, for few tokens, in kernels that each read a matrix once and do the rest on the way."""
+"""What a layer does around its attention, in three forms that give the same up to roundings: by the library's products
+with kernels in between; for few tokens, in kernels that each read a matrix once and do the rest on the way; or in
+blocks of one shape, which give the same bits whatever else is in the pass."""
 
 from __future__ import annotations
 
@@ -10,9 +11,8 @@ import torch.nn.functional as F
 import triton
 
 from covey.errors import UnsupportedModel
-from covey.runtime.kernels import thin
 from covey.runtime.kernels.norms import add_and_norm, gate
-from covey.runtime.kernels.thin import multiply_thin
+from covey.runtime.kernels.products import THIN, fixed, multiply
 
 GATE_PIECE = 1024
 
@@ -55,6 +55,11 @@ class Stream(Protocol):
         """The stream, normed."""
         ...
 
+    @staticmethod
+    def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """Of any number of rows."""
+        ...
+
 
 class ByLibrary:
     """Nine kernels a layer, those of attention included."""
@@ -92,25 +97,30 @@ class ByLibrary:
         self._delta = None
         return self._normed
 
+    @staticmethod
+    def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        return F.linear(x, weight, bias)
+
 
 class Thin:
-    """Six kernels a layer, those of attention included; for up to `thin.ROWS` tokens."""
+    """Six kernels a layer, those of attention included; for up to `THIN.rows` tokens."""
 
     def __init__(self, start: torch.Tensor, epsilon: float) -> None:
-        assert len(start) <= thin.ROWS
+        assert len(start) <= THIN.rows
         self._stream, self._epsilon = start, epsilon
 
     def queries_keys_values(self, layer: Layer) -> torch.Tensor:
         out = self._stream.new_empty(len(self._stream), len(layer.qkv))
-        multiply_thin(self._stream, layer.qkv, layer.qkv_bias, out, norm=layer.before, epsilon=self._epsilon)
+        multiply(THIN, self._stream, layer.qkv, layer.qkv_bias, out, norm=layer.before, epsilon=self._epsilon)
         return out
 
     def take(self, layer: Layer, attended: torch.Tensor) -> None:
-        multiply_thin(attended, layer.out, layer.out_bias, self._stream, residual=self._stream)
+        multiply(THIN, attended, layer.out, layer.out_bias, self._stream, residual=self._stream)
 
     def feed_forward(self, layer: Layer) -> None:
         inner = self._stream.new_empty(len(self._stream), len(layer.gate_up) // 2)
-        multiply_thin(
+        multiply(
+            THIN,
             self._stream,
             layer.gate_up,
             layer.gate_up_bias,
@@ -119,10 +129,48 @@ class Thin:
             epsilon=self._epsilon,
             gated=True,
         )
-        multiply_thin(inner, layer.down, layer.down_bias, self._stream, residual=self._stream)
+        multiply(THIN, inner, layer.down, layer.down_bias, self._stream, residual=self._stream)
 
     def last(self, norm: torch.Tensor) -> torch.Tensor:
         return ByLibrary(self._stream, self._epsilon).last(norm)
+
+    @staticmethod
+    def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        return F.linear(x, weight, bias)
+
+
+class Fixed:
+    """Eight kernels a layer, those of attention included. A row's bits do not depend on the rows beside it, nor on how
+    many there are: the shape of a block is its matrix's alone."""
+
+    def __init__(self, start: torch.Tensor, epsilon: float) -> None:
+        self._stream, self._epsilon = start, epsilon
+
+    def queries_keys_values(self, layer: Layer) -> torch.Tensor:
+        return self.product(self.last(layer.before), layer.qkv, layer.qkv_bias)
+
+    def take(self, layer: Layer, attended: torch.Tensor) -> None:
+        self._add(attended, layer.out, layer.out_bias)
+
+    def feed_forward(self, layer: Layer) -> None:
+        before = self.last(layer.after)
+        inner = before.new_empty(len(before), len(layer.gate_up) // 2)
+        block = fixed(inner.shape[1], before.itemsize, gated=True)
+        multiply(block, before, layer.gate_up, layer.gate_up_bias, inner, gated=True)
+        self._add(inner, layer.down, layer.down_bias)
+
+    def last(self, norm: torch.Tensor) -> torch.Tensor:
+        return ByLibrary(self._stream, self._epsilon).last(norm)
+
+    @staticmethod
+    def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        out = x.new_empty(len(x), len(weight))
+        multiply(fixed(len(weight), x.itemsize), x, weight, bias, out)
+        return out
+
+    def _add(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        stream = self._stream
+        multiply(fixed(len(weight), x.itemsize), x, weight, bias, stream, residual=stream)
 
 
 def _join(*linears: Any) -> tuple[torch.Tensor, torch.Tensor | None]:

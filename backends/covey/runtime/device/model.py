@@ -18,10 +18,13 @@ from covey.runtime.device.graphs import Graphs
 from covey.runtime.device.inputs import Bucket, Inputs, round_up
 from covey.runtime.device.prompts import Prompts
 from covey.runtime.device.store import KVStore
+from covey.runtime.device.tilings import Tiling, programs_of, span_of
 from covey.runtime.fuse import FAMILIES
 from covey.runtime.kernels.attention import Tiles
+from covey.runtime.kernels.layout import Layout
 from covey.runtime.lanes import Lanes, Pass, Windows, chain, windows_of
 from covey.runtime.modules import Source, close, modules_of
+from covey.runtime.numerics import Room, passes_agree
 from covey.types import Ints
 
 SEGMENT_BYTES = 64 << 20  # of KV memory: what it grows and shrinks by
@@ -34,11 +37,10 @@ log = logging.getLogger(__name__)
 
 class DeviceModel:
     """One model and its KV memory of `blocks` blocks; not safe to call from two threads at once. Logits are good until
-    the next pass."""
+    the next pass. With `numerics` "invariant" a token's are the same bits in any company, at the price of products and
+    tiles that do not suit the pass."""
 
-    windows = True
     nowhere = -1  # the slot of what is kept nowhere
-    numerics = "fast"
 
     def __init__(
         self,
@@ -48,6 +50,7 @@ class DeviceModel:
         device: str = "auto",
         blocks: int,
         block_size: int = 16,
+        numerics: str = "fast",
         max_pass_tokens: int = 512,
     ) -> None:
         modules = modules_of(source, dtype=dtype, device=device)
@@ -60,34 +63,34 @@ class DeviceModel:
         self.vocab_size, self.max_positions = modules.vocab_size, modules.max_positions
         self.torch_device, self.torch_dtype = modules.device, modules.dtype
         self.blocks, self.block_size, self.max_pass_tokens = blocks, block_size, max_pass_tokens
+        self.numerics = numerics
+        self.windows = numerics != "invariant"  # which hold siblings between a query's own keys
+        self.tiling = Tiling(
+            self.shape.share,
+            self.shape.kv_heads,
+            programs_of(self.torch_device),
+            wide=self.torch_dtype == torch.float32,
+            span=0 if self.windows else span_of(self.max_positions),
+        )
         count = min(48, self.max_positions, max_pass_tokens, blocks * block_size)
         text = modules.trial(count)
         examined = modules.examine(text)
         block = modules.layers * 2 * self.shape.kv_heads * block_size * self.shape.head_dim * self.torch_dtype.itemsize
         segment = min(max(1, SEGMENT_BYTES // block), blocks)
         self.store = KVStore(
-            layers=modules.layers,
-            kv_heads=self.shape.kv_heads,
-            head_dim=self.shape.head_dim,
-            block_size=block_size,
-            segment_blocks=segment,
+            Layout(modules.layers, self.shape.kv_heads, self.shape.head_dim, block_size, segment),
             segments=-(-blocks // segment),
             most_segments=-(-blocks // segment),
             dtype=self.torch_dtype,
             device=self.torch_device,
         )
-        self.decoder = Decoder(modules.module, self.shape, examined.settings, self.store, self.max_positions, name)
-        widest = -(-self.max_positions // block_size) + -(-MOST_NODES // block_size)
-        self._inputs = Inputs(
-            max_pass_tokens,
-            widest,
-            MOST_NODES,
-            self.shape.share,
-            self.torch_device,
-            wide=self.torch_dtype == torch.float32,
+        self.decoder = Decoder(
+            modules.module, self.shape, examined.settings, self.store, self.tiling, self.max_positions, name
         )
+        widest = -(-self.max_positions // block_size) + -(-MOST_NODES // block_size)
+        self._inputs = Inputs(max_pass_tokens, widest, MOST_NODES, self.tiling, self.torch_device)
         flash = self.torch_dtype.itemsize == 2 or self.torch_device.type != "cuda"  # there it knows no float32
-        self._by_library = flash and self.decoder.plain
+        self._by_library = flash and self.decoder.plain and self.windows
         most = min(round_up(min(max_pass_tokens, RECORDED)), LOGITS_BYTES // (4 * self.vocab_size))
         self._logits = torch.empty(most, self.vocab_size, device=self.torch_device)
         self.graphs = Graphs(self.torch_device)
@@ -98,6 +101,8 @@ class DeviceModel:
             if not close(found, examined.logits, self.torch_dtype):
                 raise UnsupportedModel(f"{name}: the kernels' logits differ from those of its own modules")
             self.clear_slots(np.arange(count, dtype=np.int32))
+            if numerics == "invariant":
+                self._prove_invariant(name)
 
     @property
     def dtype(self) -> str:
@@ -111,22 +116,31 @@ class DeviceModel:
     def bytes_per_block(self) -> int:
         return self.store.bytes_per_block
 
+    def _prove_invariant(self, name: str) -> None:
+        room = Room(self.vocab_size, self.max_positions, self.blocks, self.block_size, self.max_pass_tokens)
+        if not passes_agree(lambda work: self.forward(work).clone(), room):
+            raise UnsupportedModel(f"{name}: a token's bits depend on its company on this {self.device} all the same")
+        for index in range(self.store.segments):
+            self.store.segment(index).zero_()
+
     @torch.inference_mode()
     def forward(self, work: Pass) -> torch.Tensor:
         """Logits [len(out), vocab] in float32; writes the tokens' keys and values."""
-        windows = self._windows(work)
-        prompts = Prompts(windows, self.store) if work.size > PROMPTS and self._by_library else None
-        if prompts is not None and prompts.apart.any():
-            bucket = self._inputs.fill(work, windows, prompts.apart)
-            return self.compute(bucket, prompts)[: len(work.out)]
-        bucket = self._inputs.fill(work, windows)
+        seen = self._seen(work)
+        if work.size > PROMPTS and self._by_library:
+            assert isinstance(seen, Windows)
+            prompts = Prompts(seen, self.store)
+            if prompts.apart.any():
+                bucket = self._inputs.fill(work, seen, prompts.apart)
+                return self.compute(bucket, prompts)[: len(work.out)]
+        bucket = self._inputs.fill(work, seen)
         if bucket.tokens > RECORDED or bucket.out > len(self._logits):
             return self.compute(bucket)[: len(work.out)]
         return self.graphs.run(bucket, lambda: self.compute(bucket))[: len(work.out)]
 
     def give(self, work: Pass) -> Bucket:
         """Bring a pass over to where `compute` reads it."""
-        return self._inputs.fill(work, self._windows(work))
+        return self._inputs.fill(work, self._seen(work))
 
     def compute(self, bucket: Bucket, prompts: Prompts | None = None) -> torch.Tensor:
         """Logits [bucket.out, vocab] in float32 of the pass that was given; nothing in it waits for the host."""
@@ -137,10 +151,10 @@ class DeviceModel:
             return logits.float()
         return self._logits[: bucket.out].copy_(logits)  # in one place, or every recording would keep its own
 
-    def _windows(self, work: Pass) -> Windows:
+    def _seen(self, work: Pass) -> Windows | Lanes:
         if work.size > self.max_pass_tokens:
             raise ValueError(f"a pass of {work.size} tokens; this model was built for {self.max_pass_tokens}")
-        return work.lanes if isinstance(work.lanes, Windows) else windows_of(work.lanes)
+        return windows_of(work.lanes) if self.windows and isinstance(work.lanes, Lanes) else work.lanes
 
     def tiles(self, bucket: Bucket) -> Tiles:
         """Those of the pass that was given."""

@@ -39,7 +39,7 @@ class Prompts:
         for row in np.flatnonzero(self.apart).tolist():
             stop = int(windows.offsets[row + 1])
             at = np.arange(windows.seen[stop - 1], dtype=np.int32)
-            size = np.int32(store.block_size)
+            size = np.int32(store.layout.block_size)
             slots = windows.tables[row, at // size] * size + at % size
             self._rows.append(_Row(int(windows.offsets[row]), stop, torch.from_numpy(slots).to(store.device)))
 
@@ -56,20 +56,21 @@ class Prompts:
 
     def _gathered(self, slots: torch.Tensor, layer_offset: int) -> tuple[torch.Tensor, torch.Tensor]:
         """[key heads, keys, head_dim] each."""
-        store, count = self._store, len(slots)
-        both = torch.empty(2, store.kv_heads, count, store.head_dim, dtype=store.dtype, device=store.device)
-        gather_row[(triton.cdiv(count, TOGETHER), 2 * store.kv_heads)](
+        store, layout, count = self._store, self._store.layout, len(slots)
+        heads, dim = layout.kv_heads, layout.head_dim
+        both = torch.empty(2, heads, count, dim, dtype=store.dtype, device=store.device)
+        gather_row[(triton.cdiv(count, TOGETHER), 2 * heads)](
             store.pool,
             store.offsets,
             slots,
             both,
             count,
             layer_offset,
-            DIM=store.head_dim,
-            BLOCK_SIZE=store.block_size,
-            BLOCK_STRIDE=store.strides.block,
-            SEGMENT=store.segment_blocks,
-            D=triton.next_power_of_2(store.head_dim),
+            DIM=dim,
+            BLOCK_SIZE=layout.block_size,
+            BLOCK_STRIDE=layout.block,
+            SEGMENT=layout.segment_blocks,
+            D=triton.next_power_of_2(dim),
             S=TOGETHER,
         )
         return both[0], both[1]

@@ -5,8 +5,8 @@
              |<-------- offsets[2] -------->|
 
 A kernel is given `pool` and `offsets`, whose addresses never change: element (layer, block, head, slot, d) lies at
-pool + offsets[block // segment_blocks] + layer * strides.layer + (block % segment_blocks) * strides.block
-+ head * strides.head + slot * strides.slot + d. A captured graph therefore sees a new segment at its next replay.
+pool + offsets[block // segment_blocks] + layer * layout.layer + (block % segment_blocks) * layout.block
++ head * layout.head + slot * head_dim + d. A captured graph therefore sees a new segment at its next replay.
 
 Knows no sequences and no owners: what may be moved or freed is `BlockPool`'s to say. Methods that write do so on the
 current stream, which must be the one that passes run on; they are not to be called while a graph is captured.
@@ -21,22 +21,13 @@ import numpy as np
 import torch
 
 from covey.runtime.kernels import INTERPRETED, moves
+from covey.runtime.kernels.layout import Layout
 from covey.types import Ints
 
 _LOG = logging.getLogger(__name__)
 
 ALIGNMENT = 8
 """Offsets are multiples of this many elements: kernels rely on it for accesses of 16 bytes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Strides:
-    """Elements from one layer, block of a segment, head and slot to the next."""
-
-    layer: int
-    block: int
-    head: int
-    slot: int
 
 
 @dataclass(slots=True)
@@ -51,38 +42,20 @@ class KVStore:
     """Keys and values of `blocks` blocks, in segments; not safe to call from two threads at once."""
 
     def __init__(
-        self,
-        *,
-        layers: int,
-        kv_heads: int,
-        head_dim: int,
-        block_size: int,
-        segment_blocks: int,
-        segments: int = 1,
-        most_segments: int,
-        dtype: torch.dtype,
-        device: torch.device,
+        self, layout: Layout, *, segments: int = 1, most_segments: int, dtype: torch.dtype, device: torch.device
     ) -> None:
-        given = {"layers": layers, "kv_heads": kv_heads, "head_dim": head_dim, "block_size": block_size}
-        for name, value in (given | {"segment_blocks": segment_blocks, "segments": segments}).items():
-            if value < 1:
-                raise ValueError(f"{name}: got {value}, allowed: 1 or more")
+        if segments < 1:
+            raise ValueError(f"segments: got {segments}, allowed: 1 or more")
         if most_segments < segments:
             raise ValueError(f"most_segments: got {most_segments}, allowed: {segments} (segments) or more")
         if device.type != "cuda" and not INTERPRETED:
             raise ValueError(f"device: got {device}, allowed: cuda; kernels run elsewhere only in their interpreter")
-        self.layers, self.kv_heads, self.head_dim = layers, kv_heads, head_dim
-        self.block_size, self.segment_blocks, self.most_segments = block_size, segment_blocks, most_segments
+        self.layout, self.most_segments = layout, most_segments
         self.dtype, self.device = dtype, device
-        block = 2 * kv_heads * block_size * head_dim
-        self.strides = Strides(segment_blocks * block, block, block_size * head_dim, head_dim)
-        shared = {"layers": layers, "segment_blocks": segment_blocks}
-        self._blocks_shape = shared | {"block_stride": block}
-        self._slots_shape = shared | {"heads": 2 * kv_heads, "block_size": block_size, "head_dim": head_dim}
         self.offsets = torch.zeros(most_segments, dtype=torch.int64, device=device)
         self._segments = [self._allocate()]
         self.pool = self._segments[0].memory.view(-1)
-        rest = (segments - 1) * segment_blocks
+        rest = (segments - 1) * layout.segment_blocks
         if self.grow(rest) < rest:
             raise torch.OutOfMemoryError(f"KV memory: {segments} segments of {self.segment_bytes} bytes do not fit")
         self._compile()
@@ -90,17 +63,21 @@ class KVStore:
     @property
     def blocks(self) -> int:
         """How many there are now: ids below this may be used."""
-        return len(self._segments) * self.segment_blocks
+        return self.segments * self.layout.segment_blocks
+
+    @property
+    def segments(self) -> int:
+        return len(self._segments)
 
     @property
     def bytes_per_block(self) -> int:
-        return self.layers * self.strides.block * self.dtype.itemsize
+        return self.layout.layers * self.layout.block * self.dtype.itemsize
 
     @property
     def segment_bytes(self) -> int:
         """Bytes that a segment holds. On a CUDA device PyTorch takes 20 MiB for one of 1 to 10 MiB, and else rounds
         up to 2 MiB: make segments large."""
-        return self.segment_blocks * self.bytes_per_block
+        return self.layout.segment_blocks * self.bytes_per_block
 
     def segment(self, index: int) -> torch.Tensor:
         """A view [layers, segment_blocks, 2 * kv_heads, block_size, head_dim]; to be dropped before `shrink`."""
@@ -112,7 +89,7 @@ class KVStore:
         if blocks < 0:
             raise ValueError(f"blocks: got {blocks}, allowed: 0 or more")
         before = self.blocks
-        for _ in range(min(blocks // self.segment_blocks, self.most_segments - len(self._segments))):
+        for _ in range(min(blocks // self.layout.segment_blocks, self.most_segments - len(self._segments))):
             try:
                 segment = self._allocate()
             except torch.OutOfMemoryError as error:
@@ -127,7 +104,7 @@ class KVStore:
         how many blocks went. What they held is lost; waits for all work on the device."""
         if blocks < 0:
             raise ValueError(f"blocks: got {blocks}, allowed: 0 or more")
-        count = min(blocks // self.segment_blocks, len(self._segments) - 1)
+        count = min(blocks // self.layout.segment_blocks, len(self._segments) - 1)
         if not count:
             return 0
         kept = len(self._segments) - count
@@ -138,21 +115,21 @@ class KVStore:
             segment = self._segments.pop()
             del segment.memory  # before its home, which can only free what nobody uses
             segment.home = None
-        return count * self.segment_blocks
+        return count * self.layout.segment_blocks
 
     def copy_slots(self, sources: Ints, destinations: Ints) -> None:
         """Copy keys and values of all layers between slots; all are read before any is written."""
-        self._check("slot", self.blocks * self.block_size, sources, destinations)
+        self._check("slot", self.blocks * self.layout.block_size, sources, destinations)
         _check_once("slot", destinations)
         old, new = self._ids(sources, destinations)
         staged = self._staged(len(sources))
-        moves.copy_slots(self.pool, self.offsets, old, new, staged, **self._slots_shape)
+        moves.copy_slots(self.pool, self.offsets, old, new, staged, self.layout)
 
     def clear_slots(self, slots: Ints) -> None:
         """Set keys and values of all layers to zero."""
-        self._check("slot", self.blocks * self.block_size, slots)
+        self._check("slot", self.blocks * self.layout.block_size, slots)
         (ids,) = self._ids(slots)
-        moves.clear_slots(self.pool, self.offsets, ids, **self._slots_shape)
+        moves.clear_slots(self.pool, self.offsets, ids, self.layout)
 
     def move_blocks(self, sources: Ints, destinations: Ints) -> None:
         """Copy whole blocks of all layers. No destination may be given twice, or be a source."""
@@ -162,18 +139,19 @@ class KVStore:
         if len(both):
             raise ValueError(f"block {both[0]} is both source and destination: the order of moves is not defined")
         old, new = self._ids(sources, destinations)
-        moves.move_blocks(self.pool, self.offsets, old, new, **self._blocks_shape)
+        moves.move_blocks(self.pool, self.offsets, old, new, self.layout)
 
     def _compile(self) -> None:
         """Launch every kernel once, for nothing: the first launch takes a second that no request should wait."""
         nothing = torch.full((1,), -1, dtype=torch.int64, device=self.device)
         staged = self._staged(1)
-        moves.move_blocks(self.pool, self.offsets, nothing, nothing, **self._blocks_shape)
-        moves.copy_slots(self.pool, self.offsets, nothing, nothing, staged, **self._slots_shape)
-        moves.clear_slots(self.pool, self.offsets, nothing, **self._slots_shape)
+        moves.move_blocks(self.pool, self.offsets, nothing, nothing, self.layout)
+        moves.copy_slots(self.pool, self.offsets, nothing, nothing, staged, self.layout)
+        moves.clear_slots(self.pool, self.offsets, nothing, self.layout)
 
     def _staged(self, slots: int) -> torch.Tensor:
-        size = self.layers * 2 * self.kv_heads * slots * self.head_dim
+        layout = self.layout
+        size = layout.layers * 2 * layout.kv_heads * slots * layout.head_dim
         return torch.empty(size, dtype=self.dtype, device=self.device)
 
     def _allocate(self) -> _Segment:
@@ -183,7 +161,7 @@ class KVStore:
         and in the common pool a segment may share one with other tensors, or be handed to them once freed. Emptying
         the common cache as well would cost every other tensor a new allocation.
         """
-        shape = (self.layers, self.segment_blocks, 2 * self.kv_heads, self.block_size, self.head_dim)
+        shape = self.layout.shape
         if self.device.type != "cuda":
             return _Segment(torch.zeros(shape, dtype=self.dtype, device=self.device), None)
         with torch.cuda.device(self.device):

@@ -4,6 +4,10 @@ A program takes one *tile*, up to `tokens` queries of one row, with all query he
 keys are read once for all of them; long contexts are split among programs and joined by a second kernel. What a query
 sees is said by `seen` (so many first keys of its row) and `bits` (of the keys from `base` on: a node's ancestors and
 itself), as in `covey.runtime.lanes.Windows`. Everything that changes from pass to pass is in device memory.
+
+Where parts have a fixed span, a row is a lane as in `covey.runtime.lanes.Lanes`: its queries are named by `order`, and
+keys from `base` on lie at slots of their own, so that every query meets its keys in position order, in products of one
+shape, whatever else is computed beside it.
 """
 
 from __future__ import annotations
@@ -15,9 +19,10 @@ import triton
 import triton.language as tl
 
 from covey.runtime.kernels import INTERPRETED, PRECISION
+from covey.runtime.kernels.layout import Layout, slot_start
 
-LEAST, MOST = 16, 128  # rows of a product: queries of a tile times query heads of a key head
-MOST_WIDE = 32  # the same of float32, which takes three products and twice the registers
+LEAST = 16  # rows of a product: queries of a tile times query heads of a key head
+JOINED = 8  # parts at a time
 
 
 @triton.jit
@@ -36,6 +41,8 @@ def attend_tile(
     seen,
     position,
     bits,
+    order,
+    tail,
     tables,
     header,
     layer_offset,
@@ -54,11 +61,13 @@ def attend_tile(
     N: tl.constexpr,
     D: tl.constexpr,
     SPLIT: tl.constexpr,
+    SPAN: tl.constexpr,
     WIDE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """One tile, one key head, one part of its keys. `header` holds the tables' width and a token's words of bits;
-    `heights` are the parts' logarithms (base 2) of summed weights."""
+    """One tile, one key head, one part of its keys. `header` holds the tables' width and a token's words of bits; slots
+    of a lane's keys from `base` on are at `tables + tail`, counted from the lane's first key; `heights` are the parts'
+    logarithms (base 2) of summed weights."""
     tile, head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     parts = tl.num_programs(2)
     queries = tl.load(count + tile)
@@ -73,6 +82,8 @@ def attend_tile(
     token = lane // SHARE
     inside = token < queries
     packed = tl.load(first + tile) + tl.where(inside, token, 0)
+    if SPAN > 0:
+        packed = tl.load(order + packed)
     own_head = head * SHARE + lane % SHARE
     dim = tl.arange(0, D)
     known = dim < DIM
@@ -86,19 +97,28 @@ def attend_tile(
         where = tl.load(position + packed)
         least = tl.min(tl.where(inside, where, 2147483647)) - WINDOW + 1
         lower = tl.maximum(least, 0)
-    span = tl.cdiv(tl.cdiv(keys - lower, parts), N) * N
-    start = lower + part * span
-    stop = tl.minimum(start + span, keys)
+    if SPAN > 0:
+        own_slots = tables + tl.load(tail + tile)
+        start = tl.maximum(part * SPAN, lower // N * N)
+        stop = tl.minimum(part * SPAN + SPAN, keys)
+    else:
+        span = tl.cdiv(tl.cdiv(keys - lower, parts), N) * N
+        start = lower + part * span
+        stop = tl.minimum(start + span, keys)
     top = tl.full([M], float("-inf"), tl.float32)
     mass = tl.zeros([M], tl.float32)
     total = tl.zeros([M, D], tl.float32)
     for key in range(start, stop, N):
         index = key + tl.arange(0, N)
         there = index < stop
-        block = tl.load(table + index // BLOCK_SIZE, mask=there, other=0)
-        slot = tl.load(offsets + block // SEGMENT) + layer_offset + (block % SEGMENT).to(tl.int64) * BLOCK_STRIDE
-        slot += head * (BLOCK_SIZE * DIM) + (index % BLOCK_SIZE) * DIM
-        spot = tl.multiple_of(slot[:, None] + dim[None, :], (1, 8))
+        block, inner = tl.load(table + index // BLOCK_SIZE, mask=there, other=0), index % BLOCK_SIZE
+        if SPAN > 0:
+            late = index >= begin
+            own = tl.load(own_slots + index, mask=there & late, other=0)
+            block = tl.where(late, own // BLOCK_SIZE, block)
+            inner = tl.where(late, own % BLOCK_SIZE, inner)
+        line = slot_start(offsets, block, inner, BLOCK_STRIDE, SEGMENT, DIM) + layer_offset + head * (BLOCK_SIZE * DIM)
+        spot = tl.multiple_of(line[:, None] + dim[None, :], (1, 8))
         keep = there[:, None] & known[None, :]
         k = tl.load(pool + spot, mask=keep, other=0.0)
         v = tl.load(pool + spot + (HEADS // SHARE) * BLOCK_SIZE * DIM, mask=keep, other=0.0)
@@ -113,11 +133,12 @@ def attend_tile(
         visible = index[None, :] < sees[:, None]
         if WINDOW > 0:  # a tree is never as deep as a window is long
             visible &= index[None, :] > (where - WINDOW)[:, None]
-        if key + N > begin:
-            bit = index - begin
-            named = inside[:, None] & ((bit >= 0) & (bit < 32 * words))[None, :]
-            word = tl.load(bits + (packed * words)[:, None] + (bit // 32)[None, :], mask=named, other=0)
-            visible |= ((word >> (bit % 32)[None, :]) & 1) != 0
+        if SPAN == 0:  # noqa: SIM102 - known when this is compiled
+            if key + N > begin:
+                bit = index - begin
+                named = inside[:, None] & ((bit >= 0) & (bit < 32 * words))[None, :]
+                word = tl.load(bits + (packed * words)[:, None] + (bit // 32)[None, :], mask=named, other=0)
+                visible |= ((word >> (bit % 32)[None, :]) & 1) != 0
         score = tl.where(visible & there[None, :], score, float("-inf"))
         higher = tl.maximum(top, tl.max(score, 1))
         level = tl.where(higher == float("-inf"), 0.0, higher)
@@ -140,37 +161,39 @@ def attend_tile(
         tl.store(out + line[:, None] * DIM + dim[None, :], found.to(out.dtype.element_ty), mask=keep)
 
 
-@triton.jit
-def join_parts(partial, heights, out, parts, DIM: tl.constexpr, D: tl.constexpr, P: tl.constexpr):
-    """One token and head: the parts' results, weighed by their shares. Parts without keys were not written."""
-    line = tl.program_id(0).to(tl.int64)
-    part = tl.arange(0, P)
+@triton.jit(do_not_specialize=["parts"])
+def join_parts(partial, heights, out, parts, DIM: tl.constexpr, D: tl.constexpr, TOGETHER: tl.constexpr):
+    """One token and head: the parts' results, weighed by their shares. Parts without keys were not written. Summed in
+    an order that more parts do not change."""
+    line = tl.program_id(0).to(tl.int64) * parts
+    piece = tl.arange(0, TOGETHER)
     dim = tl.arange(0, D)
-    height = tl.load(heights + line * parts + part, mask=part < parts, other=float("-inf"))
-    top = tl.max(height, 0)
-    share = tl.exp2(height - tl.where(top == float("-inf"), 0.0, top))
-    written = height > float("-inf")
-    spot = (line * parts + part)[:, None] * DIM + dim[None, :]
-    found = tl.load(partial + spot, mask=written[:, None] & (dim < DIM)[None, :], other=0.0)
-    mass = tl.sum(share, 0)
-    joined = tl.sum(found * share[:, None], 0) / tl.where(mass > 0.0, mass, 1.0)
-    tl.store(out + line * DIM + dim, joined.to(out.dtype.element_ty), mask=dim < DIM)
-
-
-@dataclass(frozen=True, slots=True)
-class Paging:
-    """Where an element of the pool lies: see `covey.runtime.device.store`."""
-
-    block_size: int
-    block_stride: int
-    segment: int
+    top = float("-inf")
+    for start in range(0, parts, TOGETHER):
+        part = start + piece
+        top = tl.maximum(top, tl.max(tl.load(heights + line + part, mask=part < parts, other=float("-inf")), 0))
+    level = tl.where(top == float("-inf"), 0.0, top)
+    mass = 0.0
+    joined = tl.zeros([D], tl.float32)
+    for start in range(0, parts, TOGETHER):
+        part = start + piece
+        height = tl.load(heights + line + part, mask=part < parts, other=float("-inf"))
+        written = (height > float("-inf"))[:, None] & (dim < DIM)[None, :]
+        found = tl.load(partial + (line + part)[:, None] * DIM + dim[None, :], mask=written, other=0.0)
+        share = tl.exp2(height - level)
+        mass += tl.sum(share, 0)
+        joined += tl.sum(found * share[:, None], 0)
+    joined /= tl.where(mass > 0.0, mass, 1.0)
+    tl.store(out + tl.program_id(0).to(tl.int64) * DIM + dim, joined.to(out.dtype.element_ty), mask=dim < DIM)
 
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """One pass's tiles, in device memory; `tokens` is the most queries that one has."""
+    """One pass's tiles, in device memory; `tokens` is the most queries that one has, `parts` how many parts contexts
+    are split into. `order` and `tail` are those of lanes, `bits` those of windows."""
 
     tokens: int
+    parts: int
     first: torch.Tensor
     count: torch.Tensor
     row: torch.Tensor
@@ -179,17 +202,19 @@ class Tiles:
     seen: torch.Tensor
     positions: torch.Tensor
     bits: torch.Tensor
+    order: torch.Tensor
+    tail: torch.Tensor
     tables: torch.Tensor
     header: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """How many parts long contexts are split into, and where the parts' results wait to be joined."""
+    """Where parts' results wait to be joined; `span`: keys of a part, 0 where all parts of a context are equal."""
 
-    count: int
     partial: torch.Tensor
     heights: torch.Tensor
+    span: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,12 +238,6 @@ def rows_of(queries: int, share: int) -> int:
     return int(max(LEAST, triton.next_power_of_2(queries * share)))
 
 
-def queries_of(share: int, wanted: int, wide: bool = False) -> int:
-    """The most queries that a tile takes where rows have up to `wanted`; `wide`: of float32."""
-    most = max(1, (MOST_WIDE if wide else MOST) // share)
-    return 1 << min((wanted - 1).bit_length(), most.bit_length() - 1)
-
-
 def attend(
     query: torch.Tensor,
     pool: torch.Tensor,
@@ -226,9 +245,8 @@ def attend(
     out: torch.Tensor,
     tiles: Tiles,
     parts: Parts,
-    paging: Paging,
+    layout: Layout,
     *,
-    kv_heads: int,
     layer_offset: int,
     scale: float,
     window: int = 0,
@@ -237,10 +255,10 @@ def attend(
 ) -> None:
     """`out` [tokens, heads, head_dim] of `query`, alike. `launch`: another than the usual one."""
     tokens, heads, dim = query.shape
-    share, width = heads // kv_heads, triton.next_power_of_2(dim)
+    share, width = heads // layout.kv_heads, triton.next_power_of_2(dim)
     rows = rows_of(tiles.tokens, share)
     launch = launch or launch_of(rows, query.dtype == torch.float32)
-    attend_tile[(len(tiles.first), kv_heads, parts.count)](
+    attend_tile[(len(tiles.first), layout.kv_heads, tiles.parts)](
         query,
         pool,
         offsets,
@@ -255,6 +273,8 @@ def attend(
         tiles.seen,
         tiles.positions,
         tiles.bits,
+        tiles.order,
+        tiles.tail,
         tiles.tables,
         tiles.header,
         layer_offset,
@@ -266,26 +286,27 @@ def attend(
         HEADS=heads,
         SHARE=share,
         DIM=dim,
-        BLOCK_SIZE=paging.block_size,
-        BLOCK_STRIDE=paging.block_stride,
-        SEGMENT=paging.segment,
+        BLOCK_SIZE=layout.block_size,
+        BLOCK_STRIDE=layout.block,
+        SEGMENT=layout.segment_blocks,
         M=rows,
         N=launch.keys,
         D=max(width, 16),
-        SPLIT=parts.count > 1,
+        SPLIT=tiles.parts > 1,
+        SPAN=parts.span,
         WIDE=INTERPRETED,
         PRECISION=PRECISION,
         num_warps=launch.warps,
         num_stages=launch.stages,
     )
-    if parts.count > 1:
+    if tiles.parts > 1:
         join_parts[(tokens * heads,)](
             parts.partial,
             parts.heights,
             out,
-            parts.count,
+            tiles.parts,
             DIM=dim,
             D=max(width, 16),
-            P=triton.next_power_of_2(parts.count),
+            TOGETHER=JOINED,
             num_warps=1,
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from covey.runtime.kernels.layout import slot_start
+
 TOGETHER = 16  # slots of a program
 
 
@@ -29,9 +31,8 @@ def gather_row(
     inside = at < count
     dim = tl.arange(0, D)
     slot = tl.load(slots + at, mask=inside, other=0)
-    block = slot // BLOCK_SIZE
-    spot = tl.load(offsets + block // SEGMENT) + layer_offset + (block % SEGMENT).to(tl.int64) * BLOCK_STRIDE
-    spot += head * (BLOCK_SIZE * DIM) + (slot % BLOCK_SIZE) * DIM
+    spot = slot_start(offsets, slot // BLOCK_SIZE, slot % BLOCK_SIZE, BLOCK_STRIDE, SEGMENT, DIM)
+    spot += layer_offset + head * (BLOCK_SIZE * DIM)
     mask = inside[:, None] & (dim < DIM)[None, :]
     source = tl.multiple_of(spot[:, None] + dim[None, :], (1, 8))
     line = (head.to(tl.int64) * count + at) * DIM

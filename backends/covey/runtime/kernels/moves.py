@@ -10,6 +10,8 @@ import torch
 import triton
 import triton.language as tl
 
+from covey.runtime.kernels.layout import Layout, slot_start
+
 _PIECE_BYTES = 8192  # of a block, per program: four 16-byte accesses in flight for each of 128 threads
 _TILE_BYTES = 8192  # of slots' heads, per program
 
@@ -50,6 +52,7 @@ def _slots_kernel(
     HEADS: tl.constexpr,
     SEGMENT_BLOCKS: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
+    BLOCK_STRIDE: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     TILE: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -60,10 +63,9 @@ def _slots_kernel(
     head = tl.program_id(2)
     slot = tl.load(slots + row, mask=row < count, other=-1).to(tl.int64)
     wanted = slot >= 0
-    block = tl.maximum(slot, 0) // BLOCK_SIZE
-    start = tl.multiple_of(tl.load(offsets + block // SEGMENT_BLOCKS), 8)
-    start += (layer * SEGMENT_BLOCKS + block % SEGMENT_BLOCKS) * (HEADS * BLOCK_SIZE * HEAD_DIM)
-    start += head * (BLOCK_SIZE * HEAD_DIM) + (tl.maximum(slot, 0) % BLOCK_SIZE) * HEAD_DIM
+    slot = tl.maximum(slot, 0)
+    start = slot_start(offsets, slot // BLOCK_SIZE, slot % BLOCK_SIZE, BLOCK_STRIDE, SEGMENT_BLOCKS, HEAD_DIM)
+    start += layer * (SEGMENT_BLOCKS * BLOCK_STRIDE) + head * (BLOCK_SIZE * HEAD_DIM)
     column = tl.arange(0, WIDTH)
     mask = wanted[:, None] & (column < HEAD_DIM)[None, :]
     place = pool + start[:, None] + column[None, :]
@@ -79,28 +81,20 @@ def _slots_kernel(
 
 
 def move_blocks(
-    pool: torch.Tensor,
-    offsets: torch.Tensor,
-    sources: torch.Tensor,
-    destinations: torch.Tensor,
-    *,
-    layers: int,
-    segment_blocks: int,
-    block_stride: int,
+    pool: torch.Tensor, offsets: torch.Tensor, sources: torch.Tensor, destinations: torch.Tensor, layout: Layout
 ) -> None:
     """Copy block `sources[i]` to block `destinations[i]` in every layer, in one launch. No block may be a destination
     twice, or both source and destination: programs run in any order."""
     if not len(sources):
         return
-    piece = min(_PIECE_BYTES // pool.itemsize, triton.next_power_of_2(block_stride))
-    grid = (len(sources), layers, triton.cdiv(block_stride, piece))
-    _blocks_kernel[grid](
+    piece = min(_PIECE_BYTES // pool.itemsize, triton.next_power_of_2(layout.block))
+    _blocks_kernel[(len(sources), layout.layers, triton.cdiv(layout.block, piece))](
         pool,
         offsets,
         sources,
         destinations,
-        SEGMENT_BLOCKS=segment_blocks,
-        BLOCK_STRIDE=block_stride,
+        SEGMENT_BLOCKS=layout.segment_blocks,
+        BLOCK_STRIDE=layout.block,
         PIECE=piece,
         num_warps=4,
     )
@@ -112,65 +106,41 @@ def copy_slots(
     sources: torch.Tensor,
     destinations: torch.Tensor,
     staged: torch.Tensor,
-    *,
-    layers: int,
-    heads: int,
-    segment_blocks: int,
-    block_size: int,
-    head_dim: int,
+    layout: Layout,
 ) -> None:
-    """Copy slot `sources[i]` to slot `destinations[i]` in every layer, for all `heads` (keys' and values' together).
+    """Copy keys and values of slot `sources[i]` to slot `destinations[i]` in every layer.
 
-    All are read before any is written: `staged`, of the pool's type and at least layers * heads * len(sources) *
+    All are read before any is written: `staged`, of the pool's type and at least layers * 2 * kv_heads * len(sources) *
     head_dim elements, holds them between two launches. A pair with one negative id must have two.
     """
-    shape = (layers, heads, segment_blocks, block_size, head_dim)
-    _launch_slots("gather", pool, offsets, sources, staged, *shape)
-    _launch_slots("scatter", pool, offsets, destinations, staged, *shape)
+    _launch_slots("gather", pool, offsets, sources, staged, layout)
+    _launch_slots("scatter", pool, offsets, destinations, staged, layout)
 
 
-def clear_slots(
-    pool: torch.Tensor,
-    offsets: torch.Tensor,
-    slots: torch.Tensor,
-    *,
-    layers: int,
-    heads: int,
-    segment_blocks: int,
-    block_size: int,
-    head_dim: int,
-) -> None:
-    """Set slots to zero in every layer, for all `heads` (keys' and values' together)."""
-    _launch_slots("clear", pool, offsets, slots, pool, layers, heads, segment_blocks, block_size, head_dim)
+def clear_slots(pool: torch.Tensor, offsets: torch.Tensor, slots: torch.Tensor, layout: Layout) -> None:
+    """Set keys and values of slots to zero in every layer."""
+    _launch_slots("clear", pool, offsets, slots, pool, layout)
 
 
 def _launch_slots(
-    mode: str,
-    pool: torch.Tensor,
-    offsets: torch.Tensor,
-    slots: torch.Tensor,
-    staged: torch.Tensor,
-    layers: int,
-    heads: int,
-    segment_blocks: int,
-    block_size: int,
-    head_dim: int,
+    mode: str, pool: torch.Tensor, offsets: torch.Tensor, slots: torch.Tensor, staged: torch.Tensor, layout: Layout
 ) -> None:
-    count = len(slots)
+    count, heads = len(slots), 2 * layout.kv_heads
     if not count:
         return
-    width = triton.next_power_of_2(head_dim)
+    width = triton.next_power_of_2(layout.head_dim)
     tile = max(1, _TILE_BYTES // (pool.itemsize * width))
-    _slots_kernel[(triton.cdiv(count, tile), layers, heads)](
+    _slots_kernel[(triton.cdiv(count, tile), layout.layers, heads)](
         pool,
         offsets,
         slots,
         staged,
         count,
         HEADS=heads,
-        SEGMENT_BLOCKS=segment_blocks,
-        BLOCK_SIZE=block_size,
-        HEAD_DIM=head_dim,
+        SEGMENT_BLOCKS=layout.segment_blocks,
+        BLOCK_SIZE=layout.block_size,
+        BLOCK_STRIDE=layout.block,
+        HEAD_DIM=layout.head_dim,
         TILE=tile,
         WIDTH=width,
         MODE=mode,

@@ -6,6 +6,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from covey.runtime.kernels.layout import slot_start
+
 
 @triton.jit
 def turn_and_keep(
@@ -60,9 +62,7 @@ def turn_and_keep(
     tl.store(target, x.to(queries.dtype.element_ty), mask=mask & is_query)
     slot = tl.load(slots + token)
     if slot >= 0:
-        block = slot // BLOCK_SIZE
-        spot = tl.load(offsets + block // SEGMENT) + layer_offset + (block % SEGMENT).to(tl.int64) * BLOCK_STRIDE
-        spot += (slot % BLOCK_SIZE) * DIM
+        spot = slot_start(offsets, slot // BLOCK_SIZE, slot % BLOCK_SIZE, BLOCK_STRIDE, SEGMENT, DIM) + layer_offset
         place = spot + ((head - HEADS) * (BLOCK_SIZE * DIM))[:, None] + dim[None, :]
         place = tl.multiple_of(place, (1, 8))
         tl.store(pool + place, x.to(pool.dtype.element_ty), mask=mask & (head >= HEADS)[:, None])
