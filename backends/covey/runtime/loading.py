@@ -142,12 +142,12 @@ def load_module(
 ) -> torch.nn.Module:
     """The causal language model of `folder`, in evaluation mode, its attention going through `attention`. Its weights
     are `streamed` to the device (device/weights.py), by default where that is a GPU, or read by transformers."""
-    weight_files(folder)
+    files = weight_files(folder)
     with quiet():
         try:
             found = None
             if device.type == "cuda" if streamed is None else streamed:
-                found = _streamed(folder, config, dtype, device, attention)
+                found = _streamed(folder, files, config, dtype, device, attention)
             module, report = found or _read(folder, config, dtype, attention)
         except SafetensorError as error:
             raise SettingError(f"{folder}: the weights cannot be read: {error}") from error
@@ -180,7 +180,9 @@ def _read(folder: Path, config: Any, dtype: torch.dtype, attention: str) -> _Loa
     return found
 
 
-def _streamed(folder: Path, config: Any, dtype: torch.dtype, device: torch.device, attention: str) -> _Loaded | None:
+def _streamed(
+    folder: Path, files: list[Path], config: Any, dtype: torch.dtype, device: torch.device, attention: str
+) -> _Loaded | None:
     """None where only transformers' own reading does: it reads adapters and files of other names too."""
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
@@ -198,7 +200,7 @@ def _streamed(folder: Path, config: Any, dtype: torch.dtype, device: torch.devic
         )
         return found
 
-    found = None if kind is None or elsewhere else weights.load(folder, dtype, device, build)
+    found = None if kind is None or elsewhere else weights.load(files, dtype, device, build)
     if found is None:
         _LOG.warning("%s: weights are read by transformers, which is slower: they are not stored as computed", folder)
     return found

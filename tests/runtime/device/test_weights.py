@@ -164,7 +164,7 @@ def test_a_weight_that_is_not_the_stored_one_is_seen(turn: Callable[[Any], Any],
         module.weight = torch.nn.Parameter(turn(stored["weight"]))
         return module, {}
 
-    assert weights.load(tmp_path, torch.float32, CPU, made) is None
+    assert weights.load([tmp_path / "model.safetensors"], torch.float32, CPU, made) is None
 
 
 def test_what_has_no_values_yet_takes_no_memory() -> None:

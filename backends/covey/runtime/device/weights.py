@@ -9,7 +9,7 @@ model is never in host memory. Knows no families: where transformers computes a 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from io import BufferedReader
@@ -51,12 +51,12 @@ class _Stored:
 
 
 def load(
-    folder: Path, dtype: torch.dtype, device: torch.device, build: Build
+    files: Iterable[Path], dtype: torch.dtype, device: torch.device, build: Build
 ) -> tuple[torch.nn.Module, Mapping[str, Any]] | None:
-    """The module that `build` makes of the folder's weights, these on `device`, and the report. Work on the current
+    """The module that `build` makes of the files' weights, these on `device`, and the report. Work on the current
     stream waits for them; the host does not. None where what the module needs is not in the files as it is, and a
     module without weights where the report says that some are missing."""
-    stored = _stored(folder)
+    stored = _stored(files)
     if stored is None:
         return None
     empty = {
@@ -86,15 +86,8 @@ def load(
     return module, report
 
 
-def _stored(folder: Path) -> dict[str, _Stored] | None:
-    """Every tensor in the folder's files; None where they are in none of the usual places or of unusual types."""
-    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-    if single.is_file():
-        files = [single]
-    elif index.is_file():
-        files = sorted({folder / name for name in json.loads(index.read_text())["weight_map"].values()})
-    else:
-        return None
+def _stored(files: Iterable[Path]) -> dict[str, _Stored] | None:
+    """Every tensor in the files; None where one is of an unusual type."""
     found = {}
     for path in files:
         with safe_open(path, framework="pt"):
