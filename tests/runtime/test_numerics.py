@@ -1,14 +1,16 @@
-"""What the question of invariant products covers."""
+"""What the questions of invariant products and passes cover."""
 
 from __future__ import annotations
 
 import logging
 
+import numpy as np
 import pytest
 import torch
 
 from covey.runtime import numerics
-from covey.runtime.numerics import Matrix, linear_granules
+from covey.runtime.lanes import Lanes, Pass
+from covey.runtime.numerics import Matrix, Room, linear_granules, passes_agree
 from covey.runtime.product import padded
 
 CPU = torch.device("cpu")
@@ -55,3 +57,35 @@ def test_a_slow_matrix_leaves_the_others_their_time(
     with caplog.at_level(logging.INFO):
         assert first_granule(256, matrix(clock=clock, seconds=0.5), matrix(odd=224)) > 1
     assert "row counts of a 8192 x 8 matrix: 5 of 48 tried, up to 5 rows" in caplog.text
+
+
+def logits(work: Pass) -> torch.Tensor:
+    """What a token's logits may depend on: its lane. Every pass must be a sound one."""
+    lanes = work.lanes
+    assert isinstance(lanes, Lanes)
+    counts = np.diff(lanes.offsets)
+    assert len(work.tokens) == len(work.positions) == len(work.slots) == lanes.offsets[-1]
+    assert (counts > 0).all()
+    assert (counts <= lanes.lengths).all()
+    ends = (
+        np.repeat(lanes.lengths - counts, counts) + np.arange(len(work.tokens)) - np.repeat(lanes.offsets[:-1], counts)
+    )
+    assert (work.positions == ends).all()
+    return torch.from_numpy(np.stack([work.tokens, work.positions], 1).astype(np.float32))
+
+
+@pytest.mark.parametrize("block_size", [1, 3, 4, 16])
+def test_passes_are_tried_in_any_room(block_size: int) -> None:
+    for blocks in (1, 2, 3, 4, 5, 7, 9, 40):
+        for limit in (4, 5, 9, 33, 200):
+            room = Room(vocab=90, positions=100, blocks=blocks, block_size=block_size, limit=limit)
+            seen: list[int] = []
+
+            def noted(work: Pass, seen: list[int] = seen, limit: int = limit) -> torch.Tensor:
+                assert work.size <= limit
+                seen.append(work.size)
+                return logits(work)
+
+            assert passes_agree(noted, room)
+            if len(set(seen)) > 1:
+                assert not passes_agree(lambda work: logits(work) + work.size, room)

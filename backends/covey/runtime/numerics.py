@@ -198,7 +198,7 @@ def passes_agree(forward: Callable[[Pass], torch.Tensor], room: Room) -> bool:
         [(0, length - odd, length)],
         [(0, 0, half)],
         [(0, half, length)],
-        [(0, 0, half - 1), *((row, half, half + odd) for row in range(1, rows))],
+        [(0, 0, half - 1), *((row, half, min(half + odd, length)) for row in range(1, rows))],
     ]
     for steps in trials:
         used = [step for step in steps if 0 <= step[1] < step[2]]
