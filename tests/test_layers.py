@@ -19,7 +19,7 @@ FOREIGN = ("torch", "transformers", "triton_python_backend_utils", "tritonclient
 # Each layer may import itself and what stands before it.
 ORDER = [
     {"errors", "types"},
-    {"ports", "profile", "clock", "private"},
+    {"ports", "profile", "clock", "private", "worker"},
     {"bandits", "trees", "kv", "verify", "text", "tokenization", "prompts"},
     {"scheduler"},
     {"planner"},

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 
@@ -21,6 +21,7 @@ from covey.planner.choice import Choice
 from covey.ports import Clock, Drafter
 from covey.scheduler import Batch, Live
 from covey.types import DraftReply, DraftWork, Floats, Ints, RowStatus, Rule, Trees
+from covey.worker import Worker
 
 log = logging.getLogger("covey.drafting")
 
@@ -56,7 +57,7 @@ class Drafting:
         self._drafters = dict(drafters)
         self._clock = clock
         self._deadline = deadline
-        self._threads = {name: ThreadPoolExecutor(1, f"draft-{name}") for name in drafters}
+        self._workers = {name: Worker(f"draft-{name}") for name in drafters}
         self._late: dict[str, _Call] = {}
         self._frees: dict[str, list[int]] = {name: [] for name in drafters}
         self._epochs = dict.fromkeys(drafters, 0)
@@ -77,7 +78,7 @@ class Drafting:
         for name, rows in asked.items():
             lives = [batch.rows[row] for row in rows]
             work = self._work(name, lives, rows, choice)
-            calls.append(_Call(name, rows, lives, work, self._threads[name].submit(self._drafters[name].draft, work)))
+            calls.append(_Call(name, rows, lives, work, self._workers[name].submit(self._drafters[name].draft, work)))
         wait((call.future for call in calls), SENDING)
         meanwhile()
         proposals: list[tuple[list[int], Trees]] = []
@@ -106,8 +107,8 @@ class Drafting:
         live.seen.clear()
 
     def close(self) -> None:
-        for threads in self._threads.values():
-            threads.shutdown(wait=False, cancel_futures=True)
+        for worker in self._workers.values():
+            worker.close()
 
     def _rows_by_drafter(self, choice: Choice) -> dict[str, list[int]]:
         asked: dict[str, list[int]] = {}

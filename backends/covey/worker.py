@@ -1,0 +1,52 @@
+"""A thread that runs calls one after the other, and that nobody has to wait for: for calls that may never return."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+
+class Worker:
+    """Starts with its first call. A process ends without waiting for what its worker is stuck in, which it would for a
+    `ThreadPoolExecutor`'s thread."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._calls: SimpleQueue[tuple[Future[Any], Callable[[Any], Any], Any] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, call: Callable[[A], R], argument: A) -> Future[R]:
+        future: Future[R] = Future()
+        self._calls.put((future, call, argument))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+        return future
+
+    def close(self) -> None:
+        """Let the thread end after the calls it has."""
+        self._calls.put(None)
+
+    def _run(self) -> None:
+        while self._one():
+            pass
+
+    def _one(self) -> bool:
+        """A frame of its own for each call: while the thread waits for the next it holds nothing of the last."""
+        waiting = self._calls.get()
+        if waiting is None:
+            return False
+        future, call, argument = waiting
+        try:
+            result = call(argument)
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+        return True
