@@ -19,7 +19,5 @@ def sum_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _product(a: npt.NDArray[Any], b: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    total = np.zeros((a.shape[0], b.shape[1]), dtype)
-    for step in range(a.shape[1]):
-        total += a[:, step, None] * b[None, step]
-    return total
+    found: npt.NDArray[Any] = np.einsum("mk,kn->mn", a, b, dtype=dtype)  # which asks no library
+    return found

@@ -83,6 +83,14 @@ def test_a_part_that_fails_is_reported_and_the_others_go_on(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize(
+    "found", [{}, {"fast": {"absent": "no memory"}}, {"fast": {"pass_ms": {"1 x 1": 2.0}, "texts": {}}}]
+)
+def test_exactness_is_shown_as_far_as_it_was_measured(found: JsonDict) -> None:
+    result = dict.fromkeys(gpu.PARTS) | {"exactness": found}
+    assert len(list(gpu.gpu_shown.tables(result))) == (2 if found else 0)
+
+
+@pytest.mark.parametrize(
     ("options", "said"),
     [
         pytest.param(

@@ -12,6 +12,7 @@ from loadtest.bench.__main__ import main
 pytestmark = pytest.mark.e2e
 
 
+@pytest.mark.slow
 def test_a_quick_run_measures_every_competitor(tmp_path: Path) -> None:
     out = tmp_path / "tax.json"
     assert main(["tax", "--quick", "--json", str(out)]) == 0

@@ -74,6 +74,19 @@ def logits(work: Pass) -> torch.Tensor:
     return torch.from_numpy(np.stack([work.tokens, work.positions], 1).astype(np.float32))
 
 
+@pytest.mark.parametrize(("span", "blocks"), [(0, 40), (16, 40), (64, 40), (64, 20), (640, 40)])
+def test_the_first_row_reaches_across_a_span_where_it_can(span: int, blocks: int) -> None:
+    reached, room = 0, Room(vocab=90, positions=200, blocks=blocks, block_size=4, limit=24, span=span)
+
+    def noted(work: Pass) -> torch.Tensor:
+        nonlocal reached
+        reached = max(reached, int(work.positions.max()) + 1)
+        return logits(work)
+
+    assert passes_agree(noted, room)
+    assert reached == (span + 12 if span + 12 <= min(200, 2 * blocks) and span > 12 else 24 if blocks == 40 else 20)
+
+
 @pytest.mark.parametrize("block_size", [1, 3, 4, 16])
 def test_passes_are_tried_in_any_room(block_size: int) -> None:
     for blocks in (1, 2, 3, 4, 5, 7, 9, 40):

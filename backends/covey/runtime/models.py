@@ -37,12 +37,12 @@ def open_model(
     chosen = choose_device(device)
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)  # kernels run on a thread's own device
+        numerics = "fast" if numerics == "auto" else numerics
         reason = why_not(chosen)
         if reason:
             log.warning("%s: PyTorch's own kernels run this model, slower than ours would: %s", folder, reason)
         else:
-            wanted = "invariant" if numerics == "invariant" else "fast"
-            model = _by_kernels(folder, dtype, device, blocks, block_size, wanted, max_pass_tokens)
+            model = _by_kernels(folder, dtype, device, blocks, block_size, numerics, max_pass_tokens)
             if model is not None:
                 model.record(RECORDED_ROWS, tokens_per_row)
                 return model

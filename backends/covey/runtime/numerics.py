@@ -172,6 +172,7 @@ class Room:
     blocks: int
     block_size: int
     limit: int  # tokens per pass
+    span: int = 0  # keys after which attention begins another sum: the first row reaches across, if it can
 
 
 def passes_agree(forward: Callable[[Pass], torch.Tensor], room: Room) -> bool:
@@ -179,15 +180,27 @@ def passes_agree(forward: Callable[[Pass], torch.Tensor], room: Room) -> bool:
     length = min(72, room.positions, room.limit, room.blocks * room.block_size // 4)
     if length < 4:
         return True
-    rows = min(9, room.blocks // -(-length // room.block_size), room.limit // 6 + 1)
-    rng = np.random.default_rng(5)
-    texts = rng.integers(0, room.vocab, (rows, length)).astype(np.int32)
     per_row = -(-length // room.block_size)
-    tables = rng.permutation(room.blocks)[: rows * per_row].reshape(rows, per_row).astype(np.int32)
+    ahead = max(0, room.span - length // 2)  # known tokens of the first row
+    if ahead + length > min(room.positions, room.blocks // 2 * room.block_size):
+        ahead = 0
+    first = -(-(ahead + length) // room.block_size)
+    rows = min(9, 1 + (room.blocks - first) // per_row, room.limit // 6 + 1)
+    rng = np.random.default_rng(5)
+    begin = [ahead] + [0] * (rows - 1)
+    texts = [rng.integers(0, room.vocab, start + length).astype(np.int32) for start in begin]
+    blocks = rng.permutation(room.blocks).astype(np.int32)
+    tables = np.zeros((rows, first), np.int32)
+    tables[0] = blocks[:first]
+    tables[1:, :per_row] = blocks[first : first + (rows - 1) * per_row].reshape(rows - 1, per_row)
 
     def run(*steps: tuple[int, int, int]) -> list[torch.Tensor]:
-        return list(forward(_chains(texts, tables, steps, room.block_size)).split([b - a for _, a, b in steps]))
+        """Of a row's tokens, counted from the first that is not known."""
+        moved = [(row, start + begin[row], stop + begin[row]) for row, start, stop in steps]
+        return list(forward(_chains(texts, tables, moved, room.block_size)).split([b - a for _, a, b in steps]))
 
+    for start in range(0, ahead, room.limit):
+        run((0, start - ahead, min(start + room.limit, ahead) - ahead))
     whole = [run((row, 0, length))[0] for row in range(rows)]
     half, odd = length // 2, min(5, length - 1)
     trials = [
@@ -210,7 +223,7 @@ def passes_agree(forward: Callable[[Pass], torch.Tensor], room: Room) -> bool:
     return True
 
 
-def _chains(texts: Ints, tables: Ints, steps: Sequence[tuple[int, int, int]], block_size: int) -> Pass:
+def _chains(texts: Sequence[Ints], tables: Ints, steps: Sequence[tuple[int, int, int]], block_size: int) -> Pass:
     sizes = [stop - start for _, start, stop in steps]
     lanes = Lanes(
         offsets=np.append(0, np.cumsum(sizes)).astype(np.int32),
@@ -218,7 +231,7 @@ def _chains(texts: Ints, tables: Ints, steps: Sequence[tuple[int, int, int]], bl
         tables=tables[[row for row, _, _ in steps]],
     )
     return Pass(
-        tokens=np.concatenate([texts[row, start:stop] for row, start, stop in steps]),
+        tokens=np.concatenate([texts[row][start:stop] for row, start, stop in steps]),
         positions=np.concatenate([np.arange(start, stop, dtype=np.int32) for _, start, stop in steps]),
         slots=np.concatenate([chain_slots(tables[row], start, stop, block_size) for row, start, stop in steps]),
         lanes=lanes,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,11 +12,13 @@ import torch
 
 from covey.errors import UnsupportedModel
 from covey.profile import TargetSettings
-from covey.runtime.device import layers
+from covey.runtime.device import decoder, layers
 from covey.runtime.device import model as device_model
 from covey.runtime.device import prompts as prompts_of_device
 from covey.runtime.device.inputs import round_up
 from covey.runtime.device.model import DeviceModel
+from covey.runtime.kernels.attention import Tiles
+from covey.runtime.kernels.products import Block
 from covey.runtime.model import PagedModel
 from covey.runtime.target import TargetRunner
 from covey.types import Open, Sampling, TargetWork, Trees
@@ -69,23 +72,59 @@ def test_rows_in_any_company_read_as_they_do_alone(family: str, saved: Callable[
 
 
 @pytest.mark.parametrize(
-    ("family", "dtype"),
+    ("family", "dtype", "proved"),
     [
-        ("qwen2", "bfloat16"),
-        *(pytest.param(family, "float32", marks=pytest.mark.slow) for family in MODELS),
-        pytest.param("llama", "float16", marks=pytest.mark.slow),
+        ("qwen2", "bfloat16", False),
+        *(pytest.param(family, "float32", True, marks=pytest.mark.slow) for family in MODELS),
+        pytest.param("llama", "float16", True, marks=pytest.mark.slow),
     ],
 )
 def test_invariant_numerics(
-    family: str, dtype: str, saved: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    family: str, dtype: str, proved: bool, saved: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A token's logits are the same bits alone, in chunks, in any company and in trees."""
+    """A token's logits are the same bits alone, in chunks of several tiles, in any company and in trees, in one part of
+    its keys and in several; and at load, which takes longest here, that is seen."""
     sum_in_order(monkeypatch)
-    model = load(saved(family), dtype=dtype, numerics="invariant", blocks=20, max_pass_tokens=16)
-    assert (model.numerics, model.windows) == ("invariant", False)
-    rows = prompts(np.random.default_rng(6), 97, 5, 13)
-    check(model, rows, 5, 6)
-    check_tree(model, rows[0], 6, nodes=6)
+    if not proved:
+        monkeypatch.setattr(DeviceModel, "_prove_invariant", lambda *_: None)
+    monkeypatch.setattr(device_model, "span_of", lambda *_: 64)
+    model = load(saved(family), dtype=dtype, numerics="invariant", blocks=40, max_pass_tokens=20)
+    assert (model.numerics, model.windows, model.tiling.spans) == ("invariant", False, 4)
+    rng = np.random.default_rng(6)
+    long, short = prompts(rng, 97, 68, 5)
+    check(model, [short, long[:7]], 3, 6)
+    check_tree(model, short, 6, nodes=4)
+    alone, together = Reader(model, [long], 1), Reader(model, [short, long], 2)
+    first = torch.cat([alone.read([(0, start, min(start + 13, 68))])[0] for start in range(0, 68, 13)])
+    again = [together.read([(1, start, start + 20)])[0] for start in (0, 20, 40)]
+    again += [together.read([(1, 60, 66), (0, 0, 3)])[0], together.read([(0, 3, 5), (1, 66, 68)])[1]]
+    assert torch.equal(torch.cat(again), first)
+
+
+def test_an_exact_model_tiles_every_pass_alike(saved: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    sum_in_order(monkeypatch)
+    monkeypatch.setattr(DeviceModel, "_prove_invariant", lambda *_: None)
+    model = load(saved("llama"), numerics="invariant", blocks=20, max_pass_tokens=48)
+    blocks: dict[tuple[int, ...], set[Block]] = {}
+    tilings: set[tuple[int, int]] = set()
+    multiply, attend = layers.multiply, decoder.attend
+
+    def multiplied(block: Block, x: torch.Tensor, weight: torch.Tensor, *more: Any, **named: Any) -> None:
+        blocks.setdefault(tuple(weight.shape), set()).add(block)
+        multiply(block, x, weight, *more, **named)
+
+    def attended(*given: Any, **named: Any) -> None:
+        tilings.update((each.tokens, each.parts) for each in given if isinstance(each, Tiles))
+        attend(*given, **named)
+
+    monkeypatch.setattr(layers, "multiply", multiplied)
+    monkeypatch.setattr(decoder, "attend", attended)
+    reader = Reader(model, prompts(np.random.default_rng(6), 97, 48, 20))
+    for steps in ([(0, 0, 1)], [(0, 1, 48)], [(1, 0, 17), (0, 47, 48)]):
+        reader.read(steps)
+    assert len(blocks) == 5, "four matrices of a layer, and the head"
+    assert {len(found) for found in blocks.values()} == {1}
+    assert len(tilings) == 1
 
 
 def test_what_is_not_invariant_after_all_is_refused(
@@ -134,15 +173,25 @@ def test_greedy_text_is_that_of_transformers(saved: Callable[[str], Path], llama
     assert found == [generate(saved("llama"), text, 5) for text in texts]
 
 
-@pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.slow), 1.0])
-def test_a_target_emits_the_same_with_any_trees(saved: Callable[[str], Path], temperature: float) -> None:
+@pytest.mark.parametrize(
+    ("numerics", "temperature"),
+    [("fast", 1.0), *(pytest.param(*case, marks=pytest.mark.slow) for case in (("fast", 0.0), ("invariant", 1.0)))],
+)
+def test_a_target_emits_the_same_with_any_trees(
+    numerics: str, temperature: float, saved: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Trees that branch, some of whose paths are what is drawn: what is emitted is what plain decoding emits."""
-    prompt = prompts(np.random.default_rng(5), 97, 10)[0]
+    if numerics == "invariant":
+        sum_in_order(monkeypatch)
+        monkeypatch.setattr(device_model, "span_of", lambda *_: 64)
+    prompt = prompts(np.random.default_rng(5), 97, 60 if numerics == "invariant" else 10)[0]
     sampling = Sampling(temperature=temperature, seed=9)
     folder = saved("qwen3")
     settings = TargetSettings(dtype="float64", device="cpu", kv_blocks=40, block_size=4, run_ahead=False, threads=1)
     plain = run(TargetRunner.load(folder, settings, token_budget=64, name="plain"), prompt, sampling, 9, None)
-    target = TargetRunner(load(folder), blocks=40, block_size=4, reuse=True, name="target", folder=str(folder))
+    target = TargetRunner(
+        load(folder, numerics=numerics), blocks=40, block_size=4, reuse=True, name="target", folder=str(folder)
+    )
     assert run(target, prompt, sampling, 9, plain) == plain
     target.check()
 

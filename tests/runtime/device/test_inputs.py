@@ -24,7 +24,7 @@ def test_a_pass_is_padded_and_cut_into_tiles() -> None:
     tokens = np.arange(18, dtype=np.int32)
     slots = np.where(tokens % 5 == 4, -1, tokens)
     bucket = inputs.fill(Pass(tokens, tokens, slots, lanes, ints(0, 11, 17)), windows_of(lanes))
-    assert bucket == Bucket(tokens=24, tiles=4, queries=8, parts=2, out=3)
+    assert bucket == Bucket(tokens=24, tiles=4, queries=8, out=3)
     assert inputs.slots(bucket).tolist() == [*slots.tolist(), *[-1] * 6]
     assert inputs.tokens(bucket).tolist() == [*range(18), *[0] * 6]
     assert inputs.out(bucket).tolist() == [0, 11, 17]
@@ -46,8 +46,8 @@ def test_rows_apart_have_no_tiles_and_smaller_passes_leave_nothing_behind() -> N
         at = np.arange(offsets[-1], dtype=np.int32)
         return inputs.fill(Pass(at, at, at, lanes, at), windows_of(lanes), None if apart is None else np.array(apart))
 
-    assert fill([3, 9, 1], [False, True, False]) == Bucket(16, 2, 4, 1, 16)
-    assert inputs.tiles(Bucket(16, 2, 4, 1, 16)).row.tolist() == [0, 2]
+    assert fill([3, 9, 1], [False, True, False]) == Bucket(16, 2, 4, 16)
+    assert inputs.tiles(Bucket(16, 2, 4, 16)).row.tolist() == [0, 2]
     fill([1] * 13, None)
     bucket = fill([1] * 9, None)
     assert bucket.tiles == round_up(9) == 12

@@ -13,7 +13,7 @@ from covey.runtime.device.inputs import Inputs
 from covey.runtime.device.store import KVStore
 from covey.runtime.device.tilings import MOST_WIDE, Tiling
 from covey.runtime.kernels import INTERPRETED, PRECISION
-from covey.runtime.kernels.attention import Parts, attend, launch_of, rows_of
+from covey.runtime.kernels.attention import JOINED, LINES, Parts, attend, launch_of, rows_of
 from covey.runtime.kernels.layout import Layout
 from covey.runtime.lanes import Lanes, Pass, Windows
 from covey.runtime.packing import leaf_paths
@@ -126,20 +126,21 @@ class Case:
     def found(self, layer: int, parts: int, window: int = 0, softcap: float = 0.0, span: int = 0) -> torch.Tensor:
         """`span`: by lanes, in parts of so many keys."""
         count = len(self.places)
-        tiling = Tiling(self.heads // self.kv_heads, self.kv_heads, 8, self.dtype == torch.float32, span)
+        spans = -(-max(row.keys for row in self.rows) // span) + 1 if span else 0  # the last of which are empty
+        tiling = Tiling(self.heads // self.kv_heads, self.kv_heads, 8, self.dtype == torch.float32, span, spans)
         inputs = Inputs(count, self.tables.shape[1], 256, tiling, WHERE)
         positions = np.array([self.rows[row].position(query) for row, query in self.places], np.int32)
         none: Ints = np.zeros(count, np.int32)
         seen = self.lanes() if span else self.windows()
         bucket = inputs.fill(Pass(none, positions, none, seen, NO_INTS), seen)
-        parts = bucket.parts if span else parts
+        parts = spans or parts
         poison = torch.full((bucket.tokens, self.heads, self.dim), torch.nan, dtype=self.dtype, device=WHERE)
         query = poison.clone()
         query[:count] = self.query
         lines = bucket.tokens * self.heads * parts
         split = Parts(
             torch.full((lines * self.dim,), torch.nan, device=WHERE),
-            torch.full((lines,), -torch.inf, device=WHERE),
+            torch.full((lines,), torch.nan if span else -torch.inf, device=WHERE),
             span,
         )
         attend(
@@ -287,6 +288,7 @@ class Text:
         rng = np.random.default_rng(length)
         self.dtype, self.length = dtype, length
         self.kv = torch.from_numpy(rng.standard_normal((length, LAYERS, 2 * self.kv_heads, self.dim))).to(WHERE, dtype)
+        self.kv[-4:, :, self.kv_heads :] *= 300  # values that who does not see them must not feel
         self.query = torch.from_numpy(rng.standard_normal((length, self.heads, self.dim))).to(WHERE, dtype)
 
     def found(self, rows: list[Row], number: int, places: list[int], window: int) -> torch.Tensor:
@@ -300,7 +302,7 @@ class Text:
             case.store.segment(block // 8)[:, block % 8, :, at % BLOCK] = self.kv[key]
         packed = [case.places.index((number, at - row.before)) for at in places]
         case.query[packed] = self.query[last - count : last]
-        return case.found(1, 0, window, span=64)[packed]
+        return case.found(1, 0, window, span=128)[packed]
 
 
 def variant(rows: int, dim: int, dtype: str, share: int, split: bool, window: int = 0, span: int = 0) -> Variant:
@@ -350,6 +352,7 @@ def variant(rows: int, dim: int, dtype: str, share: int, split: bool, window: in
 
 
 def test_it_compiles_for_a_gpu_with_wide_loads() -> None:
+    join = dict.fromkeys(("partial", "heights"), "*fp32") | {"out": "*bf16", "lines": "i32", "parts": "i32"}
     made = compile_for_hopper(
         variant(16, 128, "bf16", 4, True),
         variant(32, 128, "bf16", 4, True),
@@ -358,9 +361,18 @@ def test_it_compiles_for_a_gpu_with_wide_loads() -> None:
         variant(16, 80, "bf16", 1, True),
         variant(16, 64, "fp32", 1, False),
         variant(MOST_WIDE, 128, "fp32", 8, True),
-        variant(rows_of(8, 7), 128, "bf16", 7, True, span=512),
+        variant(MOST_WIDE, 128, "fp32", 8, True, span=256),
+        *(variant(rows_of(8, 7), 128, "bf16", 7, True, window, span=512) for window in (0, 4096)),
+        Variant(
+            "covey.runtime.kernels.attention",
+            "join_parts",
+            join,
+            {"DIM": 128, "D": 128, "LINES": LINES, "PARTS": JOINED},
+            warps=LINES,
+        ),
     )
-    for each in made:
+    assert all("wgmma" in each.ptx for each in made[-3:-1])
+    for each in made[:-1]:
         assert each.widest_load == 16
         assert each.shared <= 227 << 10
-    assert all("mma" in each.ptx for each in made)
+    assert all("mma" in each.ptx for each in made[:-1])

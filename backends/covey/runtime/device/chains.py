@@ -41,6 +41,7 @@ class Chains:
     """For up to `rows` rows and `depth` steps of one model."""
 
     def __init__(self, model: DeviceModel, rows: int, depth: int) -> None:
+        assert model.windows, "its steps are tiled to suit them"
         self._model, self.depth = model, depth
         self.rows = most = round_up(rows)
         device = model.torch_device
@@ -107,7 +108,7 @@ class Chains:
         seen = self._of_step("seen", step, rows)
         return Tiles(
             tokens=1,
-            parts=self._model.tiling.parts(rows, 1),
+            parts=self._model.tiling.parts(rows),
             first=self._numbers[:rows],
             count=self._there[self._at["count"]][:rows],
             row=self._numbers[:rows],

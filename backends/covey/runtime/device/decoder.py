@@ -1,6 +1,6 @@
 """A forward pass of the Llama-shaped families in a few kernels per layer, all of it at fixed places in device memory.
 
-The same arithmetic as `covey.runtime.fuse`, on the modules' own weights. A layer is six to nine launches, and a pass
+The same arithmetic as `covey.runtime.fuse`, on the modules' own weights. A layer is six to ten launches, and a pass
 can be recorded as it is.
 """
 
@@ -73,7 +73,7 @@ class Decoder:
             self._layers.append(Layer(core.layers[index]))
             core.layers[index] = torch.nn.Identity()  # joined weights are copies: never two of a whole model
         self._span = tiling.span
-        self._usual: type[Stream] = Fixed if self._span else ByLibrary
+        self._usual: type[ByLibrary] | type[Fixed] = Fixed if self._span else ByLibrary
         self._forms: list[tuple[int, type[Stream]]] = [] if self._span else [(THIN.rows, Thin)]
 
     @property
@@ -195,6 +195,6 @@ class Decoder:
 
     def _parts(self, tokens: int, count: int) -> Parts:
         shape, device = self._shape, self._embedding.device
-        lines = tokens * shape.heads * count if count > 1 else 0
+        lines = tokens * shape.heads * count if count > 1 or self._span else 0
         heights = torch.full((lines,), -torch.inf, device=device)  # of tokens that pad the bucket nothing is written
         return Parts(torch.empty(lines * shape.head_dim, device=device), heights, self._span)

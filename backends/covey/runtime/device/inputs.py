@@ -32,7 +32,6 @@ class Bucket:
     tokens: int
     tiles: int
     queries: int  # of a tile, at most
-    parts: int  # that contexts are split into
     out: int
 
 
@@ -85,11 +84,7 @@ class Inputs:
         else:
             reach, base, tail = self._put_lanes(work, seen, row, first + count, len(tables))
             end += len(seen.tails)
-        longest = int(reach.max()) if len(reach) else 1
-        tiles = round_up(len(row))
-        bucket = Bucket(
-            round_up(work.size), tiles, queries, self._tiling.parts(tiles, longest), round_up(len(work.out))
-        )
+        bucket = Bucket(round_up(work.size), round_up(len(row)), queries, round_up(len(work.out)))
         for name, values, rest in (
             ("tokens", work.tokens, 0),
             ("positions", work.positions, 0),
@@ -137,7 +132,7 @@ class Inputs:
         first, count, row, reach, base, tail = (self._view(name, bucket.tiles) for name in _TILE_FIELDS)
         return Tiles(
             tokens=bucket.queries,
-            parts=bucket.parts,
+            parts=self._tiling.parts(bucket.tiles),
             first=first,
             count=count,
             row=row,

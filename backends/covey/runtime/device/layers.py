@@ -55,11 +55,6 @@ class Stream(Protocol):
         """The stream, normed."""
         ...
 
-    @staticmethod
-    def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        """Of any number of rows."""
-        ...
-
 
 class ByLibrary:
     """Nine kernels a layer, those of attention included."""
@@ -134,13 +129,9 @@ class Thin:
     def last(self, norm: torch.Tensor) -> torch.Tensor:
         return ByLibrary(self._stream, self._epsilon).last(norm)
 
-    @staticmethod
-    def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        return F.linear(x, weight, bias)
-
 
 class Fixed:
-    """Eight kernels a layer, those of attention included. A row's bits do not depend on the rows beside it, nor on how
+    """Nine kernels a layer, those of attention included. A row's bits do not depend on the rows beside it, nor on how
     many there are: the shape of a block is its matrix's alone."""
 
     def __init__(self, start: torch.Tensor, epsilon: float) -> None:

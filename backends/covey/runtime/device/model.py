@@ -65,12 +65,15 @@ class DeviceModel:
         self.blocks, self.block_size, self.max_pass_tokens = blocks, block_size, max_pass_tokens
         self.numerics = numerics
         self.windows = numerics != "invariant"  # which hold siblings between a query's own keys
+        line_bytes = max_pass_tokens * self.shape.heads * self.shape.head_dim * 4
+        span = 0 if self.windows else span_of(self.max_positions, line_bytes)
         self.tiling = Tiling(
             self.shape.share,
             self.shape.kv_heads,
             programs_of(self.torch_device),
             wide=self.torch_dtype == torch.float32,
-            span=0 if self.windows else span_of(self.max_positions),
+            span=span,
+            spans=-(-self.max_positions // span) if span else 0,
         )
         count = min(48, self.max_positions, max_pass_tokens, blocks * block_size)
         text = modules.trial(count)
@@ -117,7 +120,9 @@ class DeviceModel:
         return self.store.bytes_per_block
 
     def _prove_invariant(self, name: str) -> None:
-        room = Room(self.vocab_size, self.max_positions, self.blocks, self.block_size, self.max_pass_tokens)
+        room = Room(
+            self.vocab_size, self.max_positions, self.blocks, self.block_size, self.max_pass_tokens, self.tiling.span
+        )
         if not passes_agree(lambda work: self.forward(work).clone(), room):
             raise UnsupportedModel(f"{name}: a token's bits depend on its company on this {self.device} all the same")
         for index in range(self.store.segments):
@@ -154,7 +159,10 @@ class DeviceModel:
     def _seen(self, work: Pass) -> Windows | Lanes:
         if work.size > self.max_pass_tokens:
             raise ValueError(f"a pass of {work.size} tokens; this model was built for {self.max_pass_tokens}")
-        return windows_of(work.lanes) if self.windows and isinstance(work.lanes, Lanes) else work.lanes
+        if not self.windows:
+            assert isinstance(work.lanes, Lanes), "siblings would stand between a query's own keys"
+            return work.lanes
+        return windows_of(work.lanes) if isinstance(work.lanes, Lanes) else work.lanes
 
     def tiles(self, bucket: Bucket) -> Tiles:
         """Those of the pass that was given."""

@@ -22,7 +22,7 @@ from covey.runtime.kernels import INTERPRETED, PRECISION
 from covey.runtime.kernels.layout import Layout, slot_start
 
 LEAST = 16  # rows of a product: queries of a tile times query heads of a key head
-JOINED = 8  # parts at a time
+LINES, JOINED = 4, 8  # what a program joins: tokens' heads, and so many parts of each at a time
 
 
 @triton.jit
@@ -84,6 +84,10 @@ def attend_tile(
     packed = tl.load(first + tile) + tl.where(inside, token, 0)
     if SPAN > 0:
         packed = tl.load(order + packed)
+        if part * SPAN >= keys:
+            empty = (packed * HEADS + head * SHARE + lane % SHARE).to(tl.int64) * parts + part
+            tl.store(heights + empty, tl.full([M], float("-inf"), tl.float32), mask=inside)
+            return
     own_head = head * SHARE + lane % SHARE
     dim = tl.arange(0, D)
     known = dim < DIM
@@ -156,35 +160,41 @@ def attend_tile(
     if SPLIT:
         line = line * parts + part
         tl.store(heights + line, tl.where(seen_any, top + tl.log2(mass), float("-inf")), mask=inside)
-        tl.store(partial + line[:, None] * DIM + dim[None, :], found, mask=keep)
+        tl.store(partial + line[:, None] * DIM + dim[None, :], found, mask=keep & seen_any[:, None])
     else:
         tl.store(out + line[:, None] * DIM + dim[None, :], found.to(out.dtype.element_ty), mask=keep)
 
 
-@triton.jit(do_not_specialize=["parts"])
-def join_parts(partial, heights, out, parts, DIM: tl.constexpr, D: tl.constexpr, TOGETHER: tl.constexpr):
-    """One token and head: the parts' results, weighed by their shares. Parts without keys were not written. Summed in
-    an order that more parts do not change."""
-    line = tl.program_id(0).to(tl.int64) * parts
-    piece = tl.arange(0, TOGETHER)
+@triton.jit(do_not_specialize=["lines", "parts"])
+def join_parts(
+    partial, heights, out, lines, parts, DIM: tl.constexpr, D: tl.constexpr, LINES: tl.constexpr, PARTS: tl.constexpr
+):  # fmt: skip
+    """Some lines, each a token's head: the parts' results, weighed by their shares; parts without keys have a height of
+    -inf. Summed in an order that more parts do not change."""
+    line = tl.program_id(0) * LINES + tl.arange(0, LINES)
+    there = (line < lines)[:, None]
+    begin = line.to(tl.int64)[:, None] * parts
+    piece = tl.arange(0, PARTS)[None, :]
     dim = tl.arange(0, D)
-    top = float("-inf")
-    for start in range(0, parts, TOGETHER):
+    top = tl.full([LINES], float("-inf"), tl.float32)
+    for start in range(0, parts, PARTS):
         part = start + piece
-        top = tl.maximum(top, tl.max(tl.load(heights + line + part, mask=part < parts, other=float("-inf")), 0))
+        height = tl.load(heights + begin + part, mask=there & (part < parts), other=float("-inf"))
+        top = tl.maximum(top, tl.max(height, 1))
     level = tl.where(top == float("-inf"), 0.0, top)
-    mass = 0.0
-    joined = tl.zeros([D], tl.float32)
-    for start in range(0, parts, TOGETHER):
+    mass = tl.zeros([LINES], tl.float32)
+    joined = tl.zeros([LINES, D], tl.float32)
+    for start in range(0, parts, PARTS):
         part = start + piece
-        height = tl.load(heights + line + part, mask=part < parts, other=float("-inf"))
-        written = (height > float("-inf"))[:, None] & (dim < DIM)[None, :]
-        found = tl.load(partial + (line + part)[:, None] * DIM + dim[None, :], mask=written, other=0.0)
-        share = tl.exp2(height - level)
-        mass += tl.sum(share, 0)
-        joined += tl.sum(found * share[:, None], 0)
-    joined /= tl.where(mass > 0.0, mass, 1.0)
-    tl.store(out + tl.program_id(0).to(tl.int64) * DIM + dim, joined.to(out.dtype.element_ty), mask=dim < DIM)
+        height = tl.load(heights + begin + part, mask=there & (part < parts), other=float("-inf"))
+        written = (height > float("-inf"))[:, :, None] & (dim < DIM)[None, None, :]
+        found = tl.load(partial + (begin + part)[:, :, None] * DIM + dim[None, None, :], mask=written, other=0.0)
+        share = tl.exp2(height - level[:, None])
+        mass += tl.sum(share, 1)
+        joined += tl.sum(found * share[:, :, None], 1)
+    joined /= tl.where(mass > 0.0, mass, 1.0)[:, None]
+    spot = out + line.to(tl.int64)[:, None] * DIM + dim[None, :]
+    tl.store(spot, joined.to(out.dtype.element_ty), mask=there & (dim < DIM)[None, :])
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +268,7 @@ def attend(
     share, width = heads // layout.kv_heads, triton.next_power_of_2(dim)
     rows = rows_of(tiles.tokens, share)
     launch = launch or launch_of(rows, query.dtype == torch.float32)
+    split = tiles.parts > 1 or parts.span > 0  # with a fixed span one kernel serves short contexts and long ones
     attend_tile[(len(tiles.first), layout.kv_heads, tiles.parts)](
         query,
         pool,
@@ -292,21 +303,24 @@ def attend(
         M=rows,
         N=launch.keys,
         D=max(width, 16),
-        SPLIT=tiles.parts > 1,
+        SPLIT=split,
         SPAN=parts.span,
         WIDE=INTERPRETED,
         PRECISION=PRECISION,
         num_warps=launch.warps,
         num_stages=launch.stages,
     )
-    if tiles.parts > 1:
-        join_parts[(tokens * heads,)](
+    if split:
+        lines = tokens * heads
+        join_parts[(triton.cdiv(lines, LINES),)](
             parts.partial,
             parts.heights,
             out,
+            lines,
             tiles.parts,
             DIM=dim,
             D=max(width, 16),
-            TOGETHER=JOINED,
-            num_warps=1,
+            LINES=LINES,
+            PARTS=JOINED,
+            num_warps=LINES,
         )
