@@ -22,7 +22,7 @@ import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -267,7 +267,7 @@ class Engine:
         status, cached, accepted, reused = (
             array.tolist() for array in (reply.status, reply.cached, reply.accepted, reply.reused)
         )
-        offsets = reply.offsets.tolist()
+        offsets, tokens = reply.offsets.tolist(), reply.tokens.tolist()
         starved = False
         for row, live in enumerate(batch.rows):
             if status[row] == RowStatus.STALE:
@@ -283,17 +283,18 @@ class Engine:
                 continue
             live.cached = cached[row]
             live.reused += reused[row]
-            if offsets[row] == offsets[row + 1]:
+            start, end = offsets[row], offsets[row + 1]
+            if start == end:
                 continue
-            span = slice(offsets[row], offsets[row + 1])
-            kept, finish = crop(live, reply.tokens[span], frozenset(live.request.sampling.end_ids))
-            live.output.extend(kept.tolist())
+            kept, finish = crop(live, tokens[start:end])
+            end = start + len(kept)
+            live.output += kept
             live.rounds += 1
             if sizes[row]:
                 live.judged(sizes[row], min(accepted[row], len(kept)))
             if finish is not None:
                 self._close(live)
-            progress.append(_progress(live, kept, reply.logprobs[span][: len(kept)], finish))
+            progress.append(_progress(live, reply.tokens[start:end], reply.logprobs[start:end], finish))
         if starved:
             progress.extend(self._make_room())
         if progress:
@@ -341,12 +342,15 @@ class Engine:
         self._drafting.forget(live)
 
 
-def _progress(live: Live, tokens: Ints, logprobs: Floats, finish: Finish | None) -> Progress:
+def _progress(
+    live: Live, tokens: Ints, logprobs: Floats, finish: Finish | None, error: Exception | None = None
+) -> Progress:
     return Progress(
         live.key,
         tokens,
         logprobs,
         finish,
+        error,
         drafted=live.drafted,
         accepted=live.accepted,
         reused=live.reused,
@@ -356,7 +360,7 @@ def _progress(live: Live, tokens: Ints, logprobs: Floats, finish: Finish | None)
 
 
 def _last_word(live: Live, finish: Finish, error: Exception | None = None) -> Progress:
-    return replace(_progress(live, NO_INTS, NO_FLOATS, finish), error=error)
+    return _progress(live, NO_INTS, NO_FLOATS, finish, error)
 
 
 def _ending(key: int, finish: Finish, error: Exception) -> Progress:

@@ -202,12 +202,13 @@ def _urgency(live: Live) -> tuple[int, float, int]:
     return (-live.request.priority, live.request.arrival, live.key)
 
 
-def crop(live: Live, tokens: Ints, is_end: frozenset[int]) -> tuple[Ints, Finish | None]:
+def crop(live: Live, tokens: list[int]) -> tuple[list[int], Finish | None]:
     """What of newly committed tokens a request keeps, and whether it ends with them: an end token is kept as the
     last, everything past the request's room is dropped."""
-    kept = tokens[: live.room]
-    if is_end:
-        for index, token in enumerate(kept.tolist()):
-            if token in is_end:
+    room, ends = live.room, live.request.sampling.end_ids
+    kept = tokens[:room]
+    if ends:
+        for index, token in enumerate(kept):
+            if token in ends:
                 return kept[: index + 1], Finish.EOS
-    return kept, Finish.LENGTH if len(kept) == live.room else None
+    return kept, Finish.LENGTH if len(kept) == room else None

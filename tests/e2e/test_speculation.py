@@ -24,7 +24,7 @@ def assert_histogram(usage: Usage) -> None:
     assert sum(usage.acceptance_by_position) == pytest.approx(accepted / usage.drafts)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.slow), 1.0])
 def test_every_drafter_gives_the_same_text(server: Server, temperature: float) -> None:
     settings = {"max_tokens": 48, "temperature": temperature, "seed": 11}
     with Client(server.grpc_url) as client:

@@ -12,6 +12,7 @@ from loadtest.bench.__main__ import main
 pytestmark = pytest.mark.e2e
 
 
+@pytest.mark.slow
 def test_a_closed_loop_measures_every_entrant(tmp_path: Path) -> None:
     out = tmp_path / "load.json"
     assert main(["load", "--quick", "--json", str(out)]) == 0

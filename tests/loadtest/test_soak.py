@@ -93,6 +93,7 @@ def test_only_a_server_of_ours_on_this_machine_can_be_watched() -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.slow
 def test_a_short_soak(tmp_path: Path) -> None:
     """Too short to judge memory, which is still warming up; everything else is the long one's."""
     words = ["--minutes", "0.1", "--capacity-seconds", "4", "--profile", "emulated-7b", "--out", str(tmp_path)]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from covey.runtime.sampling import SettingsTable
-from covey.runtime.verification import Places, Verified, verify
+from covey.runtime.verification import Places, Verified, merged, pick, verify
 from covey.types import Ints, Rule, Sampling, Trees
 
 VOCAB = 8
@@ -45,6 +45,35 @@ def round_of(said: list[int], drafts: list[list[int]], rule: Rule, heat: float, 
     return verify(places, table, trees, ints(0, 0, 0))
 
 
+def by_row(values: Ints, sizes: Ints) -> list[list[int]]:
+    return [part.tolist() for part in np.split(values, np.cumsum(sizes)[:-1])]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_are_picked_and_merged_whole(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows = int(rng.integers(1, 7))
+
+    def some(count: int) -> Verified:
+        accepted, faulty = rng.integers(0, 4, count).astype(np.int32), rng.random(count) < 0.3
+        accepted[faulty] = 0
+        emitted = int(np.where(faulty, 0, accepted + 1).sum())
+        path, tokens = (rng.integers(0, 99, size).astype(np.int32) for size in (accepted.sum(), emitted))
+        return Verified(accepted, path, tokens, tokens / np.float32(7), faulty)
+
+    def listed(verified: Verified) -> list[tuple[object, ...]]:
+        columns = verified.accepted, by_row(verified.path, verified.accepted), verified.faulty
+        return list(zip(*columns, *(by_row(each, verified.emitted) for each in (verified.tokens, verified.logprobs))))
+
+    whole = some(rows)
+    for order in (np.arange(rows), rng.permutation(rows)[: int(rng.integers(0, rows + 1))]):
+        assert listed(pick(whole, order)) == [listed(whole)[row] for row in order]
+    second = rng.random(rows) < 0.5
+    one, two = some(int((~second).sum())), some(int(second.sum()))
+    left, right = iter(listed(one)), iter(listed(two))
+    assert listed(merged(second, one, two)) == [next(right if later else left) for later in second]
+
+
 @pytest.mark.parametrize("rule", Rule)
 @pytest.mark.parametrize("heat", [0.0, 1.0])
 def test_what_was_accepted_before_a_fault_is_emitted(rule: Rule, heat: float) -> None:
@@ -56,15 +85,15 @@ def test_what_was_accepted_before_a_fault_is_emitted(rule: Rule, heat: float) ->
         found = round_of([len(row) for row in plain], [[], [], []], rule, heat, broken_after)
         for row in range(3):
             faulty[row] |= bool(found.faulty[row])
-            plain[row] += [] if faulty[row] else found.tokens[row].tolist()
+            plain[row] += by_row(found.tokens, found.emitted)[row]
     assert plain == [[5, 2], [], [5, 2, 6]]
 
     found = round_of([0, 0, 0], [[5, 2, 6], [5, 2], [5, 2]], rule, heat, broken_after)
     assert found.faulty.tolist() == [False, True, False]
-    assert [found.tokens[row].tolist() for row in (0, 2)] == [plain[0], plain[2]]
-    assert found.accepted[[0, 2]].tolist() == [1, 2]
-    assert [found.path[row].tolist() for row in (0, 2)] == [[0], [0, 1]]
-    assert all(np.isfinite(found.logprobs[row]).all() for row in (0, 2))
-    assert [len(found.logprobs[row]) for row in (0, 2)] == [2, 3]
+    assert by_row(found.tokens, found.emitted) == plain
+    assert found.accepted.tolist() == [1, 0, 2]
+    assert by_row(found.path, found.accepted) == [[0], [], [0, 1]]
+    assert np.isfinite(found.logprobs).all()
+    assert len(found.logprobs) == len(found.tokens)
     after = round_of([2, 0, 3], [[6], [], []], rule, heat, broken_after)
     assert after.faulty.tolist() == [True, True, False]

@@ -176,12 +176,8 @@ class TargetRunner:
                 for row in np.flatnonzero(verified.faulty).tolist():
                     if not self._begin_anew(ended[row]):
                         status[answered[row]] = RowStatus.FAULT
-                fine = np.flatnonzero(~verified.faulty)
-                accepted[answered[fine]] = verified.accepted[fine]
-                lengths[answered[fine]] = verified.accepted[fine] + 1
-                if len(fine):
-                    tokens = np.concatenate([verified.tokens[row] for row in fine])
-                    logprobs = np.concatenate([verified.logprobs[row] for row in fine])
+                accepted[answered], lengths[answered] = verified.accepted, verified.emitted
+                tokens, logprobs = verified.tokens, verified.logprobs
             for sequence in rows:
                 self._sequences.settle(sequence)
         known = [self._sequences.get(tag) for tag in work.tags.tolist()]
@@ -209,7 +205,7 @@ class TargetRunner:
         known = np.fromiter((at is not None for at in found), np.bool_, len(rows))
         if not known.any():
             return self._compute(rows, chunk, trees)
-        old = pick(foretold.verified, [at for at in found if at is not None])
+        old = pick(foretold.verified, np.asarray([at for at in found if at is not None], np.int64))
         if known.all():
             return known, old
         rest = [row for row, at in enumerate(found) if at is None]
@@ -275,21 +271,23 @@ class TargetRunner:
 
     def _commit(self, rows: list[Sequence], verified: Verified) -> None:
         """Append what was emitted, and bring the accepted nodes' KV to where their positions are."""
-        sources, destinations = [], []
-        for row, sequence in enumerate(rows):
+        accepted = verified.accepted
+        place = np.arange(len(verified.path)) - np.repeat(np.cumsum(accepted) - accepted, accepted)
+        moved = np.flatnonzero(verified.path != place)
+        if len(moved):
+            of_row = np.repeat(np.arange(len(rows)), accepted)[moved].tolist()
+            nodes, places = verified.path[moved].tolist(), place[moved].tolist()
+            slots = [
+                (rows[row].slots[rows[row].known + node], rows[row].slots[rows[row].known + at])
+                for row, node, at in zip(of_row, nodes, places)
+            ]
+            sources, destinations = np.asarray(slots, np.int32).T
+            self._model.copy_slots(sources, destinations)
+        ends = np.cumsum(verified.emitted).tolist()
+        for sequence, count, start, end in zip(rows, accepted.tolist(), [0, *ends], ends):
             sequence.rounds += 1
-            if verified.faulty[row]:
-                continue
-            path = verified.path[row]
-            if len(path):
-                moved = np.flatnonzero(path != np.arange(len(path)))
-                if len(moved):
-                    sources.append(sequence.slots[sequence.known + path[moved]])
-                    destinations.append(sequence.slots[sequence.known + moved])
-                sequence.cached += len(path)
-            sequence.append(verified.tokens[row])
-        if sources:
-            self._model.copy_slots(np.concatenate(sources), np.concatenate(destinations))
+            sequence.cached += count
+            sequence.append(verified.tokens[start:end])
 
     def _begin_anew(self, sequence: Sequence) -> bool:
         """What is not finite gets through every mask, so a row may have no token for what others, or its own drafts,

@@ -22,15 +22,21 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """Row r accepted nodes `path[starts[r]:starts[r] + accepted[r]]` of its own tree and emits as many tokens and one
-    more. A row whose walk ends at logits that allow no token emits what it accepted before them, as plain decoding
-    would have, its last accepted node being the one more; if they are its root's it is `faulty` and emits nothing."""
+    """Row r accepted so many nodes of its own tree, numbered there by its part of `path`, and emits as many tokens and
+    one more, its part of `tokens`. A row whose walk ends at logits that allow no token emits what it accepted before
+    them, as plain decoding would have, its last accepted node being the one more; if they are its root's it is `faulty`
+    and emits nothing."""
 
     accepted: Ints
-    path: tuple[Ints, ...]  # by row: indices within the row's tree
-    tokens: tuple[Ints, ...]  # by row
-    logprobs: tuple[Floats, ...]  # by row
+    path: Ints
+    tokens: Ints
+    logprobs: Floats
     faulty: Mask
+
+    @property
+    def emitted(self) -> Ints:
+        """How many tokens each row emits."""
+        return np.where(self.faulty, 0, self.accepted + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,41 +92,48 @@ def _rejection(places: Places, table: SettingsTable, trees: Trees, rounds: Ints)
 
 def _verified(trees: Trees, walked: Walk, logprobs: Floats, faults: Mask) -> Verified:
     """`faults`: rows whose last place has no token."""
-    bounds = walked.offsets.tolist()
-    nodes = walked.path - np.repeat(trees.offsets[:-1], walked.accepted)  # numbered within their trees
-    late = faults & (walked.accepted > 0)
-    cut = late.tolist()
-    paths, tokens, scores = [], [], []
-    for row, start in enumerate(bounds[:-1]):
-        end = bounds[row + 1] - cut[row]
-        begin = start - row  # one place in `path` fewer per row than in `tokens`
-        paths.append(nodes[begin : begin + end - start - 1])
-        tokens.append(walked.tokens[start:end])
-        scores.append(logprobs[start:end])
-    return Verified(walked.accepted - late, tuple(paths), tuple(tokens), tuple(scores), faults & ~late)
+    accepted, tokens = walked.accepted, walked.tokens
+    path: Ints = walked.path - np.repeat(trees.offsets[:-1], accepted)  # numbered within their trees
+    faulty = faults
+    if faults.any():
+        late: Mask = faults & (accepted > 0)
+        emits, runs = np.ones(len(tokens), np.bool_), np.ones(len(path), np.bool_)
+        emits[walked.offsets[1:][faults] - 1] = False
+        runs[np.cumsum(accepted)[late] - 1] = False
+        tokens, logprobs, path = tokens[emits], logprobs[emits], path[runs]
+        accepted, faulty = np.where(late, accepted - 1, accepted), faults & ~late
+    return Verified(accepted, path, tokens, logprobs, faulty)
 
 
-def pick(verified: Verified, rows: Sequence[int]) -> Verified:
+def pick(verified: Verified, rows: Ints) -> Verified:
     """Those of the given rows, in the order given."""
-    index = list(rows)
+    if np.array_equal(rows, np.arange(len(verified.accepted))):
+        return verified
+    tokens, path = _spans(verified.emitted, rows), _spans(verified.accepted, rows)
     return Verified(
-        verified.accepted[index],
-        tuple(verified.path[row] for row in index),
-        tuple(verified.tokens[row] for row in index),
-        tuple(verified.logprobs[row] for row in index),
-        verified.faulty[index],
+        verified.accepted[rows],
+        verified.path[path],
+        verified.tokens[tokens],
+        verified.logprobs[tokens],
+        verified.faulty[rows],
     )
 
 
 def merged(second: Mask, one: Verified, two: Verified) -> Verified:
     """Rows in their order: from `two` where `second`, else from `one`."""
-    index = np.where(second, np.cumsum(second) - 1, np.cumsum(~second) - 1).tolist()
-    source = [two if later else one for later in second.tolist()]
-    pairs = list(zip(source, index))
-    return Verified(
-        np.asarray([part.accepted[row] for part, row in pairs], np.int32),
-        tuple(part.path[row] for part, row in pairs),
-        tuple(part.tokens[row] for part, row in pairs),
-        tuple(part.logprobs[row] for part, row in pairs),
-        np.asarray([part.faulty[row] for part, row in pairs], np.bool_),
+    both = Verified(
+        np.concatenate([one.accepted, two.accepted]),
+        np.concatenate([one.path, two.path]),
+        np.concatenate([one.tokens, two.tokens]),
+        np.concatenate([one.logprobs, two.logprobs]),
+        np.concatenate([one.faulty, two.faulty]),
     )
+    return pick(both, np.where(second, len(one.accepted) + np.cumsum(second) - 1, np.cumsum(~second) - 1))
+
+
+def _spans(sizes: Ints, rows: Ints) -> Ints:
+    """Where the given rows' items are, of rows of so many items each that lie one behind the other."""
+    taken = sizes[rows]
+    starts = (np.cumsum(sizes) - sizes)[rows]
+    found: Ints = np.repeat(starts - (np.cumsum(taken) - taken), taken) + np.arange(int(taken.sum()))
+    return found

@@ -177,12 +177,15 @@ class NeuralDrafter:
         budget = self._limits.catch_up_tokens
         depths, widths = work.depth.tolist(), work.width.tolist()
         few = self._together([session for session in rows if session is not None])
+        sinks, recent = self._limits.sink_tokens, self._limits.window_tokens
         ready, pieces = [], []
         for row, session in enumerate(rows):
             if session is None:
                 continue
-            self._shorten(session)
             depth, pending = depths[row], session.pending
+            if recent and pending > sinks + recent and session.sequence.cached >= sinks:
+                session.skip(sinks, recent)  # of a long gap only the end is read
+                pending = session.pending
             leave = 0 if not depth else pending if pending <= few else 1
             count = min(pending - leave, budget)
             budget -= count
@@ -203,13 +206,8 @@ class NeuralDrafter:
         """How many pending tokens per row the first step takes along."""
         if not sessions:
             return 1
-        return min(max(2, TOGETHER // len(sessions)), *(session.contiguous for session in sessions), TOGETHER)
-
-    def _shorten(self, session: Session) -> None:
-        """Where a gap is long, read only its end."""
-        sinks, recent = self._limits.sink_tokens, self._limits.window_tokens
-        if recent and session.pending > sinks + recent and session.sequence.cached >= sinks:
-            session.skip(sinks, recent)
+        contiguous = min([session.contiguous for session in sessions])
+        return min(max(2, TOGETHER // len(sessions)), contiguous, TOGETHER)
 
     def _make_room(self, session: Session, nodes: int, spared: frozenset[int]) -> bool:
         """Own slots for all its tokens and `nodes` proposals, evicting what was drafted longest ago."""
@@ -255,21 +253,22 @@ class NeuralDrafter:
 
     def _group(self, work: DraftWork, rows: Index, sessions: list[Session], width: int) -> Lattice:
         depths = work.depth[rows].astype(np.int64)
-        pending = max(session.pending for session in sessions)
+        pending = max([session.pending for session in sessions])
         levels = int(depths[0]) - 1  # the last level's keys are not needed
-        context = np.asarray([session.width - pending for session in sessions], np.int32)
+        widths = [session.width for session in sessions]
+        context = np.asarray(widths, np.int32) - np.int32(pending)
         known = np.asarray([session.known for session in sessions], np.int64)
-        tables = np.zeros((len(rows), max(len(session.sequence.table) for session in sessions)), np.int32)
+        tables = np.zeros((len(rows), max([len(session.sequence.table) for session in sessions])), np.int32)
         slots = np.full((len(rows), pending + levels * width), self._model.nowhere, np.int64)
         tokens = np.empty((len(rows), pending), np.int64)
-        for index, (session, depth) in enumerate(zip(sessions, depths.tolist())):
-            sequence = session.sequence
-            tables[index, : len(sequence.table)] = sequence.table
+        for index, (session, columns, depth) in enumerate(zip(sessions, widths, depths.tolist())):
+            sequence, table = session.sequence, session.sequence.table
+            tables[index, : len(table)] = table
             session.written = (depth - 1) * width
-            own = sequence.slots[session.width - pending : session.width + session.written]
+            own = sequence.slots[columns - pending : columns + session.written]
             slots[index, : len(own)] = own
-            tokens[index] = sequence.tokens[sequence.known - pending :]
-            sequence.cached = session.width
+            tokens[index] = sequence.buffer[sequence.known - pending : sequence.known]
+            sequence.cached = columns
         ahead = np.concatenate([np.arange(-pending, 0), np.arange(levels * width) // width])
         positions = np.minimum(known[:, None] + ahead, self._model.max_positions - 1)  # of columns that a row needs
         self._stepper.begin(Call(tables, context, positions, slots), len(rows) * width)
@@ -289,8 +288,9 @@ class NeuralDrafter:
             self._model.vocab_size,
         )
         self._stepper.finish()
-        for session, own_tokens, own_parents in zip(sessions, lattice.tokens, lattice.parents):
-            session.tokens, session.parents = own_tokens, own_parents
+        above: list[list[int]] = lattice.parents.tolist() if width > 1 else [[]] * len(sessions)
+        for session, proposed, parents in zip(sessions, lattice.tokens.tolist(), above):
+            session.tokens, session.parents = proposed, parents
         return lattice
 
 

@@ -30,8 +30,8 @@ class Session:
     rejection: bool
     skipped: int = 0
     sinks: int = 0
-    tokens: Ints = field(default_factory=lambda: NO_INTS)  # of the last call's proposals
-    parents: Ints = field(default_factory=lambda: NO_INTS)
+    tokens: list[int] = field(default_factory=list)  # of the last call's proposals
+    parents: list[int] = field(default_factory=list)  # none of a chain
     written: int = 0  # how many of those have keys, behind the last token's
 
     @property
@@ -68,14 +68,16 @@ class Session:
         """Take new tokens. As far as the last call proposed them their keys are known: the slots to copy from and to
         are returned."""
         sequence = self.sequence
-        path = self._proposed(tokens.tolist())
+        path: list[int] | range = range(0)
+        if self.written and sequence.cached == self.width:
+            path = self._along_tree(tokens.tolist()) if self.parents else self._along_chain(tokens.tolist())
         base = sequence.cached
         sequence.cached += len(path)
         self.written = 0
         sequence.append(tokens)
-        if path == list(range(len(path))):
+        if isinstance(path, range) or path == list(range(len(path))):
             return NO_INTS, NO_INTS
-        return sequence.slots[base + np.asarray(path)], sequence.slots[base : base + len(path)]
+        return sequence.slots[base + np.asarray(path, np.int32)], sequence.slots[base : base + len(path)]
 
     def skip(self, sinks: int, recent: int) -> None:
         """Leave out what is neither among the first `sinks` tokens nor among the last `recent`, all without keys."""
@@ -83,12 +85,19 @@ class Session:
         sequence.cached = self.sinks = min(sequence.cached, sinks)
         self.skipped = sequence.known - recent - self.sinks
 
-    def _proposed(self, tokens: list[int]) -> list[int]:
+    def _along_chain(self, tokens: list[int]) -> range:
         """The nodes of the last call that `tokens` runs along, as far as they have keys."""
+        count = 0
+        for own, token in zip(self.tokens[: self.written], tokens):
+            if own != token:
+                break
+            count += 1
+        return range(count)
+
+    def _along_tree(self, tokens: list[int]) -> list[int]:
         path: list[int] = []
-        if not self.written or self.sequence.cached != self.width:
-            return path
-        nodes = dict(zip(zip(self.parents.tolist(), self.tokens.tolist()), range(self.written)))
+        nodes: dict[tuple[int | None, int], int]
+        nodes = dict(zip(zip(self.parents, self.tokens), range(self.written)))
         at: int | None = -1
         for token in tokens:
             at = nodes.get((at, token))
