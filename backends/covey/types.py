@@ -134,7 +134,7 @@ class Trees:
 
     @property
     def sizes(self) -> Ints:
-        return np.diff(self.offsets).astype(np.int32)
+        return self.offsets[1:] - self.offsets[:-1]
 
 
 @dataclass(frozen=True, slots=True)

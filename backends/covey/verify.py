@@ -71,7 +71,7 @@ def count_accepted(trees: Trees, accepts: Flags) -> Ints:
 
 def check_chains(trees: Trees) -> None:
     """The rejection rule is exact for chains only."""
-    starts = np.repeat(trees.offsets[:-1], np.diff(trees.offsets))
+    starts = np.repeat(trees.offsets[:-1], trees.sizes)
     if not np.array_equal(trees.parents, np.arange(len(starts)) - starts - 1):
         raise ValueError("the rejection rule verifies chains: each node's parent must be the node before it")
 
@@ -85,8 +85,9 @@ def _places(trees: Trees) -> tuple[Ints, Ints, Ints]:
     """Packed places of all roots, all nodes, and all nodes' parents."""
     row = np.arange(trees.rows, dtype=np.int32)
     roots = trees.offsets[:-1] + row
-    root_of = np.repeat(roots, np.diff(trees.offsets))
-    nodes = np.repeat(row, np.diff(trees.offsets)) + np.arange(1, len(root_of) + 1, dtype=np.int32)
+    sizes = trees.sizes
+    root_of = np.repeat(roots, sizes)
+    nodes = np.repeat(row, sizes) + np.arange(1, len(root_of) + 1, dtype=np.int32)
     return roots, nodes, root_of + trees.parents + 1
 
 

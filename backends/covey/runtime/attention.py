@@ -89,7 +89,7 @@ def plan_lanes(
 ) -> Plan:
     """Groups for `lanes` of a pass of `size` packed tokens, of which the last may be padding that no lane names."""
     lanes = _cut(lanes)
-    counts = np.diff(lanes.offsets)
+    counts = lanes.counts
     tile = math.lcm(tiling.keys, block_size)
     groups: list[Group] = []
     picks: list[Ints] = []
@@ -151,7 +151,7 @@ def _weigh(weights: torch.Tensor, values: torch.Tensor, tile: int) -> torch.Tens
 
 def _cut(lanes: Lanes) -> Lanes:
     """The same work with no lane of more than `QUERY_TILE` queries."""
-    counts = np.diff(lanes.offsets)
+    counts = lanes.counts
     if len(counts) == 0 or counts.max() <= QUERY_TILE:
         return lanes
     pieces = -(-counts // QUERY_TILE)

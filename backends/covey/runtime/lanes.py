@@ -35,6 +35,11 @@ class Lanes:
     def rows(self) -> int:
         return len(self.lengths)
 
+    @property
+    def counts(self) -> Ints:
+        """Queries of each lane."""
+        return self.offsets[1:] - self.offsets[:-1]
+
 
 @dataclass(frozen=True, slots=True)
 class Windows:
@@ -51,11 +56,16 @@ class Windows:
     seen: Ints
     bits: Ints
 
+    @property
+    def counts(self) -> Ints:
+        """Tokens of each row."""
+        return self.offsets[1:] - self.offsets[:-1]
+
 
 def windows_of(lanes: Lanes) -> Windows:
     """Of chains alone, which need no bits."""
     assert lanes.queries is None, "trees are said as windows from the beginning"
-    counts = np.diff(lanes.offsets)
+    counts = lanes.counts
     ends = np.repeat(lanes.lengths - lanes.offsets[1:], counts)
     seen = (ends + np.arange(1, len(ends) + 1)).astype(np.int32)
     return Windows(lanes.offsets, lanes.lengths, lanes.tables, lanes.lengths, seen, np.zeros((len(seen), 0), np.int32))

@@ -67,7 +67,10 @@ class Packing:
         slots = _joined([row.slots[start:end] for row, start, end in zip(rows, starts, ends)])
         ended = reached == known
         self.ends: list[bool] = ended.tolist()
-        out = np.flatnonzero((at >= np.repeat(size - 1, sizes)) & np.repeat(ended, sizes)).astype(np.int32)
+        if max(chunk) == 1 and ended.all():  # as a rule nothing is left out
+            out = np.arange(len(at), dtype=np.int32)
+        else:
+            out = np.flatnonzero((at >= np.repeat(size - 1, sizes)) & np.repeat(ended, sizes)).astype(np.int32)
         tables = np.zeros((len(rows), max(len(row.table) for row in rows)), np.int32)
         for row, sequence in enumerate(rows):
             tables[row, : len(sequence.table)] = sequence.table
@@ -149,7 +152,9 @@ def _with_ancestors(lanes: Lanes, trees: Trees) -> Windows:
 
 
 def _bounds(sizes: Rows[int] | Ints) -> Ints:
-    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    bounds = np.zeros(len(sizes) + 1, np.int32)
+    np.cumsum(sizes, out=bounds[1:])
+    return bounds
 
 
 def _joined(parts: list[Ints]) -> Ints:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.runtime.noise import Index, Reals, Words, seed_words
-from covey.types import Sampling
+from covey.types import Rule, Sampling
 
 _NUMBERS = {
     "temperature": np.float64,
@@ -28,6 +28,7 @@ _NUMBERS = {
     "penalised": np.bool_,  # the draw depends on the tokens before it
     "history": np.bool_,  # ... and on more than how many they are
     "truncated": np.bool_,  # top_k, top_p or min_p leave tokens out
+    "rejection": np.bool_,  # verified by that rule
 }
 
 
@@ -48,6 +49,7 @@ class SettingsTable:
     penalised: npt.NDArray[np.bool_]
     history: npt.NDArray[np.bool_]
     truncated: npt.NDArray[np.bool_]
+    rejection: npt.NDArray[np.bool_]
 
     def __init__(self, capacity: int = 64) -> None:
         for name, kind in _NUMBERS.items():
@@ -80,6 +82,7 @@ class SettingsTable:
         self.history[slot] = s.has_penalties and bool(
             s.bad_words or (s.repetition_penalty, s.presence_penalty, s.frequency_penalty) != (1.0, 0.0, 0.0)
         )
+        self.rejection[slot] = s.rule is Rule.REJECTION
         self.truncated[slot] = not s.greedy and (s.top_k > 0 or s.top_p < 1.0 or s.min_p > 0.0)
         return slot
 

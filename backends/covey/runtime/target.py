@@ -149,7 +149,7 @@ class TargetRunner:
     def _guess(self, ahead: Ahead, work: TargetWork, reply: TargetReply) -> None:
         """Begin the next pass where this one was plain; rows that have ended, or find no block, are not in it."""
         ahead.judge(work.tags.tolist(), not len(work.trees.tokens) and not work.opens)
-        if not len(work.room) or len(work.trees.tokens) or (np.diff(reply.offsets) != 1).any():
+        if not len(work.room) or len(work.trees.tokens) or (reply.offsets[1:] - reply.offsets[:-1] != 1).any():
             return
         rows = []
         for tag, room, token in zip(work.tags.tolist(), work.room.tolist(), reply.tokens.tolist()):
@@ -162,7 +162,7 @@ class TargetRunner:
 
     def _pass(self, work: TargetWork, reused: dict[int, int], started: float, foretold: Foretold | None) -> TargetReply:
         status, rows, chunk, trees = self._admit(work)
-        lengths = np.zeros(len(status), np.int32)
+        offsets = np.zeros(len(status) + 1, np.int32)
         accepted = np.zeros(len(status), np.int32)
         tokens, logprobs = NO_INTS, NO_FLOATS
         if rows:
@@ -173,10 +173,10 @@ class TargetRunner:
                 ended = [sequence for sequence, ends in zip(rows, ending.tolist()) if ends]
                 self._commit(ended, verified)
                 answered = np.flatnonzero(status == RowStatus.OK)[ending]
-                for row in np.flatnonzero(verified.faulty).tolist():
+                for row in verified.faulty.nonzero()[0].tolist():
                     if not self._begin_anew(ended[row]):
                         status[answered[row]] = RowStatus.FAULT
-                accepted[answered], lengths[answered] = verified.accepted, verified.emitted
+                accepted[answered], offsets[answered + 1] = verified.accepted, verified.emitted
                 tokens, logprobs = verified.tokens, verified.logprobs
             for sequence in rows:
                 self._sequences.settle(sequence)
@@ -186,7 +186,7 @@ class TargetRunner:
             cached=np.asarray([0 if sequence is None else sequence.cached for sequence in known], np.int32),
             reused=np.asarray([reused.get(tag, 0) for tag in work.tags.tolist()], np.int32),
             accepted=accepted,
-            offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
+            offsets=np.cumsum(offsets, dtype=np.int32),
             tokens=tokens,
             logprobs=logprobs,
             free_blocks=self._sequences.pool.available,
@@ -264,9 +264,10 @@ class TargetRunner:
         is_node = np.ones(len(positions), np.bool_)
         is_node[trees.offsets[:-1] + np.arange(len(rows), dtype=np.int32)] = False
         positions[is_node] += depth
-        slots = np.repeat(np.fromiter((row.settings for row in rows), np.int32, len(rows)), sizes + 1)
+        settings = np.fromiter((row.settings for row in rows), np.int32, len(rows))
         rounds = np.fromiter((row.rounds for row in rows), np.int32, len(rows))
-        places = Places(logits, slots, positions, self._contexts(rows, trees))
+        contexts = self._contexts(rows, trees) if self._settings.history[settings].any() else None
+        places = Places(logits, np.repeat(settings, sizes + 1), positions, contexts)
         return verify(places, self._settings, trees, rounds)
 
     def _commit(self, rows: list[Sequence], verified: Verified) -> None:
@@ -297,9 +298,7 @@ class TargetRunner:
         sequence.failed = sequence.known
         return again
 
-    def _contexts(self, rows: list[Sequence], trees: Trees) -> list[Context | None] | None:
-        if not any(self._settings.history[row.settings] for row in rows):
-            return None
+    def _contexts(self, rows: list[Sequence], trees: Trees) -> list[Context | None]:
         contexts: list[Context | None] = []
         bounds = trees.offsets.tolist()
         for index, sequence in enumerate(rows):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from covey.runtime.rejection import judge
 from covey.runtime.sampling import Context, Fault, SettingsTable, draw
-from covey.types import Floats, Ints, Rule, Trees
+from covey.types import Floats, Ints, Trees
 from covey.verify import Walk, walk
 
 Mask = npt.NDArray[np.bool_]
@@ -67,8 +67,7 @@ def rows_of(trees: Trees, rows: Mask) -> Trees:
 def verify(places: Places, table: SettingsTable, trees: Trees, rounds: Ints) -> Verified:
     """Walk every row's tree. `rounds` are the verify rounds that each request has had."""
     roots = trees.offsets[:-1] + np.arange(trees.rows, dtype=np.int32)
-    rules = [table.sampling(slot).rule for slot in places.slots[roots].tolist()]
-    by_rejection = np.fromiter((rule is Rule.REJECTION for rule in rules), np.bool_, len(rules))
+    by_rejection = table.rejection[places.slots[roots]]
     if not by_rejection.any():
         return _coupled(places, table, trees)
     if by_rejection.all():

@@ -65,7 +65,7 @@ class Inputs:
     def fill(self, work: Pass, seen: Windows | Lanes, apart: npt.NDArray[np.bool_] | None = None) -> Bucket:
         """Bring a pass over; rows `apart` have no tiles. What was filled in before has been read by then: passes wait
         for their results."""
-        counts = np.diff(seen.offsets)
+        counts = seen.counts
         tiled = counts if apart is None else np.where(apart, 0, counts)
         queries = self._tiling.queries(max(int(tiled.max()), 1))
         pieces = -(-tiled // queries)

@@ -30,7 +30,7 @@ class Prompts:
     """Those rows of a pass whose queries are many and see all that is before them."""
 
     def __init__(self, windows: Windows, store: KVStore) -> None:
-        counts = np.diff(windows.offsets)
+        counts = windows.counts
         self.apart: npt.NDArray[np.bool_] = counts >= LONG
         if windows.bits.shape[1]:
             self.apart &= ~np.logical_or.reduceat(windows.bits.any(axis=1), windows.offsets[:-1])
