@@ -42,6 +42,7 @@ def posted(server: Server, model: str, **fields: Any) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_speculation_changes_no_text(emulated: Server) -> None:
     with Client(emulated.grpc_url) as client:
         for prompt in PROMPTS:
@@ -56,6 +57,7 @@ def test_speculation_changes_no_text(emulated: Server) -> None:
                 assert answer.text == plain.text
 
 
+@pytest.mark.slow
 def test_drafts_are_accepted_as_often_as_the_profile_says(emulated: Server) -> None:
     drafted = accepted = 0
     with Client(emulated.grpc_url) as client:

@@ -31,6 +31,7 @@ def backends(folder: Path, forbidden: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_drafter_comes_back_when_it_can_be_loaded_again(tmp_path: Path) -> None:
     forbidden = tmp_path / "forbidden"
     options = Options(

@@ -161,7 +161,7 @@ def test_products(kind: tuple[int, int, int, int], block: Block | None, rows: in
 
 @pytest.mark.parametrize("dtype", ALLOWED, ids=str)
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-@pytest.mark.parametrize("columns", [50, WIDE])
+@pytest.mark.parametrize("columns", [50, pytest.param(WIDE, marks=pytest.mark.slow)])
 def test_a_row_has_the_same_bits_in_any_company(
     columns: int, kind: tuple[int, int, int, int], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
