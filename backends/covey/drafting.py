@@ -136,7 +136,7 @@ class Drafting:
         return True
 
     def _work(self, name: str, lives: list[Live], rows: list[int], choice: Choice) -> DraftWork:
-        opens, parts, rejection = [], [], Rule.REJECTION
+        opens, parts = [], []
         keep = np.zeros(len(lives), np.int32)
         for index, live in enumerate(lives):
             seen = live.seen.setdefault(name, 0)
@@ -155,7 +155,7 @@ class Drafting:
             depth=choice.depth[rows],
             width=choice.width[rows],
             rounds=np.fromiter((live.rounds for live in lives), np.int32, len(lives)),
-            q_rows=any(live.request.sampling.rule is rejection for live in lives),
+            q_rows=any(live.request.sampling.rule is Rule.REJECTION for live in lives),
             opens=tuple(opens),
             frees=frees,
             sequence=self._sequence,
@@ -166,12 +166,12 @@ class Drafting:
     def _note(self, call: _Call, reply: DraftReply) -> None:
         """What the drafter holds of the requests that are still there. They only grow, so it holds their beginning
         however long the call took."""
-        name, stale = call.name, int(RowStatus.STALE)
+        name = call.name
         self._epochs[name] = reply.epoch
         for live, status, seen in zip(call.lives, reply.status.tolist(), reply.seen.tolist()):
             if name not in live.seen:
                 continue  # gone since, and to be freed
-            if status == stale:
+            if status == RowStatus.STALE:
                 del live.seen[name]
             else:
                 live.seen[name] = seen

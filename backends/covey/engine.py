@@ -268,17 +268,18 @@ class Engine:
             array.tolist() for array in (reply.status, reply.cached, reply.accepted, reply.reused)
         )
         offsets, tokens = reply.offsets.tolist(), reply.tokens.tolist()
-        starved, fine = False, int(RowStatus.OK)  # an enumeration takes a microsecond to name a member
+        starved = False
         for row, live in enumerate(batch.rows):
-            if status[row] != fine:
-                if status[row] == RowStatus.STALE:
-                    self.scheduler.reopen(live)
-                elif status[row] == RowStatus.NO_BLOCKS:
-                    starved = True
-                else:
-                    self._close(live)
-                    problem = CoveyError("the model's logits allow no token: not finite, or every token is masked")
-                    progress.append(_last_word(live, Finish.ERROR, problem))
+            if status[row] == RowStatus.STALE:
+                self.scheduler.reopen(live)
+                continue
+            if status[row] == RowStatus.NO_BLOCKS:
+                starved = True
+                continue
+            if status[row] == RowStatus.FAULT:
+                self._close(live)
+                problem = CoveyError("the model's logits allow no token: not finite, or every token is masked")
+                progress.append(_last_word(live, Finish.ERROR, problem))
                 continue
             live.cached = cached[row]
             live.reused += reused[row]

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from covey.runtime.attention import Shape
-from covey.runtime.lanes import Lanes, Pass
+from covey.runtime.lanes import Lanes, Pass, windows_of
 from covey.types import JsonDict
 from loadtest.bench.gpu_kernels import bandwidth, store_of
 from loadtest.bench.gpu_rig import BLOCK_SIZE, Rig
@@ -32,6 +32,19 @@ class Case:
     @property
     def name(self) -> str:
         return f"{self.rows} x {self.tokens} at {self.context}"
+
+    def work(self, blocks: int, seed: int, nowhere: int = -1) -> Pass:
+        """The pass, over keys scattered among so many blocks; kept nowhere. Logits of each row's last token."""
+        size, each = self.rows * self.tokens, -(-self.context // BLOCK_SIZE)
+        ids = np.random.default_rng(seed).permutation(blocks)[: self.rows * each]
+        lanes = Lanes(
+            np.arange(self.rows + 1, dtype=np.int32) * np.int32(self.tokens),
+            np.full(self.rows, self.context, np.int32),
+            ids.reshape(self.rows, each).astype(np.int32),
+        )
+        positions = np.tile(np.arange(self.context - self.tokens, self.context, dtype=np.int32), self.rows)
+        slots = np.full(size, nowhere, np.int32)
+        return Pass(np.zeros(size, np.int32), positions, slots, lanes, lanes.offsets[1:] - 1)
 
 
 CASES = (Case(1, 4096), Case(64, 1024), Case(64, 1024, 5))
@@ -91,29 +104,19 @@ class _Launched:
     def __init__(self, rig: Rig, store: Any, case: Case) -> None:
         from covey.runtime.device.inputs import Inputs
         from covey.runtime.device.tilings import Tiling, programs_of
-        from covey.runtime.lanes import windows_of
 
         self._rig, self._store, self._case = rig, store, case
         self._shape = Shape(rig.heads, rig.kv_heads, rig.head_dim)
-        blocks = -(-case.context // BLOCK_SIZE)
-        size = case.rows * case.tokens
-        ids = np.random.default_rng(rig.session.wanted.seed).permutation(store.blocks)[: case.rows * blocks]
-        lanes = Lanes(
-            np.arange(case.rows + 1, dtype=np.int32) * np.int32(case.tokens),
-            np.full(case.rows, case.context, np.int32),
-            ids.reshape(case.rows, blocks).astype(np.int32),
-        )
-        positions = np.tile(np.arange(case.context - case.tokens, case.context, dtype=np.int32), case.rows)
-        none = np.full(size, -1, np.int32)
-        work = Pass(np.zeros(size, np.int32), positions, none, lanes, np.arange(size, dtype=np.int32))
+        work = case.work(store.blocks, rig.session.wanted.seed)
+        assert isinstance(work.lanes, Lanes)
         tiling = Tiling(self._shape.share, rig.kv_heads, programs_of(rig.device), rig.dtype == torch.float32)
-        inputs = Inputs(size, blocks, 32, tiling, rig.device)
-        self._bucket = inputs.fill(work, windows_of(lanes))
-        self._tiles = inputs.tiles(self._bucket)
-        tokens = self._bucket.tokens
+        inputs = Inputs(work.size, work.lanes.tables.shape[1], 32, tiling, rig.device)
+        bucket = inputs.fill(work, windows_of(work.lanes))
+        self._tiles = inputs.tiles(bucket)
+        tokens = bucket.tokens
         self._query = torch.randn(tokens, rig.heads, rig.head_dim, device=rig.device).to(rig.dtype)
         self._out = torch.zeros_like(self._query)
-        most = max(self._bucket.parts, *PARTS) * tokens * rig.heads
+        most = max(self._tiles.parts, *PARTS) * tokens * rig.heads
         self._partial = torch.empty(most * rig.head_dim, device=rig.device)
         self._heights = torch.full((most,), -torch.inf, device=rig.device)
 
@@ -122,7 +125,7 @@ class _Launched:
         from covey.runtime.kernels.attention import launch_of, rows_of
 
         rows = rows_of(self._tiles.tokens, self._shape.share)
-        return Setting(launch_of(rows, self._rig.dtype == torch.float32), self._bucket.parts)
+        return Setting(launch_of(rows, self._rig.dtype == torch.float32), self._tiles.parts)
 
     def rate(self, setting: Setting) -> float | None:
         """Bytes of keys and values a second; None where a GPU cannot run it so."""

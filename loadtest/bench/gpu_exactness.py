@@ -4,15 +4,12 @@ in either mode of numerics, and what the exact one costs."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from covey.errors import CoveyError
-from covey.runtime.lanes import Lanes, Pass
-from covey.types import Ints, JsonDict
-from loadtest.bench.gpu_rig import BLOCK_SIZE, OFF, Rig
+from covey.types import JsonDict
+from loadtest.bench.gpu_attention import Case
+from loadtest.bench.gpu_rig import OFF, Rig
 from loadtest.bench.gpu_timing import milliseconds, over, queued
 from loadtest.bench.policies import fixed
 from loadtest.bench.work import Ask
@@ -24,29 +21,8 @@ REQUESTS, REQUESTS_OFF_GPU = 24, 4
 PROMPT, OUTPUT = (32, 600), (48, 64)
 PROMPT_OFF_GPU, OUTPUT_OFF_GPU = (8, 24), (6, 8)
 
-
-@dataclass(frozen=True)
-class Shape:
-    """Of a pass: each row's last tokens at a context."""
-
-    rows: int
-    tokens: int
-    context: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.rows} x {self.tokens} at {self.context}"
-
-
-SHAPES = (
-    Shape(1, 1, 512),
-    Shape(1, 1, 3968),
-    Shape(16, 1, 512),
-    Shape(64, 1, 512),
-    Shape(64, 4, 512),
-    Shape(1, 1000, 1000),
-)
-SHAPES_OFF_GPU = (Shape(1, 1, 16), Shape(2, 3, 16))
+CASES = (Case(1, 512), Case(1, 3968), Case(16, 512), Case(64, 512), Case(64, 512, 4), Case(1, 1000, 1000))
+CASES_OFF_GPU = (Case(1, 16), Case(2, 16, 3))
 
 
 def exactness(rig: Rig, found: JsonDict) -> None:
@@ -66,22 +42,9 @@ def exactness(rig: Rig, found: JsonDict) -> None:
 
 def _passes(rig: Rig, model: Any) -> JsonDict:
     """On the device, one pass after the other."""
-    works = {shape.name: _work(rig, shape, model) for shape in (SHAPES if rig.on_gpu else SHAPES_OFF_GPU)}
+    cases, seed = CASES if rig.on_gpu else CASES_OFF_GPU, rig.session.wanted.seed
+    works = {case.name: case.work(model.blocks, seed, model.nowhere) for case in cases}
     return {name: milliseconds(queued(lambda w=work: model.forward(w), rig.device)) for name, work in works.items()}
-
-
-def _work(rig: Rig, shape: Shape, model: Any) -> Pass:
-    """Kept nowhere, with keys in places of their own."""
-    size, blocks = shape.rows * shape.tokens, -(-shape.context // BLOCK_SIZE)
-    ids = np.random.default_rng(rig.session.wanted.seed).permutation(model.blocks)[: shape.rows * blocks]
-    lanes = Lanes(
-        np.arange(shape.rows + 1, dtype=np.int32) * np.int32(shape.tokens),
-        np.full(shape.rows, shape.context, np.int32),
-        ids.reshape(shape.rows, blocks).astype(np.int32),
-    )
-    at: Ints = np.tile(np.arange(shape.context - shape.tokens, shape.context, dtype=np.int32), shape.rows)
-    tokens = np.arange(size, dtype=np.int32) % model.vocab_size
-    return Pass(tokens, at, np.full(size, model.nowhere, np.int32), lanes, lanes.offsets[1:] - 1)
 
 
 def _texts(rig: Rig, target: Any, numerics: str, temperature: float) -> JsonDict:
