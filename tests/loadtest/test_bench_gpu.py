@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 
 from covey.planner.cost_table import CostTable
+from covey.runtime.kernels import INTERPRETED
 from covey.types import JsonDict
 from loadtest.bench import gpu
 from loadtest.bench.__main__ import main
@@ -63,6 +64,19 @@ def test_without_a_gpu_every_part_runs_and_what_needs_one_is_null(tmp_path: Path
         assert point["best_fixed_over_off"] > 0
         assert point["depth"]["fixed:2"] > 1.0
     assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="kernels run as they are")
+def test_parts_that_launch_kernels_run_interpreted(tmp_path: Path) -> None:
+    out = tmp_path / "gpu.json"
+    parts = [word for name in ("attention", "moves") for word in ("--part", name)]
+    assert main(["gpu", "--device", "interpreted", "--quick", *parts, "--json", str(out)]) == 0
+    found = json.loads(out.read_text())
+    assert found["failures"] == {}
+    for case in found["attention"].values():
+        assert case["launched_as"]["parts"] >= 1
+        assert len(case["sweep"]) == 2
+    assert all(each["bytes"] > 0 for each in found["moves"].values())
 
 
 def test_a_part_that_fails_is_reported_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
