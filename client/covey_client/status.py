@@ -8,11 +8,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from covey import admin
+from covey.errors import SettingError
 from covey_client.address import Address
 from covey_client.asking import ask
-from covey_client.errors import ConnectionLost
+from covey_client.errors import ConnectionLost, InvalidRequest
 
-ADMIN_HEADER = "admin-key"
 PREFIX = "covey_"
 INFO = "covey_target_info"
 _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)", re.MULTILINE)
@@ -58,12 +59,13 @@ class Status:
 
 
 def read(http_url: str, metrics_url: str = "", *, secret: str = "", seconds: float = 5.0) -> Status:
-    """Ask a server. Raises ConnectionLost where nobody answers on the HTTP port; metrics may be missing."""
-    secret = secret or os.environ.get("COVEY_ADMIN_SECRET", "")
+    """Ask a server. Raises ConnectionLost where nobody answers on the HTTP port; metrics may be missing. Without
+    `secret` that is COVEY_ADMIN_SECRET's, or what a server of this user and machine keeps."""
     address = Address.parse(http_url, port=8000)
+    secret = secret or os.environ.get(admin.VARIABLE, "") or _kept(address)
     metrics = Address.parse(metrics_url or f"{address.host}", port=8002)
     ready, _ = ask(address, "GET", "/v2/health/ready", headers={}, seconds=seconds)
-    headers = {ADMIN_HEADER: secret} if secret else {}
+    headers = {admin.HEADER: secret} if secret else {}
     code, body = ask(address, "POST", "/v2/repository/index", headers=headers, seconds=seconds)
     models = _models(body) if code == 200 else None
     try:
@@ -71,6 +73,14 @@ def read(http_url: str, metrics_url: str = "", *, secret: str = "", seconds: flo
     except ConnectionLost:
         code, body = 0, b""
     return Status(ready == 200, models, parse(body.decode()) if code == 200 else ())
+
+
+def _kept(address: Address) -> str:
+    """The secret that a server of this user keeps on this machine: told to no other machine."""
+    try:
+        return admin.kept(address.port) if address.loopback else ""
+    except SettingError as error:
+        raise InvalidRequest(str(error)) from None
 
 
 def parse(text: str, prefix: str = PREFIX) -> tuple[Sample, ...]:

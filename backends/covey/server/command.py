@@ -8,12 +8,12 @@ import secrets
 import sys
 from pathlib import Path
 
+from covey import admin
 from covey.server.installation import Installation
 from covey.server.options import Options, reachable
 from covey.tritonio import token
 
-ADMIN_HEADER = "admin-key"
-HTTP_VARIABLE, SECRET_VARIABLE = "COVEY_HTTP", "COVEY_ADMIN_SECRET"  # how the controller reaches its server
+HTTP_VARIABLE = "COVEY_HTTP"  # where the controller reaches its server
 RESTRICTED = "model-repository,model-config,shared-memory,statistics,trace,logging"
 # One setting for all: release 24.10 gives every python-based backend the settings of the backend named "python".
 BACKEND_SETTINGS = {
@@ -33,7 +33,7 @@ COMPILED = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "512", "LRU_CACHE_CAPACITY": "512
 def command(
     options: Options, installation: Installation, backend_directory: Path, models: tuple[str, ...], region_prefix: str
 ) -> list[str]:
-    """What to execute."""
+    """What to execute. `options` are those of a server that starts: its ports and its secret are settled."""
     settings = BACKEND_SETTINGS | {"shm-region-prefix-name": region_prefix}
     words = [
         str(installation.binary),
@@ -49,14 +49,11 @@ def command(
         f"--metrics-port={options.metrics_port}",
         f"--exit-timeout-secs={math.ceil(options.stop_seconds) + EXIT_MARGIN_SECONDS}",
         f"--log-verbose={options.verbose}",
+        f"--http-restricted-api={RESTRICTED}:{admin.HEADER}={options.admin_secret}",
+        f"--grpc-restricted-protocol={RESTRICTED}:{admin.HEADER}={options.admin_secret}",
     ]
     words += [f"--backend-config=python,{key}={value}" for key, value in settings.items()]
     words += [f"--load-model={model}" for model in models]
-    if options.admin_secret:
-        words += [
-            f"--http-restricted-api={RESTRICTED}:{ADMIN_HEADER}={options.admin_secret}",
-            f"--grpc-restricted-protocol={RESTRICTED}:{ADMIN_HEADER}={options.admin_secret}",
-        ]
     return [*words, *options.extra]
 
 
@@ -76,6 +73,6 @@ def environment(options: Options, installation: Installation) -> dict[str, str]:
     if options.model:
         values["COVEY_TARGET_FOLDER"] = str(Path(options.model).resolve())
     values[HTTP_VARIABLE] = f"{reachable(options.host)}:{options.http_port}"
-    values[SECRET_VARIABLE] = options.admin_secret
+    values[admin.VARIABLE] = options.admin_secret
     values[token.VARIABLE] = secrets.token_hex(16)  # of this one server; its models know each other by it
     return values | dict(options.environment)

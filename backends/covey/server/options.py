@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import covey
+from covey import admin
 from covey.profile import DEFAULT_PROFILE
 
 FREE = 0  # as a port: pick one that nobody listens on
@@ -52,7 +53,8 @@ class Options:
     load_seconds: float = 600.0
     drain_seconds: float = 30.0
     stop_seconds: float = 15.0  # from SIGTERM to SIGKILL
-    admin_secret: str = ""
+    # What callers of administrative interfaces must send; "": every start draws one (see covey.admin).
+    admin_secret: str = field(default_factory=lambda: os.environ.get(admin.VARIABLE, ""), repr=False)
     environment: Mapping[str, str] = field(default_factory=dict)  # added to tritonserver's
     extra: tuple[str, ...] = ()  # more tritonserver flags
 
@@ -83,9 +85,9 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument("--drain-seconds", type=float, default=usual.drain_seconds, metavar="S")
     parser.add_argument(
         "--admin-secret",
-        default=os.environ.get("COVEY_ADMIN_SECRET", ""),
+        default=usual.admin_secret,
         metavar="SECRET",
-        help="restrict model control and the like to callers that send this (default: COVEY_ADMIN_SECRET)",
+        help="what callers of model control and the like must send (default: COVEY_ADMIN_SECRET, else drawn anew)",
     )
     parser.add_argument("extra", nargs="*", metavar="-- FLAG", help="more flags for tritonserver")
     given = vars(parser.parse_args(arguments))

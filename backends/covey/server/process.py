@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import signal
+import socket
 import subprocess
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
+from covey import admin
 from covey.errors import PortError
 from covey.server import backend_dir, command, installation, log, preflight, processes, shared_memory
 from covey.server.control import Control, ControlError
@@ -34,6 +37,7 @@ class Server:
         self.models: tuple[str, ...] = ()
         self.swept: tuple[str, ...] = ()  # shared memory that a killed server had left
         self.log_file = Path()
+        self._secret = ""  # the one in use
         self._watcher = watcher or (lambda _loaded, _all: None)
         self._process: subprocess.Popen[bytes] | None = None
         self._claim: shared_memory.Claim | None = None
@@ -54,7 +58,7 @@ class Server:
 
     @property
     def control(self) -> Control:
-        return Control(reachable(self.options.host), self.options.http_port, self.options.admin_secret)
+        return Control(reachable(self.options.host), self.options.http_port, self._secret)
 
     @property
     def pid(self) -> int:
@@ -89,11 +93,13 @@ class Server:
             backend_dir.prune(self.options.state)
             self.swept = shared_memory.sweep()
             self._claim = shared_memory.claim(self.options.http_port)
-            words = command.command(self.options, found, self._backends.path, self.models, self._claim.prefix)
+            self._secret = admin.settle(self.options.http_port, self.options.admin_secret)
+            settled = replace(self.options, admin_secret=self._secret)
+            words = command.command(settled, found, self._backends.path, self.models, self._claim.prefix)
             with self._open_log() as output:
                 self._process = subprocess.Popen(
                     words,
-                    env=command.environment(self.options, found),
+                    env=command.environment(settled, found),
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
@@ -158,6 +164,7 @@ class Server:
                 processes.kill(self._claim.prefix)  # stubs that outlive their server
             self._process.wait()
             self._process = None
+        admin.forget(self.options.http_port, self._secret)
         if self._claim is not None:
             self._claim.release()
             self._claim = None
@@ -189,8 +196,9 @@ class Server:
         until = time.monotonic() + self.options.load_seconds
         seen: tuple[str, ...] | None = None
         while True:
-            text = self.log_text()
-            came_up = tuple(name for name in log.loaded(text) if name in self.models)
+            silent = self._silent_ports()
+            ready = not silent and self.control.ready()
+            came_up = tuple(name for name in log.loaded(self.log_text()) if name in self.models)
             if came_up != seen:
                 seen = came_up
                 self._watcher(seen, self.models)
@@ -198,15 +206,29 @@ class Server:
                 assert self._process is not None
                 said = log.reason(self.log_text()) or f"tritonserver ended ({_ending(self._process.returncode)})"
                 raise StartError(f"{said} [log: {self.log_file}]")
-            if "Started Metrics Service" in text and self.control.ready():
+            if ready:
                 return
             if time.monotonic() > until:
                 late = [name for name in self.models if name not in came_up]
-                raise StartError(
-                    f"not ready after {self.options.load_seconds:.0f} s, still loading: {', '.join(late)} "
-                    f"[log: {self.log_file}]"
-                )
+                if late:
+                    waiting = f"still loading: {', '.join(late)}"
+                else:
+                    waiting = (
+                        f"nobody listens on {', '.join(silent)}" if silent else "a model that was loaded is not ready"
+                    )
+                raise StartError(f"not ready after {self.options.load_seconds:.0f} s, {waiting} [log: {self.log_file}]")
             time.sleep(POLL_SECONDS)
+
+    def _silent_ports(self) -> list[str]:
+        """Those of the three that nobody listens on: Triton opens them one after the other, the metrics port last."""
+        silent = []
+        for name in preflight.PORTS:
+            port = getattr(self.options, name)
+            try:
+                socket.create_connection((reachable(self.options.host), port), self.control.seconds).close()
+            except OSError:
+                silent.append(f"{name} {port}")
+        return silent
 
 
 def _ending(code: int) -> str:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
 
 from rich.console import Console
 from rich.table import Table
@@ -24,7 +23,10 @@ def add(subparsers: flags.Subparsers) -> None:
     flags.add_http_url(parser, "--url")
     flags.add_metrics_url(parser)
     parser.add_argument(
-        "--admin-secret", default=os.environ.get("COVEY_ADMIN_SECRET", ""), help="default: COVEY_ADMIN_SECRET"
+        "--admin-secret",
+        default="",
+        metavar="SECRET",
+        help="of a server elsewhere, or of another user (default: COVEY_ADMIN_SECRET, or what make serve drew here)",
     )
     parser.add_argument("--json", action="store_true")
     parser.add_argument(
@@ -79,7 +81,10 @@ def _print(found: status.Status) -> None:
     if found.emulated:
         console.print("[yellow]emulated[/yellow]: texts are a hash's and timings a cost table's; no model runs")
     if found.models is None:
-        console.print("models: this server tells only who has its admin secret")
+        console.print(
+            "models: this server tells only who has its secret: set COVEY_ADMIN_SECRET, or give --admin-secret, to "
+            "what it was started with; for a server that drew its own, ask as its user on its machine"
+        )
     else:
         table = Table("model", "state", "reason", box=None)
         for model in found.models:
