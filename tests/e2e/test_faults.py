@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -155,9 +156,7 @@ def test_a_dead_orchestrator_is_an_error_not_a_hang(mortal: Server) -> None:
         assert not thread.is_alive()
     assert len(errors) == 1
     mortal.control.unload("covey")
-    load = urllib.request.Request(f"http://{mortal.http_url}/v2/repository/models/covey/load", b"{}", method="POST")
-    with urllib.request.urlopen(load, timeout=60) as response:
-        assert response.status == 200
+    replace(mortal.control, seconds=60.0).load("covey")
     with Client(mortal.grpc_url) as client:
         deadline = time.monotonic() + 30
         while True:

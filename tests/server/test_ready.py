@@ -1,0 +1,78 @@
+"""A server is ready when all its ports listen, in whatever order they open."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from covey.server import Server, StartError
+
+Make = Callable[[], Any]
+
+# Healthy at once and all models loaded, but one port opens late or never; its log says otherwise, as Triton's does.
+FAKE = """#!{python}
+import http.server, socket, sys, threading, time
+ports = {{word.split("=")[0]: int(word.split("=")[1]) for word in sys.argv if "-port=" in word}}
+
+class Healthy(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+    def log_message(self, *_):
+        pass
+
+def serve(port):
+    http.server.ThreadingHTTPServer(("127.0.0.1", port), Healthy).serve_forever()
+
+print("successfully loaded 'covey'\\nStarted Metrics Service", flush=True)
+late = ports.pop({late!r})
+for port in ports.values():
+    threading.Thread(target=serve, args=(port,)).start()
+time.sleep({seconds})
+serve(late)
+"""
+
+
+def with_late_port(folder: Path, late: str, seconds: float) -> Path:
+    """A Triton installation whose server opens that port so late."""
+    for path in ("bin/tritonserver", "backends/python/triton_python_backend_stub"):
+        (folder / path).parent.mkdir(parents=True)
+        (folder / path).touch()
+    binary = folder / "bin" / "tritonserver"
+    binary.write_text(FAKE.format(python=sys.executable, late=late, seconds=seconds))
+    binary.chmod(0o755)
+    return folder
+
+
+def listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("late", ["http", "grpc", "metrics"])
+def test_a_server_is_ready_when_its_last_port_listens(canned_folder: Make, tmp_path: Path, late: str) -> None:
+    seen: list[tuple[str, ...]] = []
+    canned = canned_folder()
+    triton = with_late_port(tmp_path, f"--{late}-port", 1.0)
+    options = replace(canned.options("covey"), triton=triton, drain_seconds=0.0)
+    with Server(options, lambda loaded, _all: seen.append(loaded)) as server:
+        ports = (server.options.http_port, server.options.grpc_port, server.options.metrics_port)
+        assert [listens(port) for port in ports] == [True] * 3
+        assert seen[-1] == ("covey",)
+
+
+def test_a_port_that_never_listens_is_named(canned_folder: Make, tmp_path: Path) -> None:
+    triton = with_late_port(tmp_path, "--metrics-port", 60.0)
+    server: Server = canned_folder().server("covey", triton=triton, load_seconds=1.5)
+    with pytest.raises(StartError, match=r"not ready after 2 s, nobody listens on metrics_port \d+ \[log: "):
+        server.start()
+    assert not server.running
