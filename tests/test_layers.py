@@ -20,7 +20,7 @@ FOREIGN = ("torch", "transformers", "triton_python_backend_utils", "tritonclient
 ORDER = [
     {"errors", "types"},
     {"ports", "profile", "clock", "private", "admin", "worker"},
-    {"bandits", "trees", "kv", "verify", "text", "tokenization", "prompts"},
+    {"bandits", "trees", "kv", "verify", "text", "tokenization", "vocabulary", "prompts"},
     {"scheduler"},
     {"planner"},
     {"drafting"},

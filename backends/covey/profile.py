@@ -27,6 +27,7 @@ T = TypeVar("T")
 
 PROFILE_VARIABLE = "COVEY_PROFILE"
 FOLDER_VARIABLE = "COVEY_TARGET_FOLDER"
+LEFT_OUT_VARIABLE = "COVEY_LEFT_OUT"  # drafters of the profile that the launcher did not load, by commas
 DEFAULT_PROFILE = "demo-cpu"
 TABLE = ("1:5", "4:4", "8:3", "16:2", "32:0")
 
@@ -256,7 +257,23 @@ def from_environment() -> Profile:
     folder = os.environ.get(FOLDER_VARIABLE)
     if folder:
         profile = dataclasses.replace(profile, target=dataclasses.replace(profile.target, folder=folder))
-    return profile
+    return without(profile, left_out())
+
+
+def left_out() -> tuple[str, ...]:
+    """The profile's drafters that do not fit the target and that the launcher therefore left out."""
+    return tuple(filter(None, os.environ.get(LEFT_OUT_VARIABLE, "").split(",")))
+
+
+def without(profile: Profile, drafters: Iterable[str]) -> Profile:
+    """The same deployment without those drafters."""
+    gone = set(drafters)
+    kept = tuple(name for name in profile.speculation.drafters if name not in gone)
+    return dataclasses.replace(
+        profile,
+        models=tuple(name for name in profile.models if name not in gone),
+        speculation=dataclasses.replace(profile.speculation, drafters=kept),
+    )
 
 
 def _section(kind: type[T], table: JsonDict, where: str, prefix: str) -> T:

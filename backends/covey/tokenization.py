@@ -13,12 +13,19 @@ def load_tokenizer(folder: str | Path) -> Tokenizer | None:
     """The folder's tokenizer, or None where it has none (such a target takes and gives token ids alone)."""
     path = Path(folder) / "tokenizer.json"
     if path.is_file():
-        return Tokenizer.from_file(str(path))
+        try:
+            return Tokenizer.from_file(str(path))
+        except Exception as error:  # what the library raises has no common base
+            raise SettingError(f"{path}: not a tokenizer: {error}") from None
     if not any((Path(folder) / name).is_file() for name in ("tokenizer.model", "vocab.json", "tokenizer_config.json")):
         return None
     from transformers import AutoTokenizer  # slow to import, and seldom needed
 
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    except Exception as error:  # transformers raises many kinds; all mean that it cannot read this
+        said = str(error).splitlines()[0]
+        raise SettingError(f"{folder}: its tokenizer cannot be read; save it with tokenizer.json: {said}") from None
     if not tokenizer.is_fast:
         raise SettingError(f"{folder}: its tokenizer has no fast form; save it with tokenizer.json")
     backend: Tokenizer = tokenizer.backend_tokenizer

@@ -155,7 +155,7 @@ class TritonPythonModel:
         self._streamer = Streamer(
             tokenizer, self._clock, served=self._metrics.served, emulated=self._profile.target.kind == "emulated"
         )
-        self._metrics.target(info)
+        self._metrics.target(info, profile.left_out())
         scheduler = Scheduler(
             max_running=settings.max_running,
             max_waiting=settings.max_waiting,

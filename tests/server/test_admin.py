@@ -69,12 +69,13 @@ def test_a_secret_that_others_could_have_put_there_is_not_believed(private: Path
         status.read("127.0.0.1:8000")
 
 
-def test_no_other_machine_is_told(private: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("private")
+def test_no_other_machine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COVEY_ADMIN_SECRET", raising=False)
     drawn = admin.settle(8000, "")
     told: dict[str, str] = {}
 
-    def ask(address: Any, _method: str, path: str, *, headers: dict[str, str], seconds: float) -> tuple[int, bytes]:
+    def ask(address: Any, _method: str, path: str, *, headers: dict[str, str], **_more: float) -> tuple[int, bytes]:
         if path == "/v2/repository/index":
             told[address.host] = headers.get("admin-key", "")
         return 403, b""

@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
         return NOT_STARTED
     if server.swept:
         print(f"removed {len(server.swept)} shared memory regions of servers that were killed", file=sys.stderr)
-    print(ready_message(server.options, str(server.log_file)), flush=True)
+    print(ready_message(server.options, str(server.log_file), server.left_out), flush=True)
     return _serve(server)
 
 

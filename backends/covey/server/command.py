@@ -6,9 +6,11 @@ import math
 import os
 import secrets
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from covey import admin
+from covey.profile import FOLDER_VARIABLE, LEFT_OUT_VARIABLE, PROFILE_VARIABLE
 from covey.server.installation import Installation
 from covey.server.options import Options, reachable
 from covey.tritonio import token
@@ -57,8 +59,8 @@ def command(
     return [*words, *options.extra]
 
 
-def environment(options: Options, installation: Installation) -> dict[str, str]:
-    """Ours, with what the stubs need to find this interpreter and its packages."""
+def environment(options: Options, installation: Installation, left_out: Iterable[str] = ()) -> dict[str, str]:
+    """Ours, with what the stubs need to find this interpreter and its packages. `left_out`: drafters not loaded."""
     values = dict(os.environ)
     for key, value in (PASSIVE | COMPILED).items():
         values.setdefault(key, value)
@@ -69,9 +71,10 @@ def environment(options: Options, installation: Installation) -> dict[str, str]:
         values["VIRTUAL_ENV"] = sys.prefix
     values["PYTHONUNBUFFERED"] = "1"  # what a stub prints before it dies is in the log
     profile = Path(options.profile)
-    values["COVEY_PROFILE"] = str(profile.resolve()) if profile.is_file() else options.profile
+    values[PROFILE_VARIABLE] = str(profile.resolve()) if profile.is_file() else options.profile
     if options.model:
-        values["COVEY_TARGET_FOLDER"] = str(Path(options.model).resolve())
+        values[FOLDER_VARIABLE] = str(Path(options.model).resolve())
+    values[LEFT_OUT_VARIABLE] = ",".join(left_out)
     values[HTTP_VARIABLE] = f"{reachable(options.host)}:{options.http_port}"
     values[admin.VARIABLE] = options.admin_secret
     values[token.VARIABLE] = secrets.token_hex(16)  # of this one server; its models know each other by it

@@ -10,11 +10,12 @@ import struct
 from dataclasses import replace
 from pathlib import Path
 
-from covey import profile
+from covey import profile, vocabulary
 from covey.server.errors import StartError
 from covey.server.options import Options
 
 PORTS = {"http_port": "HTTP_PORT", "grpc_port": "GRPC_PORT", "metrics_port": "METRICS_PORT"}
+PARAMETER = re.compile(r'key\s*:\s*"(\w+)"\s*,?\s*value\s*:?\s*\{\s*string_value\s*:\s*"([^"]*)"')  # of a config.pbtxt
 HEADROOM = 256 << 20  # interpreters, torch and a smallest KV pool, beside the weights
 
 
@@ -90,16 +91,12 @@ def weights(options: Options, wanted: tuple[str, ...]) -> None:
     target = profile.load(options.profile).target
     if target.kind == "emulated":
         return  # none are read
+    folder = _target_folder(options)
     if options.model or target.folder:
-        folder = Path(options.model or target.folder)
         if not folder.is_dir():
             raise StartError(f"model folder {folder} does not exist")
-    else:
-        if "target" not in wanted:
-            return
-        folder = options.repository_folder() / "target" / "1"
-        if not (folder / "config.json").is_file():
-            return  # another backend's target
+    elif "target" not in wanted or not (folder / "config.json").is_file():
+        return  # none, or another backend's target
     if not (folder / "config.json").is_file():
         raise StartError(f"model folder {folder} has no config.json: a Hugging Face folder is wanted")
     files = sorted(folder.glob("*.safetensors"))
@@ -111,6 +108,37 @@ def weights(options: Options, wanted: tuple[str, ...]) -> None:
         raise StartError(
             f"not enough memory: {folder} needs {needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are available"
         )
+
+
+def left_out(options: Options, wanted: tuple[str, ...]) -> dict[str, str]:
+    """Which models not to load, and why: drafters that do not speak the target's tokens. The bundled ones, of the
+    default profile, are tried with any target; whoever names drafters wants them to draft, and is refused."""
+    settings = profile.load(options.profile)
+    if settings.target.kind == "emulated":
+        return {}
+    repository, target = options.repository_folder(), _target_folder(options)
+    found = {}
+    for name in wanted:
+        text = re.sub(r"#.*", "", (repository / name / "config.pbtxt").read_text(encoding="utf-8"))
+        parameters = dict(PARAMETER.findall(text))
+        if 'backend: "drafter"' in text and parameters.get("kind") == "neural":
+            folder = settings.drafter.folder_of(name) or parameters.get("folder") or repository / name / "1"
+            misfit = vocabulary.misfit(folder, target)
+            if misfit:
+                found[name] = misfit
+    if found and (options.profile != profile.DEFAULT_PROFILE or options.models is not None):
+        name, misfit = next(iter(found.items()))
+        raise StartError(
+            f"{', '.join(found)} cannot draft for this target ({name} has {misfit}): take what does not fit out of "
+            f"models and speculation.drafters of profile {options.profile}"
+        )
+    return found
+
+
+def _target_folder(options: Options) -> Path:
+    """Where the target's files are, if it has any."""
+    named = options.model or profile.load(options.profile).target.folder
+    return Path(named) if named else options.repository_folder() / "target" / "1"
 
 
 def _bytes_in_memory(path: Path) -> int:

@@ -35,6 +35,7 @@ class Server:
     def __init__(self, options: Options, watcher: Watcher | None = None) -> None:
         self.options = options  # after start() with the ports that were chosen
         self.models: tuple[str, ...] = ()
+        self.left_out: dict[str, str] = {}  # drafters that do not fit the target, and why
         self.swept: tuple[str, ...] = ()  # shared memory that a killed server had left
         self.log_file = Path()
         self._secret = ""  # the one in use
@@ -87,6 +88,8 @@ class Server:
         found = installation.find(self.options.triton)
         self.models = preflight.models(self.options)
         preflight.weights(self.options, self.models)
+        self.left_out = preflight.left_out(self.options, self.models)
+        self.models = tuple(name for name in self.models if name not in self.left_out)
         self.options = preflight.with_ports(self.options)
         try:
             self._backends = backend_dir.assemble(found, self.options.backends_folder(), self.options.state)
@@ -99,7 +102,7 @@ class Server:
             with self._open_log() as output:
                 self._process = subprocess.Popen(
                     words,
-                    env=command.environment(settled, found),
+                    env=command.environment(settled, found, self.left_out),
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -60,7 +61,23 @@ def _command() -> str:
     return os.path.relpath(beside) if beside.is_relative_to(Path.cwd()) else str(beside)
 
 
-def ready_message(options: Options, log_file: str) -> str:
+def _drafters(options: Options, left_out: Mapping[str, str]) -> str:
+    """Who drafts, where not all that the profile names do."""
+    if not left_out:
+        return ""
+    misfits = dict.fromkeys(left_out.values())
+    names = {misfit: ", ".join(name for name in left_out if left_out[name] == misfit) for misfit in misfits}
+    drafting = profile.without(profile.load(options.profile), left_out).speculation.drafters
+    return "\n".join(
+        (
+            "",
+            *(f"Left out: {names[misfit]}, which have {misfit}." for misfit in misfits),
+            f"Drafting: {', '.join(drafting)}, from earlier text. A small model of this vocabulary drafts better.",
+        )
+    )
+
+
+def ready_message(options: Options, log_file: str, left_out: Mapping[str, str] = MappingProxyType({})) -> str:
     """What to paste now."""
     host = reachable(options.host)
     http = f"{host}:{options.http_port}"
@@ -68,7 +85,7 @@ def ready_message(options: Options, log_file: str) -> str:
     body = '\'{"text_input": "Once upon a time", "max_tokens": 64'
     emulated = profile.load(options.profile).target.kind == "emulated"
     said = "\nIt is emulated: texts are a hash's and timings a cost table's; no model runs." if emulated else ""
-    return f"""Covey is ready. Log: {log_file}{said}
+    return f"""Covey is ready. Log: {log_file}{said}{_drafters(options, left_out)}
 
   curl -s http://{http}/v2/models/covey/generate -d {body}}}'
   curl -sN http://{http}/v2/models/covey/generate_stream -d {body}, "stream": true}}'

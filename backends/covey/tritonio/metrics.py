@@ -38,7 +38,8 @@ COUNTERS = {
     "covey_drafter_failures_total": "Calls to a drafter that brought nothing: late, broken or gone",
 }
 GAUGES = {
-    "covey_target_info": "Always 1; its labels say what is served, on which device (emulated: none), in which numerics",
+    "covey_target_info": "Always 1; its labels say what is served, on which device (emulated: none), in which "
+    "numerics, and which drafters were left out because they do not fit",
     "covey_requests_running": "Requests in the batch",
     "covey_requests_waiting": "Requests in the queue",
     "covey_drafter_resident_bytes": "Memory of each drafter's weights and caches; 0: it does not answer",
@@ -89,11 +90,17 @@ class Metrics:
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
         self._thread.start()
 
-    def target(self, info: TargetInfo) -> None:
-        """Once the target is up."""
+    def target(self, info: TargetInfo, left_out: tuple[str, ...]) -> None:
+        """Once the target is up. `left_out`: drafters that do not fit it."""
         with self._lock:
             self._put(
-                "covey_target_info", 1, target=info.model, device=info.device, dtype=info.dtype, numerics=info.numerics
+                "covey_target_info",
+                1,
+                target=info.model,
+                device=info.device,
+                dtype=info.dtype,
+                numerics=info.numerics,
+                left_out=", ".join(left_out),
             )
 
     def drafter(self, name: str, resident_bytes: int) -> None:

@@ -78,6 +78,8 @@ def _print(found: status.Status) -> None:
     if found.served:
         served = found.served
         console.print(f"{served['target']}: on {served['device']}, {served['dtype']}, numerics {served['numerics']}")
+    if found.served.get("left_out"):
+        console.print(f"left out, for their vocabulary is not the target's: {found.served['left_out']}")
     if found.emulated:
         console.print("[yellow]emulated[/yellow]: texts are a hash's and timings a cost table's; no model runs")
     if found.models is None:

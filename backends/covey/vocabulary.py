@@ -1,0 +1,43 @@
+"""Whether a drafter speaks its target's tokens, by the files of their folders alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from covey.errors import SettingError
+from covey.tokenization import load_tokenizer
+
+UNKNOWN = 0  # as a size: the folder does not say
+
+
+def size(folder: str | Path) -> int:
+    """How many tokens the folder's model knows, by its configuration."""
+    path = Path(folder) / "config.json"
+    if not path.is_file():
+        return UNKNOWN
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        return int(config.get("vocab_size") or config.get("text_config", {}).get("vocab_size") or UNKNOWN)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise SettingError(f"{path}: not a model's configuration: {error}") from None
+
+
+def misfit(drafter: str | Path, target: str | Path) -> str:
+    """What keeps the model in folder `drafter` from drafting for that in `target`, as in "it has ..."; "" when it can,
+    and when the files do not tell."""
+    own, wanted = size(drafter), size(target)
+    if UNKNOWN not in (own, wanted) and own != wanted:
+        return f"a vocabulary of {own} tokens, {target} one of {wanted}"
+    return "" if _same_tokens(Path(drafter), Path(target)) else f"another tokenizer than {target}"
+
+
+def _same_tokens(one: Path, other: Path) -> bool:
+    """Whether ids mean the same. Added tokens may have other names: of one family, chat models have more of them. True
+    where a folder has no tokenizer."""
+    files = [folder / "tokenizer.json" for folder in (one, other)]
+    if all(path.is_file() for path in files) and files[0].read_bytes() == files[1].read_bytes():
+        return True
+    tokenizers = [load_tokenizer(folder) for folder in (one, other)]
+    words = [found.get_vocab(with_added_tokens=False) for found in tokenizers if found is not None]
+    return len(words) < 2 or words[0] == words[1]
