@@ -9,6 +9,13 @@ from pathlib import Path
 from covey.errors import SettingError
 
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+KEPT_VARIABLE = "COVEY_KEPT"  # the folder in which a server keeps what outlives it: measured curves, learnt state
+
+
+def kept_folder(part: str) -> Path | None:
+    """The part of this server's private folder, which the launcher names; None where none did. Not made yet."""
+    named = os.environ.get(KEPT_VARIABLE)
+    return Path(named) / part if named else None
 
 
 def private_folder(path: Path) -> Path:

@@ -2,7 +2,9 @@
 
 Lanes are sorted into groups of about equal length and query count; each group is two batched products over gathered,
 padded keys. A query's result must not depend on its group: padding is masked to exact zeros, keys stand in position
-order at the column of their position, and the products have the shapes that `numerics.py` found invariant here.
+order at the column of their position, and values are summed over spans of keys that lie at the same positions in every
+group. Libraries change their order of summation with the number of keys, so a span is short, all full spans have the
+same shape, and `numerics.py` tries whether those shapes are invariant here.
 
 Pool layout, per layer: [2 * kv_heads, slots, head_dim], keys first. Heads outermost makes a gather of whole blocks
 and the batched product both run without a transposing copy.
@@ -45,9 +47,10 @@ class Shape:
 class Tiling:
     """Shapes that products are brought to, so that a row's sum has one order."""
 
-    rows: int = 1  # rows of a pass, and queries of a lane, are padded to a multiple of this
-    keys: int = 32  # padded lengths are multiples of this
-    split: bool = False  # values are summed one tile of keys after the other
+    rows: int = 1  # the rows of a pass are padded to a multiple of this
+    queries: int = 1  # and so are the queries of a lane,
+    keys: int = 32  # and the keys of a lane
+    span: int = 0  # lanes of more keys are padded to a multiple of this, and their values summed span by span; 0: never
 
 
 @dataclass(slots=True)
@@ -72,8 +75,7 @@ class Plan:
     scatter: torch.Tensor | None  # where in the groups' joined results each packed token's is; None: in order
     shape: Shape
     block_size: int
-    tile: int  # keys
-    split: bool
+    span: int  # keys whose values are summed at once; 0: all of them
     dtype: torch.dtype
 
 
@@ -91,10 +93,11 @@ def plan_lanes(
     lanes = _cut(lanes)
     counts = lanes.counts
     tile = math.lcm(tiling.keys, block_size)
+    span = math.lcm(tiling.span, tile)  # 0 stays 0
     groups: list[Group] = []
     picks: list[Ints] = []
     for members in _partition(counts, lanes.lengths):
-        group, pick = _group(lanes, counts, members, tile, tiling.rows, block_size, device)
+        group, pick = _group(lanes, counts, members, (tile, span), tiling.queries, block_size, device)
         groups.append(group)
         picks.append(pick)
     joined = picks[0] if len(picks) == 1 else np.concatenate(picks)
@@ -105,7 +108,7 @@ def plan_lanes(
         scatter = torch.from_numpy(where).to(device)
         for group, pick in zip(groups, picks):
             group.pick = torch.from_numpy(pick).to(device)
-    return Plan(tuple(groups), scatter, shape, block_size, tile, tiling.split, dtype)
+    return Plan(tuple(groups), scatter, shape, block_size, span, dtype)
 
 
 def attend(
@@ -128,25 +131,31 @@ def attend(
         mask = group.masks.get(window)
         if mask is None:
             mask = group.masks[window] = _mask(group, shape, window, plan.dtype, query.device)
-        if softcap:
-            scores = torch.tanh(torch.bmm(q, kv[0].transpose(1, 2)) * (scale / softcap)) * softcap + mask
-        else:
-            scores = torch.baddbmm(mask, q, kv[0].transpose(1, 2), alpha=scale)
-        found = _weigh(torch.softmax(scores, -1), kv[1], plan.tile if plan.split else keys)
+        found = weighed(q, kv, mask, scale, softcap, plan.span)
         found = found.view(kv_heads, rows, group.queries, share, dim).permute(1, 2, 0, 3, 4)
         results.append(found.reshape(rows * group.queries, -1))
     joined = results[0] if len(results) == 1 else torch.cat(results)
     return joined if plan.scatter is None else joined.index_select(0, plan.scatter)
 
 
-def _weigh(weights: torch.Tensor, values: torch.Tensor, tile: int) -> torch.Tensor:
-    """The product of both, summed over one tile of keys after the other: masked tiles add exact zeros."""
-    if tile == weights.shape[2]:
-        return torch.bmm(weights, values)
-    total = torch.bmm(weights[:, :, :tile], values[:, :tile])
-    for start in range(tile, weights.shape[2], tile):
-        total = torch.baddbmm(total, weights[:, :, start : start + tile], values[:, start : start + tile])
-    return total
+def weighed(
+    queries: torch.Tensor, kv: torch.Tensor, mask: torch.Tensor, scale: float, softcap: float, span: int
+) -> torch.Tensor:
+    """The values in `kv` [2, R, K, D], keys first, weighed for `queries` [R, M, D] under a mask that is added. Where
+    there are more keys than a `span`, each span's product is taken apart, all of them in one batched call, and the
+    results are added in order, in float32: spans that a query does not see add zeros."""
+    if softcap:
+        scores = torch.tanh(torch.bmm(queries, kv[0].transpose(1, 2)) * (scale / softcap)) * softcap + mask
+    else:
+        scores = torch.baddbmm(mask, queries, kv[0].transpose(1, 2), alpha=scale)
+    weights = torch.softmax(scores, -1)
+    rows, count, keys = weights.shape
+    if not span or keys <= span:
+        return torch.bmm(weights, kv[1])
+    spans = keys // span
+    apart = weights.view(rows, count, spans, span).transpose(1, 2).reshape(rows * spans, count, span)
+    found = torch.bmm(apart, kv[1].view(rows * spans, span, -1))
+    return found.view(rows, spans, count, -1).sum(1)
 
 
 def _cut(lanes: Lanes) -> Lanes:
@@ -193,13 +202,21 @@ def _partition(counts: Ints, lengths: Ints) -> list[Ints]:
 
 
 def _group(
-    lanes: Lanes, counts: Ints, members: Ints, tile: int, granule: int, block_size: int, device: torch.device
+    lanes: Lanes,
+    counts: Ints,
+    members: Ints,
+    tiles: tuple[int, int],
+    granule: int,
+    block_size: int,
+    device: torch.device,
 ) -> tuple[Group, Ints]:
     rows = len(members)
     count = counts[members]
     lengths = lanes.lengths[members]
     queries = padded(int(count.max()), granule)
-    keys = -(-int(lengths.max()) // tile) * tile
+    keys, (tile, span) = int(lengths.max()), tiles
+    unit = span if span and keys > span else tile
+    keys = -(-keys // unit) * unit
     step = np.minimum(np.arange(queries, dtype=np.int32), count[:, None] - 1)  # padding repeats the last query
     pick = (lanes.offsets[members][:, None] + step).reshape(-1)
     if lanes.queries is not None:

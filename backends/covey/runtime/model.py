@@ -8,19 +8,22 @@ shorter pass takes over, after it was seen to give the same.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from covey.errors import SettingError
+from covey.private import kept_folder
 from covey.runtime.attention import Plan, Tiling, plan_lanes
 from covey.runtime.fuse import FAMILIES, FusedDecoder
 from covey.runtime.lanes import Lanes, Pass, chain
 from covey.runtime.modules import Run, Source, close, modules_of
-from covey.runtime.numerics import Matrix, Room, attention_agrees, passes_agree, tilings
+from covey.runtime.numerics import Matrix, Room, attention_agreement, attention_tilings, linear_granules, passes_agree
 from covey.runtime.parallel.group import Group
 from covey.runtime.parallel.sharding import ShardedLinear
 from covey.runtime.product import padded
+from covey.runtime.verdicts import here, verdict
 from covey.types import Ints
 
 _LOG = logging.getLogger(__name__)
@@ -165,23 +168,36 @@ class PagedModel:
         except (AttributeError, RuntimeError) as error:
             _LOG.info("%s: running the modules of transformers (%s)", modules.folder, error)
 
-    @torch.inference_mode()
     def _make_invariant(self) -> bool:
-        """Find products' shapes under which no token's result depends on its company."""
-        room = Room(self.vocab_size, self.max_positions, self.blocks, self.block_size, self.max_pass_tokens)
+        """Take products' shapes under which no token's result depends on its company, where there are any."""
+        modules, matrices = self._modules, self._matrices()
+        sizes = sorted((matrix.width, matrix.count) for matrix in matrices)
+        facts = modules.config.model_type, modules.layers, self.shape, self.dtype, self.device, sizes
+        limits = self.max_positions, self.blocks, self.block_size, self.max_pass_tokens
+        folder = kept_folder("numerics") if self._group is None else None  # ranks go on in step
+        found = verdict(folder, here(*facts, *limits), lambda: self._find_tiling(matrices))
+        self._tiling = found or Tiling()
+        return found is not None
+
+    @torch.inference_mode()
+    def _find_tiling(self, matrices: list[Matrix]) -> Tiling | None:
         agree, dtype, device = self._modules.agree, self.torch_dtype, self.torch_device
         ordered = self._group is not None and self._group.ordered
         if self._group is not None:
             self._group.ordered = True
-        for tiling in tilings(self._matrices(), self.shape, self.max_pass_tokens, dtype, device, agree):
-            if agree(attention_agrees(self.shape, tiling, self.max_positions, dtype, device)):
-                self._tiling = tiling
-                if agree(passes_agree(self.forward, room)):
-                    return True
-        self._tiling = Tiling()
+        for tiling in attention_tilings(self.shape):
+            if agree(attention_agreement(self.shape, tiling, self.max_positions, dtype, device) > 0):
+                room = Room(
+                    self.vocab_size, self.max_positions, self.blocks, self.block_size, self.max_pass_tokens, tiling.span
+                )
+                for rows in linear_granules(matrices, self.max_pass_tokens, dtype, device, agree):
+                    self._tiling = replace(tiling, rows=rows)
+                    if agree(passes_agree(self.forward, room)):
+                        return self._tiling
+                break
         if self._group is not None:
             self._group.ordered = ordered
-        return False
+        return None
 
     def _matrices(self) -> list[Matrix]:
         """One of each shape of the linear maps that passes go through."""

@@ -1,9 +1,10 @@
 """Is a token's result the same bits whatever else is in its pass?
 
-Matrix libraries choose their order of summation by the number of rows, so that is a question for the hardware at
-hand, asked when a model is loaded: of the model's own matrices over all row counts that passes are padded to, and of
-whole passes in several compositions. Where few rows are the trouble, passes padded to a multiple of some granule may be
-the answer.
+Matrix libraries choose their order of summation by the shape of a product, so that is a question for the hardware at
+hand, asked when a model is loaded: of the model's own matrices over all row counts that passes are padded to, of
+attention over every query count that lanes have, at lengths all over the range, and of whole passes in several
+compositions. Where few rows are the trouble, padding to a multiple of some granule may be the answer; where many keys
+are, short spans of them.
 """
 
 from __future__ import annotations
@@ -16,16 +17,21 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from covey.runtime.attention import Shape, Tiling, attend, plan_lanes
+from covey.runtime.attention import QUERY_TILE, WORTH_A_GROUP, Shape, Tiling, attend, plan_lanes, weighed
 from covey.runtime.lanes import Lanes, Pass, chain_slots
 from covey.runtime.product import padded
 from covey.types import Ints
 
 GRANULES = (1, 2, 4, 8, 12, 16)  # row counts that passes are padded to multiples of, in the order they are tried
+QUERIES = (1, 2, 4, 8)  # the same of a lane's queries
+FEW = (1, 2, 3, 4, 5)  # queries of a lane that decodes, as a rule
+SPANS = (256, 128)  # keys whose values are summed at once, likewise
 _SMALL_PRODUCT = 4096  # multiplications; PyTorch hands products of 16 ** 3 or fewer to another library
-_LONGEST = 4096  # keys tried
 _SECONDS = 1.0  # what the sweep over row counts may take for each matrix
 _AT_LEAST = 5  # counts of each matrix that are tried however long they take
+_LANES = 32  # of a trial of products, or fewer that have
+_RESULTS = 20_000  # of each shape, of which one in thousands may differ
+FAR = 24  # lengths beyond two spans that are tried
 
 log = logging.getLogger(__name__)
 
@@ -39,22 +45,15 @@ class Matrix:
     count: int  # of weights
 
 
-def tilings(
-    matrices: Sequence[Matrix],
-    shape: Shape,
-    limit: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    agree: Callable[[bool], bool] = bool,
-) -> Iterator[Tiling]:
-    """What may make passes invariant, the cheapest first; several ranks of one model must `agree` on it."""
-    keys = 32
-    while shape.heads * shape.head_dim * keys <= _SMALL_PRODUCT and keys < 1024:
-        keys *= 2
-    for place, granule in enumerate(linear_granules(matrices, limit, dtype, device, agree)):
-        if place == 0:
-            yield Tiling(granule, keys)
-        yield Tiling(granule, max(keys, 128), True)
+def attention_tilings(shape: Shape) -> Iterator[Tiling]:
+    """What may make attention invariant, the cheapest first."""
+    least = 32
+    while shape.heads * shape.head_dim * least <= _SMALL_PRODUCT and least < 1024:
+        least *= 2
+    for queries in QUERIES:
+        for span in SPANS:
+            yield Tiling(queries=queries, keys=least, span=max(least, span))
+        yield Tiling(queries=queries, keys=max(least, SPANS[-1]), span=max(least, SPANS[-1]))
 
 
 def linear_granules(
@@ -76,13 +75,13 @@ def linear_granules(
 
 
 def _invariant(matrix: Matrix, counts: Sequence[int], dtype: torch.dtype, device: torch.device) -> bool:
-    until = time.monotonic() + _SECONDS
+    until = time.thread_time() + _SECONDS
     most = counts[-1]
     generator = torch.Generator().manual_seed(1)
     rows = torch.randn(most, matrix.width, generator=generator).to(device, dtype)
     expected = matrix.apply(rows)
     for place, count in enumerate(counts):
-        if place >= _AT_LEAST and time.monotonic() > until:
+        if place >= _AT_LEAST and time.thread_time() > until:
             shape = f"{matrix.count // matrix.width} x {matrix.width}"
             log.info("row counts of a %s matrix: %d of %d tried, up to %d rows", shape, place, len(counts), count - 1)
             break
@@ -94,73 +93,139 @@ def _invariant(matrix: Matrix, counts: Sequence[int], dtype: torch.dtype, device
     return True
 
 
-def attention_agrees(shape: Shape, tiling: Tiling, positions: int, dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether queries' attention is the same bits alone, among their row's other queries and beside other rows."""
-    longest = min(positions, _LONGEST)
-    trial = _Trial(shape, tiling, longest, dtype, device)
-    for length in (9, 33, 100, 257, 300, 700, 1100, 2000, 3000, longest):
-        if length > longest:
-            continue
-        farther = min(length + 1000, longest)
-        seen = min(length, 4)  # the last queries of the row, each alone
-        alone = torch.cat([trial.run([1], [length - back], 0, back) for back in range(seen - 1, -1, -1)])
-        for counts, lengths, first in (
-            ([min(length, 5)], [length], 0),
-            ([min(length, 100)], [length], 0),
-            ([4, 1, 1], [length, farther, length], 0),
-            ([4] * 9, [length] * 9, 7),
-            ([3, 4, 3, 3], [farther, length, length, length], 1),
-        ):
-            if not torch.equal(trial.run(counts, lengths, first)[-seen:], alone):
-                return False
-    return True
+def attention_agreement(
+    shape: Shape,
+    tiling: Tiling,
+    positions: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    seed: int = 2,
+    least: int = 1,
+) -> int:
+    """Whether all queries of a lane have the same results, bit for bit, as each of them alone: in products of every
+    shape up to a span, and whole, over every padded length up to two spans and a sample of those beyond, beside other
+    lanes. Says how many results were compared, `least` of them at least, and 0 when one differs."""
+    if not _products_agree(shape, tiling, positions, dtype, device, seed):
+        return 0
+    trial = _Trial(shape, tiling, positions, dtype, device, seed)
+    rng = np.random.default_rng(seed)
+    while trial.compared < least:
+        if not all(trial.holds(*lanes) for lanes in _companies(tiling, positions, rng)):
+            return 0
+    return trial.compared
+
+
+def _products_agree(
+    shape: Shape, tiling: Tiling, positions: int, dtype: torch.dtype, device: torch.device, seed: int
+) -> bool:
+    """Whether a query's result has the same bits for every number of queries that a lane may have and every number of
+    keys up to a span, beyond those that it sees; and for few queries, over a sample of the numbers of spans."""
+    generator = torch.Generator().manual_seed(seed)
+    span, dim = max(tiling.span, tiling.keys), shape.head_dim
+
+    def draw(*size: int) -> torch.Tensor:
+        return torch.randn(*size, generator=generator).to(device, dtype)
+
+    def agree(lanes: int, counts: Sequence[int], widths: Sequence[int]) -> bool:
+        most, longest = counts[-1] * shape.share, widths[-1]
+        queries, kv = draw(lanes, most, dim), draw(2, lanes, longest, dim)
+        for keys in widths:
+            mask = torch.zeros(lanes, most, longest, dtype=dtype, device=device)
+            mask[:, :, keys:] = -torch.inf
+            whole = weighed(queries, kv, mask, dim**-0.5, 0.0, tiling.span)
+            for rows in (count * shape.share for count in counts):
+                few = min(lanes, max(2, _RESULTS // (rows * dim)))
+                some = queries[:few, :rows].contiguous(), kv[:, :few, :keys].contiguous()
+                hidden = mask[:few, :rows, :keys].contiguous()
+                if not torch.equal(weighed(*some, hidden, dim**-0.5, 0.0, tiling.span), whole[:few, :rows]):
+                    return False
+        return True
+
+    counts = range(tiling.queries, padded(QUERY_TILE, tiling.queries) + 1, tiling.queries)
+    spans = np.unique(np.linspace(1, max(1, -(-positions // span)), FAR, dtype=np.int32)).tolist()
+    return agree(_LANES, counts, range(tiling.keys, span + 1, tiling.keys)) and agree(
+        4, [count for count in counts if count <= padded(max(FEW), tiling.queries)], [span * each for each in spans]
+    )
+
+
+def _companies(tiling: Tiling, positions: int, rng: np.random.Generator) -> Iterator[tuple[list[int], list[int]]]:
+    """Queries and keys of the lanes of passes, the last of which is looked at: beside it are lanes like it and one
+    that is not. Few queries, which is what decoding has, come more often than other counts."""
+    deck: list[int] = []
+
+    def draw() -> int:
+        if not deck:
+            deck.extend(rng.permutation([*range(1, QUERY_TILE + 1), *(FEW * 4)]).tolist())
+        return deck.pop()
+
+    reach = 2 * max(tiling.span, tiling.keys) + QUERY_TILE
+    near = [mark + past for mark in range(tiling.keys, reach + 1, tiling.keys) for past in (0, 1)]
+    far = np.unique(np.linspace(reach, positions, FAR, dtype=np.int32)).tolist() if positions > reach else []
+    ends = [end for end in near if end <= positions] or [positions]
+    cases = [(end, copies) for end in ends for copies in (0, 1, 4, 12 + end % 8)] + [(end, end % 3) for end in far]
+    for end, copies in rng.permutation(cases).tolist():
+        count = min(draw(), end) if end < reach else min(int(rng.choice(FEW)), end)
+        lanes = 1 + (copies if count <= max(FEW) else min(copies, 2))
+        other = max(1, min(end + int(rng.integers(-end, WORTH_A_GROUP)), positions))
+        others = count if lanes % 2 else draw()  # lanes of as many queries are computed together
+        yield [min(others, other), *([count] * lanes)], [other, *([end] * lanes)]
 
 
 class _Trial:
-    """Random keys, values and queries of one layer. Query i from the end of a row is the same in every run."""
+    """Random keys, values and queries of one layer. The query at a position is the same in every run."""
 
     def __init__(
-        self, shape: Shape, tiling: Tiling, longest: int, dtype: torch.dtype, device: torch.device, block_size: int = 16
+        self, shape: Shape, tiling: Tiling, positions: int, dtype: torch.dtype, device: torch.device, seed: int
     ) -> None:
-        self._shape, self._tiling, self._dtype, self._device, self._block_size = (
-            shape,
-            tiling,
-            dtype,
-            device,
-            block_size,
-        )
-        blocks = -(-longest // block_size)
-        generator = torch.Generator().manual_seed(2)
+        kv_heads = min(shape.kv_heads, 2)  # more of them are more of the same
+        shape = Shape(shape.share * kv_heads, kv_heads, shape.head_dim)
+        self._shape, self._tiling, self._dtype, self._device = shape, tiling, dtype, device
+        self._block_size = 16
+        self._blocks = -(-positions // self._block_size)
+        generator = torch.Generator().manual_seed(seed)
 
         def draw(*size: int) -> torch.Tensor:
             return torch.randn(*size, generator=generator).to(device, dtype)
 
-        self._pool = draw(2 * shape.kv_heads, blocks * block_size, shape.head_dim)
-        self._queries = draw(256, shape.heads, shape.head_dim)
-        self._table = np.random.default_rng(2).permutation(blocks).astype(np.int32)
+        self._pool = draw(2 * shape.kv_heads, self._blocks * self._block_size, shape.head_dim)
+        self._queries = draw(251, shape.heads, shape.head_dim)
+        self._table = np.random.default_rng(seed).permutation(self._blocks).astype(np.int32)
+        self._alone: dict[int, torch.Tensor] = {}
+        self.compared = 0  # results
 
-    def run(self, counts: list[int], lengths: list[int], first: int, back: int = 0) -> torch.Tensor:
-        """Results of lane `first`, which is the row in question less its last `back` tokens; the others are others."""
-        shape = self._shape
+    def holds(self, counts: list[int], lengths: list[int]) -> bool:
+        """Whether each query of the last lane has in this company the result that it has alone."""
+        end = lengths[-1]
+        alone = torch.cat([self._result(position) for position in range(end - counts[-1], end)])
+        self.compared += alone.numel()
+        return torch.equal(self._run(counts, lengths), alone)
+
+    def _result(self, position: int) -> torch.Tensor:
+        if position not in self._alone:
+            self._alone[position] = self._run([1], [position + 1])
+        return self._alone[position]
+
+    def _run(self, counts: list[int], lengths: list[int]) -> torch.Tensor:
+        """Results of the last lane; the others hold other keys."""
+        shape, rows = self._shape, len(counts)
         lanes = Lanes(
             offsets=np.append(0, np.cumsum(counts)).astype(np.int32),
             lengths=np.array(lengths, np.int32),
-            tables=np.stack([np.roll(self._table, lane - first) for lane in range(len(counts))]),
+            tables=np.stack([np.roll(self._table, rows - 1 - lane) for lane in range(rows)]),
         )
-        pick = np.arange(sum(counts)) % 100
-        mine = slice(int(lanes.offsets[first]), int(lanes.offsets[first + 1]))
-        pick[mine] = np.arange(256 - back - counts[first], 256 - back)
+        at = np.concatenate([np.arange(length - count, length) for count, length in zip(counts, lengths)])
         plan = plan_lanes(
             lanes,
-            len(pick),
+            len(at),
             shape=shape,
             block_size=self._block_size,
             tiling=self._tiling,
             dtype=self._dtype,
             device=self._device,
         )
-        queries = self._queries.index_select(0, torch.from_numpy(pick).to(self._device))
-        return attend(plan, queries, self._pool, shape.head_dim**-0.5)[mine]
+        queries = self._queries.index_select(0, torch.from_numpy(at % len(self._queries)).to(self._device))
+        return attend(plan, queries, self._pool, shape.head_dim**-0.5)[-counts[-1] :]
 
 
 @dataclass(frozen=True, slots=True)
