@@ -31,7 +31,7 @@ def distribution(logits: Reals, s: Sampling, prompt: list[int], output: list[int
     values = penalised(logits, s, prompt, output)
     order = sorted(range(len(values)), key=lambda i: (-values[i], i))
     probs = np.zeros(len(values))
-    if s.temperature == 0:
+    if s.greedy:
         probs[order[0]] = 1.0
         return probs
     weights = np.exp((values - values.max()) / s.temperature)
@@ -42,7 +42,7 @@ def distribution(logits: Reals, s: Sampling, prompt: list[int], output: list[int
     for token in order:
         if kept and before >= s.top_p * total and s.top_p < 1.0:
             break
-        if weights[token] < s.min_p:
+        if weights[token] < s.min_p or (kept and s.min_p == 1.0):  # the lowest id of tokens as likely as the best
             break
         kept.append(token)
         before += weights[token]

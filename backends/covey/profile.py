@@ -84,7 +84,7 @@ class SchedulerSettings:
 class LimitSettings:
     max_tokens: int = setting(256, "max_tokens of a request that names none", low=1, high=1 << 20)
     stop_words: int = setting(16, "stop words a request may have", low=0, high=1024)
-    stop_word_bytes: int = setting(256, "length of a stop word", low=1, high=65536)
+    stop_word_bytes: int = setting(256, "length of a stop or bad word", low=1, high=65536)
     bad_words: int = setting(64, "bad words a request may have", low=0, high=4096)
     prompt_bytes: int = setting(1 << 20, "length of text_input", low=1, high=1 << 30)
 

@@ -17,6 +17,7 @@ Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 
 SPARSE = 16  # tokens of a sparse q row
+GREEDY_BELOW = 1e-5  # temperature
 
 NO_INTS: Ints = np.zeros(0, np.int32)
 NO_FLOATS: Floats = np.zeros(0, np.float32)
@@ -51,8 +52,8 @@ class Finish(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a request's next token is drawn. Temperature 0 is greedy. Penalties are those of Hugging Face (repetition,
-    over prompt and output) and of OpenAI (presence and frequency, over output alone)."""
+    """How a request's next token is drawn. Temperature 0 is greedy (see `greedy`). Penalties are those of Hugging Face
+    (repetition, over prompt and output) and of OpenAI (presence and frequency, over output alone)."""
 
     temperature: float = 0.0
     top_k: int = 0  # 0: no limit
@@ -70,7 +71,9 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        return self.temperature == 0.0
+        """So cold that only tokens as likely as the best could be drawn beside it, and among equals the lowest id is
+        to win."""
+        return self.temperature < GREEDY_BELOW
 
     @property
     def has_penalties(self) -> bool:

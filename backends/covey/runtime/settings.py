@@ -14,7 +14,7 @@ from covey.runtime.noise import Index, Reals, Words, seed_words
 from covey.types import Rule, Sampling
 
 _NUMBERS = {
-    "temperature": np.float64,
+    "temperature": np.float64,  # 0: greedy
     "top_k": np.int64,
     "top_p": np.float64,
     "log_min_p": np.float64,  # -inf: off
@@ -67,8 +67,8 @@ class SettingsTable:
         slot = self._free.pop()
         s = sampling
         self.samplings[slot] = s
-        self.temperature[slot] = s.temperature
-        self.top_k[slot] = s.top_k
+        self.temperature[slot] = 0.0 if s.greedy else s.temperature
+        self.top_k[slot] = 1 if s.min_p >= 1.0 else s.top_k  # of tokens as likely as the best, the lowest id alone
         self.top_p[slot] = s.top_p
         self.log_min_p[slot] = math.log(s.min_p) if s.min_p > 0 else -math.inf
         self.repetition_penalty[slot] = s.repetition_penalty

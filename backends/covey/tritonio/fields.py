@@ -19,42 +19,49 @@ from covey.errors import BadField
 from covey.profile import LimitSettings
 from covey.types import Request, Rule, Sampling, TargetInfo
 
+MAX_DRAFT_TOKENS = 32
+
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A tensor of the public interface; `dims` is 1 or, for a list, -1."""
+    """A tensor of the public interface; `dims` is 1 or, for a list, -1. A number lies from `low` to `high`; a text
+    has at most `high` bytes. Where a limit depends on the request, its reader is told."""
 
     name: str
     dtype: str
     dims: int = 1
+    default: float = 0
+    low: float = 0
+    high: float = math.inf
+    above: bool = False  # `low` itself is not allowed
 
 
 INPUTS = (
     Field("text_input", "BYTES"),
     Field("input_ids", "INT32", -1),
-    Field("max_tokens", "INT32"),
+    Field("max_tokens", "INT32", low=1, high=1 << 30),
     Field("stream", "BOOL"),
-    Field("temperature", "FP32"),
-    Field("top_k", "INT32"),
-    Field("top_p", "FP32"),
-    Field("min_p", "FP32"),
-    Field("repetition_penalty", "FP32"),
-    Field("presence_penalty", "FP32"),
-    Field("frequency_penalty", "FP32"),
+    Field("temperature", "FP32", high=100.0),  # so little as to be greedy: `Sampling.greedy`
+    Field("top_k", "INT32", high=1 << 30),
+    Field("top_p", "FP32", default=1.0, high=1.0, above=True),
+    Field("min_p", "FP32", high=1.0),
+    Field("repetition_penalty", "FP32", default=1.0, low=0.01, high=100.0),  # dividing by less overflows logits
+    Field("presence_penalty", "FP32", low=-100.0, high=100.0),
+    Field("frequency_penalty", "FP32", low=-100.0, high=100.0),
     Field("min_tokens", "INT32"),
     Field("stop_words", "BYTES", -1),
     Field("bad_words", "BYTES", -1),
     Field("seed", "UINT64"),
-    Field("end_id", "INT32"),
+    Field("end_id", "INT32", default=-1, low=-1),
     Field("return_log_probs", "BOOL"),
     Field("exclude_input_in_output", "BOOL"),
-    Field("num_draft_tokens", "INT32"),
-    Field("num_prompt_tokens", "INT32"),
-    Field("priority", "INT32"),
+    Field("num_draft_tokens", "INT32", default=-1, high=MAX_DRAFT_TOKENS),
+    Field("num_prompt_tokens", "INT32", low=1),
+    Field("priority", "INT32", low=-1000, high=1000),
     Field("speculation", "BYTES"),
     Field("drafter", "BYTES"),
     Field("verification", "BYTES"),
-    Field("tenant", "BYTES"),
+    Field("tenant", "BYTES", high=256),
 )
 
 OUTPUTS = (
@@ -74,9 +81,8 @@ OUTPUTS = (
     Field("emulated", "BOOL"),
 )
 
-MAX_DRAFT_TOKENS = 32
 NO_DRAFTERS = "{}: this server has no drafters"
-_INPUT_NAMES = frozenset(field.name for field in INPUTS)
+_INPUTS = {field.name: field for field in INPUTS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,23 +118,21 @@ class RequestParser:
         if (text is None) == (ids is None):
             raise BadField("text_input", text, "exactly one of text_input and input_ids")
         prompt = self._prompt(text) if text is not None else self._ids(ids)
-        max_tokens = read.integer("max_tokens", self._limits.max_tokens, 1, 1 << 30)
+        max_tokens = read.integer("max_tokens", default=self._limits.max_tokens)
         self._check_room(len(prompt), max_tokens)
-        temperature = read.number("temperature", 0.0, 0.0, 100.0)
-        end_id = read.integer("end_id", -1, -1, self._info.vocab_size - 1)
-        seed = read.seed()
+        end_id = read.integer("end_id", high=self._info.vocab_size - 1)
         sampling = Sampling(
-            temperature=temperature,
-            top_k=read.integer("top_k", 0, 0, 1 << 30),
-            top_p=read.number("top_p", 1.0, 0.0, 1.0, open_low=True),
-            min_p=read.number("min_p", 0.0, 0.0, 1.0),
-            repetition_penalty=read.number("repetition_penalty", 1.0, 0.0, 100.0, open_low=True),
-            presence_penalty=read.number("presence_penalty", 0.0, -100.0, 100.0),
-            frequency_penalty=read.number("frequency_penalty", 0.0, -100.0, 100.0),
-            min_tokens=read.integer("min_tokens", 0, 0, max_tokens),
+            temperature=read.number("temperature"),
+            top_k=read.integer("top_k"),
+            top_p=read.number("top_p"),
+            min_p=read.number("min_p"),
+            repetition_penalty=read.number("repetition_penalty"),
+            presence_penalty=read.number("presence_penalty"),
+            frequency_penalty=read.number("frequency_penalty"),
+            min_tokens=read.integer("min_tokens", high=max_tokens),
             end_ids=self._info.end_ids if end_id < 0 else (end_id,),
             bad_words=self._bad_words(read.texts("bad_words")),
-            seed=seed,
+            seed=read.seed(),
             logprobs=read.boolean("return_log_probs", False),
             rule=Rule(read.choice("verification", "coupled", tuple(rule.value for rule in Rule))),
         )
@@ -138,8 +142,8 @@ class RequestParser:
             prompt=prompt,
             max_tokens=max_tokens,
             sampling=sampling,
-            num_prompt=read.integer("num_prompt_tokens", len(prompt), 1, len(prompt)),
-            priority=read.integer("priority", 0, -1000, 1000),
+            num_prompt=read.integer("num_prompt_tokens", default=len(prompt), high=len(prompt)),
+            priority=read.integer("priority"),
             tenant=read.text("tenant") or "",
             speculation=self._speculation(read),
             drafter=read.choice("drafter", "", ("", *self._drafters)),
@@ -186,8 +190,7 @@ class RequestParser:
         if len(words) > limits.stop_words:
             raise BadField("stop_words", f"{len(words)} words", f"at most {limits.stop_words} words")
         for word in words:
-            if not word or len(word.encode()) > limits.stop_word_bytes:
-                raise BadField("stop_words", word, f"words of 1 to {limits.stop_word_bytes} bytes")
+            self._check_word("stop_words", word)
         if words:
             self._needed_tokenizer("stop_words")
         return tuple(words)
@@ -197,16 +200,19 @@ class RequestParser:
             raise BadField("bad_words", f"{len(words)} words", f"at most {self._limits.bad_words} words")
         sequences: dict[tuple[int, ...], None] = {}
         for word in words:
-            if not word:
-                raise BadField("bad_words", word, "words of at least one character")
+            self._check_word("bad_words", word)
             tokenizer = self._needed_tokenizer("bad_words")
             for form in (word, " " + word):  # at the start of a text, and after a space
                 sequences[tuple(tokenizer.encode(form, add_special_tokens=False).ids)] = None
         return tuple(sequences)
 
+    def _check_word(self, field: str, word: str) -> None:
+        if not word or len(word.encode()) > self._limits.stop_word_bytes:
+            raise BadField(field, word, f"words of 1 to {self._limits.stop_word_bytes} bytes")
+
     def _speculation(self, read: _Reader) -> str:
         wanted = read.text("speculation")
-        count = read.integer("num_draft_tokens", -1, 0, MAX_DRAFT_TOKENS)
+        count = read.integer("num_draft_tokens")
         if wanted is None:
             if count > 0 and not self._drafters:
                 raise BadField("num_draft_tokens", count, NO_DRAFTERS.format("0"))
@@ -214,7 +220,9 @@ class RequestParser:
         if count >= 0 and wanted != f"fixed:{count}" and not (count == 0 and wanted == "off"):
             raise BadField("num_draft_tokens", count, f"nothing that contradicts speculation={wanted!r}")
         depth = wanted.removeprefix("fixed:")
-        fixed = wanted.startswith("fixed:") and depth.isascii() and depth.isdigit()
+        fixed = (
+            wanted.startswith("fixed:") and depth.isascii() and depth.isdigit() and len(depth) < 5
+        )  # int() has a limit
         if fixed and not self._drafters:
             raise BadField("speculation", wanted, NO_DRAFTERS.format("auto or off"))
         if wanted in ("auto", "off") or (fixed and 1 <= int(depth) <= MAX_DRAFT_TOKENS):
@@ -242,7 +250,7 @@ def _check_parameters(parameters: dict[str, Any]) -> None:
     """A request's parameters are Triton's own. Settings are tensors; one that came as a parameter would not be read.
     The generate endpoints make tensors of a body's known names, and parameters of the others."""
     for name, value in parameters.items():
-        if name in _INPUT_NAMES:
+        if name in _INPUTS:
             raise BadField(name, value, "an input tensor of this name: settings are no request parameters")
         if not name.startswith("triton_"):
             raise BadField(name, value, "no such setting; see the API reference for the names")
@@ -269,21 +277,23 @@ class _Reader:
         value = self.scalar(name)
         return default if value is None else bool(value)
 
-    def integer(self, name: str, default: int, low: int, high: int) -> int:
-        value = self.scalar(name)
+    def integer(self, name: str, *, default: int | None = None, high: int | None = None) -> int:
+        """`default` and `high` stand in for the table's where they depend on the request."""
+        value, field = self.scalar(name), _INPUTS[name]
         if value is None:
-            return default
-        if not low <= int(value) <= high:
-            raise BadField(name, int(value), f"{low} to {high}")
+            return int(field.default) if default is None else default
+        most = field.high if high is None else high
+        if not field.low <= int(value) <= most:
+            raise BadField(name, int(value), f"{field.low} to {most}")
         return int(value)
 
-    def number(self, name: str, default: float, low: float, high: float, *, open_low: bool = False) -> float:
-        value = self.scalar(name)
+    def number(self, name: str) -> float:
+        value, field = self.scalar(name), _INPUTS[name]
         if value is None:
-            return default
+            return field.default
         value = float(value)
-        if not math.isfinite(value) or not low <= value <= high or (open_low and value == low):
-            raise BadField(name, value, f"{'above ' if open_low else ''}{low:g} to {high:g}")
+        if not field.low <= value <= field.high or (field.above and value == field.low):  # NaN is in no range
+            raise BadField(name, value, f"{'above ' if field.above else ''}{field.low:g} to {field.high:g}")
         return value
 
     def seed(self) -> int:
@@ -291,8 +301,13 @@ class _Reader:
         return secrets.randbits(64) if value is None else int(value)
 
     def text(self, name: str) -> str | None:
-        value = self.scalar(name)
-        return None if value is None else _decoded(name, value)
+        value, high = self.scalar(name), _INPUTS[name].high
+        if value is None:
+            return None
+        text = _decoded(name, value)
+        if len(text.encode()) > high:
+            raise BadField(name, text, f"at most {high} bytes")
+        return text
 
     def texts(self, name: str) -> list[str]:
         value = self._tensor(name)
