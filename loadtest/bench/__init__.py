@@ -11,9 +11,10 @@ hugging_face.py   competitor: transformers' generate, plain, assisted, with prom
 policies.py       policies by name, and what a closed loop found of them
 contestants.py    who takes part in `speedup`;  line_up.py: in `load` and `trace`
 emulated_*.py     pairs that are not there, their servers in virtual time, the oracle, what Nightjar printed
+exactness_*.py    its models, and rows read in company and compared bit for bit
 gpu_*.py          a pair in a GPU's memory and engines that share it, the device's clock, and parts of `gpu`
 statistics.py     medians, spread, paired ratios, cross-fitted best choice, loops
 scrape.py         the server's metrics;  processes.py: processor time by process
 facts.py          hardware and versions;  report.py: tables, JSON, pictures
-tax.py, speedup.py, planner.py, load.py, trace.py, gpu.py, emulated.py  the benches
+tax.py, speedup.py, planner.py, load.py, trace.py, exactness.py, gpu.py, emulated.py  the benches
 """

@@ -21,6 +21,7 @@ BENCHES = {
     "planner": "what the planner's choice and a round's bookkeeping cost at 32 rows",
     "load": "policies against fixed depths in a closed loop, over concurrency",
     "trace": "the same in an open loop: two peaks, and Azure's trace where there is one",
+    "exactness": "whether a token's draw is the same bits in any company, at every length, and what that costs",
     "gpu": "how near a GPU's limits, part by part: kernels, rounds, policies, beside transformers",
     "emulated": "every policy on emulated pairs, in virtual time; says nothing of this machine",
 }

@@ -1,0 +1,198 @@
+"""Whether a token's draw is the same bits whatever shares its passes, at every length; and what that costs.
+
+Rows of random tokens are read alone, then in other chunks and in changing company. At every position the ids drawn at
+temperature 0 and 1 and the bits of their log-probabilities are compared. `positions`, `ids_differing` and
+`bits_differing` are totals over the models that came up in mode `invariant`, where both must be 0; `models` has each
+model's own and says its mode; `fast` is a glance at the same without care. `price` is the time of a pass in mode
+`invariant` over that in mode `fast`, both in turns: medians of the ratios.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from covey import profile
+from covey.runtime.model import PagedModel
+from covey.types import JsonDict
+from loadtest.bench import exactness_models, report
+from loadtest.bench.exactness_models import SHAPES, Shape
+from loadtest.bench.exactness_rows import TEMPERATURES, Rows, Seen, Step, Tally, in_chunks, in_company
+from loadtest.bench.gpu_attention import Case
+from loadtest.bench.session import FULL, QUICK, Session
+from loadtest.bench.statistics import Spread, ratios
+
+INVARIANT, FAST = "invariant", "fast"
+BUNDLED = "the target"
+CHUNK = exactness_models.PASS_TOKENS  # of a row that is read alone, for comparison
+CHUNKS = (249, 100, 7)  # ... and of one read alone once more
+POSITIONS = {QUICK: 4_000, FULL: 1_000_000}
+USUAL_POSITIONS = 120_000
+SHARE_OF_TARGET = 0.5  # of them; the random models share the rest
+KEYS = (256, 512, 1024, 2000)
+DECODING = (1, 4, 16)  # rows of one token
+CHUNK_TOKENS = 128
+TIMES, QUICK_TIMES = 15, 2
+GLANCE = 2  # rows that mode `fast` is compared over
+POOL_ROWS = max(DECODING)
+
+
+@dataclass
+class Measured:
+    """By model."""
+
+    modes: dict[str, str] = field(default_factory=dict)
+    tallies: dict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
+    glances: dict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
+    seconds: dict[tuple[str, str], dict[str, list[float]]] = field(
+        default_factory=dict
+    )  # model, case -> mode -> passes
+
+    def summary(self) -> JsonDict:
+        """The JSON's keys."""
+        exact, fast = Tally(), Tally()
+        for name, tally in self.tallies.items():
+            if self.modes.get(name) == INVARIANT:
+                exact.join(tally)
+        for tally in self.glances.values():
+            fast.join(tally)
+        return {
+            **exact.as_json(),
+            "models": {name: {"mode": mode, **self.tallies[name].as_json()} for name, mode in self.modes.items()},
+            "price": {name: self._price(name) for name in self.modes},
+            "fast": fast.as_json(),
+        }
+
+    def _price(self, model: str) -> JsonDict | None:
+        """By kind of pass, by keys; null where the model has one mode alone."""
+        found: JsonDict = {}
+        for (name, case), by_mode in self.seconds.items():
+            if name == model and by_mode[INVARIANT]:
+                kind, _, keys = case.partition(" at ")
+                over = Spread.of(ratios(by_mode[INVARIANT], by_mode[FAST]))
+                milliseconds = {f"{mode}_ms": 1e3 * float(np.median(by_mode[mode])) for mode in (INVARIANT, FAST)}
+                found.setdefault(kind, {})[keys] = {"over_fast": report.as_json(over), **milliseconds}
+        return found or None
+
+
+def run(session: Session) -> None:
+    """Measure; results go into the session as they come."""
+    wanted = session.wanted
+    settings = profile.load(wanted.profile)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(settings.target.threads or threads)
+    measured = Measured()
+    session.summarise = measured.summary
+    session.notes["temperatures"] = list(TEMPERATURES)
+    sources: dict[str, Shape | str] = {BUNDLED: wanted.target_folder(settings), **SHAPES}
+    total = POSITIONS.get(wanted.size, USUAL_POSITIONS)
+    try:
+        for index, (name, source) in enumerate(sources.items()):
+            share = SHARE_OF_TARGET if name == BUNDLED else (1 - SHARE_OF_TARGET) / len(SHAPES)
+            _model(session, measured, name, source, int(total * share), wanted.seed * 1000 + index)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _model(session: Session, measured: Measured, name: str, source: Shape | str, positions: int, seed: int) -> None:
+    with session.console.status(f"loading {name}"):
+        model = exactness_models.load(source, "auto", POOL_ROWS)
+        fast = exactness_models.load(source, FAST, POOL_ROWS)
+    measured.modes[name] = model.numerics
+    times = QUICK_TIMES if session.wanted.size == QUICK else TIMES
+    for case in cases():
+        measured.seconds[name, case.name] = _alternating(model, fast, case, times, seed)
+    rng = np.random.default_rng(seed)
+    _tally(measured.glances[name], fast, _lengths(rng, fast)[:GLANCE], rng, 1)
+    tally = measured.tallies[name]
+    label = f"{name}: {positions} positions"
+    for _ in session.steps([label] * (positions // 5000 + 1)):
+        target = min(positions, tally.total.positions + 5000)
+        while tally.total.positions < target and not session.out_of_time():
+            _tally(tally, model, _lengths(rng, model), rng, positions - tally.total.positions)
+
+
+def _lengths(rng: np.random.Generator, model: PagedModel) -> list[int]:
+    """Rows of unlike lengths, most of them long, one as long as can be."""
+    most = min(model.max_positions, exactness_models.POSITIONS) - 1
+    return [most, *rng.integers(600, most, 3).tolist(), *rng.integers(1, 600, 2).tolist()]
+
+
+def _tally(tally: Tally, model: PagedModel, lengths: Sequence[int], rng: np.random.Generator, positions: int) -> None:
+    """Compare about so many positions, or some more: rows are read whole."""
+    texts = [rng.integers(0, model.vocab_size, length).astype(np.int32) for length in lengths]
+    rows = Rows(model, texts, int(rng.integers(1 << 30)))
+    expected: list[Seen] = [rows.alone(row, CHUNK) for row in range(len(texts))]
+    before = tally.total.positions
+    for passes in _compositions(lengths, rng):
+        tally.compare(Rows(model, texts, int(rng.integers(1 << 30))), expected, passes)
+        if tally.total.positions - before >= positions:
+            return
+
+
+def _compositions(lengths: Sequence[int], rng: np.random.Generator) -> Iterator[Iterator[Sequence[Step]]]:
+    yield in_company(lengths, CHUNK, rng)
+    for row, size in zip(rng.permutation(len(lengths)).tolist(), CHUNKS):
+        yield in_chunks(row, lengths[row], size)
+    for _ in range(2):
+        yield in_company(lengths, CHUNK, rng)
+
+
+def cases() -> list[Case]:
+    decoding = [Case(rows, keys) for keys in KEYS for rows in DECODING]
+    return decoding + [Case(1, keys, CHUNK_TOKENS) for keys in KEYS]
+
+
+def _alternating(model: PagedModel, fast: PagedModel, case: Case, times: int, seed: int) -> dict[str, list[float]]:
+    """Seconds of a pass of each, by mode; nothing where there is but one mode."""
+    found: dict[str, list[float]] = {INVARIANT: [], FAST: []}
+    if model.numerics != INVARIANT:
+        return found
+    work = case.work(model.blocks, seed, model.nowhere)
+    for turn in range(times + 1):
+        for mode, one in sorted({INVARIANT: model, FAST: fast}.items(), reverse=bool(turn % 2)):
+            started = time.perf_counter()
+            one.forward(work)
+            if turn:  # the first of each compiles what it needs
+                found[mode].append(time.perf_counter() - started)
+    return found
+
+
+def show(result: JsonDict, console: Console, picture: Path) -> None:
+    """The tables, and the price over keys as a picture."""
+    rows = [
+        [f"{name} ({found['mode']})", *(str(found[key]) for key in ("positions", "ids_differing", "bits_differing"))]
+        for name, found in result["models"].items()
+    ]
+    for title in ("by_length", "by_company"):
+        rows += [[band, *(str(value) for value in counts.values())] for band, counts in result[title].items()]
+    rows.append(
+        ["in mode fast", *(str(result["fast"][key]) for key in ("positions", "ids_differing", "bits_differing"))]
+    )
+    console.print(report.table("Exactness", ["", "positions", "other ids", "other bits"], rows))
+    prices = {name: found for name, found in result["price"].items() if found}
+    rows = [
+        [f"{name}, {kind}", *(report.number(by_keys[str(keys)]["over_fast"]["median"]) for keys in KEYS)]
+        for name, found in prices.items()
+        for kind, by_keys in found.items()
+    ]
+    console.print(report.table("A pass, invariant over fast", ["", *(f"{keys} keys" for keys in KEYS)], rows))
+    lines = {
+        f"{name}, {kind}": {
+            float(keys): spread
+            for keys, value in by_keys.items()
+            if (spread := report.from_json(value["over_fast"])) is not None
+        }
+        for name, found in prices.items()
+        for kind, by_keys in found.items()
+    }
+    if lines:
+        axes = ("keys", "time of a pass over that in mode fast")
+        report.curves(picture, title="What exactness costs", lines=lines, axes=axes, log_x=True)

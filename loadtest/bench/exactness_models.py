@@ -1,0 +1,76 @@
+"""The models of the bench `exactness`: the served target, and random ones of several families and head widths."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from covey.runtime.loading import choose_device, choose_dtype, quiet
+from covey.runtime.model import PagedModel
+from covey.runtime.modules import Modules, Source
+
+POSITIONS = 2048
+PASS_TOKENS = 256
+BLOCK_SIZE = 16
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A random model's family and what its configuration adds to `_USUAL`."""
+
+    family: str  # transformers' configuration class, less "Config"
+    settings: dict[str, Any] = field(default_factory=dict)
+    seed: int = 1
+
+    def modules(self) -> Modules:
+        """Equal ones at every call."""
+        import transformers
+
+        device = choose_device("cpu")
+        torch.manual_seed(self.seed)
+        with quiet():
+            config = getattr(transformers, f"{self.family}Config")(**(_USUAL | self.settings))
+            module = transformers.AutoModelForCausalLM.from_config(config, dtype=choose_dtype("auto", device))
+        return Modules.of(module.eval().requires_grad_(False), f"random {self.family}")
+
+
+_USUAL: dict[str, Any] = {
+    "vocab_size": 2048,
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 4,
+    "max_position_embeddings": POSITIONS,
+    "initializer_range": 512**-0.5,  # the stock one leaves logits almost flat
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": None,
+}
+SHAPES = {
+    "qwen2, heads of 64": Shape("Qwen2", {"num_attention_heads": 8, "num_key_value_heads": 2}),
+    "llama, heads of 128": Shape("Llama", {"num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 128}),
+    "gemma2, heads of 256": Shape(
+        "Gemma2",
+        {
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 256,
+            "query_pre_attn_scalar": 256,
+            "sliding_window": 512,
+        },
+    ),
+}
+
+
+def load(source: Shape | str, numerics: str, rows: int) -> PagedModel:
+    """With room for so many rows of all positions."""
+    given: Source = source.modules() if isinstance(source, Shape) else source
+    return PagedModel(
+        given,
+        device="cpu",
+        blocks=rows * POSITIONS // BLOCK_SIZE,
+        block_size=BLOCK_SIZE,
+        numerics=numerics,
+        max_pass_tokens=PASS_TOKENS,
+    )

@@ -1,0 +1,133 @@
+"""The bench `exactness`: what its comparisons notice, and the JSON that it promises."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from covey.runtime.lanes import Lanes, Pass
+from covey.runtime.model import PagedModel
+from loadtest.bench import exactness
+from loadtest.bench.exactness_rows import BANDS, Counts, Rows, Seen, Tally, in_chunks, in_company
+from loadtest.bench.session import Session, Wanted
+
+VOCAB = 50
+
+
+class Fake:
+    """Logits are a function of token and position, in passes of several rows `by` off from position `least` on."""
+
+    blocks, block_size = 400, 16
+
+    def __init__(self, least: int = 0, by: float = 0.0) -> None:
+        self.least, self.by = least, by
+
+    def forward(self, work: Pass) -> torch.Tensor:
+        assert isinstance(work.lanes, Lanes)
+        seeds = (work.tokens.astype(np.int64) * 4099 + work.positions) % 65521
+        values = np.sin(np.outer(seeds, np.arange(1, VOCAB + 1)) * 0.7) * 4
+        if work.lanes.rows > 1:
+            values[work.positions >= self.least, 7] += self.by
+        return torch.from_numpy(values.astype(np.float32))
+
+
+def rows_of(fake: Fake, *lengths: int) -> tuple[Rows, list[Seen]]:
+    rng = np.random.default_rng(1)
+    rows = Rows(cast(PagedModel, fake), [rng.integers(0, VOCAB, length).astype(np.int32) for length in lengths])
+    return rows, [rows.alone(row, 64) for row in range(len(lengths))]
+
+
+def compared(fake: Fake, *lengths: int) -> Tally:
+    rows, expected = rows_of(fake, *lengths)
+    tally = Tally()
+    tally.compare(rows, expected, in_company(lengths, 200, np.random.default_rng(2)))
+    tally.compare(rows, expected, in_chunks(0, lengths[0], 33))
+    return tally
+
+
+def test_every_position_is_compared_once_a_reading() -> None:
+    tally = compared(Fake(), 700, 40, 300, 1)
+    assert tally.total == Counts(700 + 40 + 300 + 1 + 700)
+    for bands in (tally.by_length, tally.by_company):
+        assert sum(counts.positions for counts in bands.values()) == tally.total.positions
+    assert tally.by_length["1 to 255 keys"].positions == 2 * 255 + 40 + 255 + 1
+    assert tally.by_company["alone, in other chunks"].positions >= 700
+
+
+@pytest.mark.parametrize(("by", "ids"), [(1e-6, 0), (30.0, 1)])
+def test_a_last_bit_in_company_of_long_rows_is_noticed(by: float, ids: int) -> None:
+    tally = compared(Fake(least=600, by=by), 700, 650, 640, 630)
+    assert tally.total.bits_differing > 0
+    assert (tally.total.ids_differing > 0) == ids
+    differing = {name for name, counts in tally.by_length.items() if counts.bits_differing}
+    assert differing == {"512 to 767 keys"}
+    assert not tally.by_company["alone, in other chunks"].bits_differing
+    assert any(counts.bits_differing for counts in tally.by_company.values())
+
+
+def test_bands_cover_all_lengths() -> None:
+    tally = compared(Fake(), 1900)
+    assert list(tally.as_json()["by_length"]) == [
+        *(f"{low} to {high - 1} keys" for low, high in zip((1, *BANDS), BANDS)),
+        f"{BANDS[-1]} keys and more",
+    ]
+
+
+def made_up() -> exactness.Measured:
+    """Three positions of the target differ, and what came up in mode fast does not count."""
+    measured = exactness.Measured()
+    for name, mode, wrong in ((exactness.BUNDLED, "invariant", 3), ("other", "fast", 50)):
+        measured.modes[name] = mode
+        measured.tallies[name].total = Counts(100, wrong - 1, wrong)
+        measured.tallies[name].by_length["1 to 255 keys"] = Counts(100, wrong - 1, wrong)
+        measured.tallies[name].by_company["alone, in other chunks"] = Counts(100, wrong - 1, wrong)
+        measured.glances[name].total = Counts(10, 4, 5)
+    for case in exactness.cases():
+        measured.seconds[exactness.BUNDLED, case.name] = {"invariant": [1.1, 2.2, 3.6], "fast": [1.0, 2.0, 3.0]}
+        measured.seconds["other", case.name] = {"invariant": [], "fast": []}
+    return measured
+
+
+def test_the_bench_has_the_keys_it_promises(tmp_path: Path) -> None:
+    session = Session("exactness", Wanted(tmp_path / "out.json"), Console(quiet=True))
+    session.summarise = made_up().summary
+    found = session.write()
+    assert json.loads((tmp_path / "out.json").read_text()) == found
+    counts = {"positions": 100, "ids_differing": 2, "bits_differing": 3}
+    assert {key: found[key] for key in counts} == counts
+    assert found["by_length"] == {"1 to 255 keys": counts}
+    assert found["by_company"] == {"alone, in other chunks": counts}
+    assert found["models"]["other"]["mode"] == "fast"
+    assert found["fast"]["bits_differing"] == 10
+    price = found["price"][exactness.BUNDLED]
+    assert set(price) == {"1 x 1", "4 x 1", "16 x 1", f"1 x {exactness.CHUNK_TOKENS}"}
+    assert list(price["4 x 1"]) == [str(keys) for keys in exactness.KEYS]
+    assert price["4 x 1"]["1024"]["over_fast"]["median"] == pytest.approx(1.1)
+    assert found["price"]["other"] is None
+    exactness.show(found, Console(quiet=True), tmp_path / "out.png")
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_was_not_measured_is_empty(tmp_path: Path) -> None:
+    found = exactness.Measured().summary()
+    assert (found["positions"], found["by_length"], found["price"]) == (0, {}, {})
+    exactness.show(found, Console(quiet=True), tmp_path / "out.png")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_quick_run_finds_the_same_bits_in_all_models(tmp_path: Path) -> None:
+    session = Session("exactness", Wanted(tmp_path / "out.json", size="quick"), Console(quiet=True))
+    exactness.run(session)
+    found = session.write()
+    assert (found["ids_differing"], found["bits_differing"]) == (0, 0)
+    assert set(found["models"]) == {exactness.BUNDLED, *exactness.SHAPES}
+    if all(each["mode"] == "invariant" for each in found["models"].values()):
+        assert found["positions"] >= exactness.POSITIONS["quick"]
+        assert all(found["price"].values())
