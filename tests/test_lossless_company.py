@@ -71,6 +71,7 @@ def text(length: int, seed: int) -> Ints:
 class Alone:
     """The longest row there can be, and what it gives by itself; so does each of its beginnings."""
 
+    rows: Rows  # it alone
     row: Ints
     seen: Seen
 
@@ -81,7 +82,8 @@ class Alone:
 @pytest.fixture(scope="module")
 def alone(exact: PagedModel) -> Alone:
     row = text(LONGEST, 1)
-    return Alone(row, Rows(exact, [row]).alone(0, CHUNK))
+    rows = Rows(exact, [row])
+    return Alone(rows, row, rows.alone(0, CHUNK))
 
 
 def assert_same(tally: Tally, positions: int) -> None:
@@ -109,15 +111,19 @@ def test_700_beside_1250(exact: PagedModel, alone: Alone) -> None:
     assert_same(tally, 1950 + 2 * 40)
 
 
-def test_every_length_in_company_of_any_other(exact: PagedModel, alone: Alone) -> None:
-    """One token each at eight lengths a pass: equal work for eight requests that decode."""
-    rng = np.random.default_rng(3)
-    rows, tally = Rows(exact, [alone.row], 7), Tally()
-    for steps in in_chunks(0, LONGEST, CHUNK):
-        rows.read(steps)
-    for batch in np.array_split(rng.permutation(LONGEST), LONGEST // 8):
-        tally.compare(rows, [alone.seen], [[(0, int(at), int(at) + 1) for at in batch]])
-    assert_same(tally, LONGEST)
+SWITCHES = sorted({n + near for n in (*range(64, LONGEST, 64), 1, 384, 768, 1536) for near in (-1, 0, 1)} - {0})
+
+
+@pytest.mark.parametrize(
+    "lengths", [SWITCHES[::3], pytest.param(range(1, LONGEST + 1), marks=pytest.mark.slow)], ids=len
+)
+@pytest.mark.timeout(1200)
+def test_every_length_in_company_of_any_other(alone: Alone, lengths: Sequence[int]) -> None:
+    """Requests of these lengths decode, eight in a pass: all beginnings of the longest row, whose keys are there."""
+    tally = Tally()
+    for batch in np.array_split(np.random.default_rng(3).permutation(np.asarray(lengths)), -(-len(lengths) // 8)):
+        tally.compare(alone.rows, [alone.seen], [[(0, length - 1, length) for length in batch.tolist()]])
+    assert_same(tally, len(lengths))
     assert len(tally.by_length) == 8
 
 

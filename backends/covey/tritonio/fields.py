@@ -41,7 +41,7 @@ INPUTS = (
     Field("input_ids", "INT32", -1),
     Field("max_tokens", "INT32", low=1, high=1 << 30),
     Field("stream", "BOOL"),
-    Field("temperature", "FP32", high=100.0),  # so little as to be greedy: `Sampling.greedy`
+    Field("temperature", "FP32", high=100.0),
     Field("top_k", "INT32", high=1 << 30),
     Field("top_p", "FP32", default=1.0, high=1.0, above=True),
     Field("min_p", "FP32", high=1.0),
@@ -81,6 +81,7 @@ OUTPUTS = (
     Field("emulated", "BOOL"),
 )
 
+_FIXED = frozenset(f"fixed:{depth}" for depth in range(1, MAX_DRAFT_TOKENS + 1))
 NO_DRAFTERS = "{}: this server has no drafters"
 _INPUTS = {field.name: field for field in INPUTS}
 
@@ -219,13 +220,9 @@ class RequestParser:
             return "auto" if count < 0 else ("off" if count == 0 else f"fixed:{count}")
         if count >= 0 and wanted != f"fixed:{count}" and not (count == 0 and wanted == "off"):
             raise BadField("num_draft_tokens", count, f"nothing that contradicts speculation={wanted!r}")
-        depth = wanted.removeprefix("fixed:")
-        fixed = (
-            wanted.startswith("fixed:") and depth.isascii() and depth.isdigit() and len(depth) < 5
-        )  # int() has a limit
-        if fixed and not self._drafters:
+        if wanted in _FIXED and not self._drafters:
             raise BadField("speculation", wanted, NO_DRAFTERS.format("auto or off"))
-        if wanted in ("auto", "off") or (fixed and 1 <= int(depth) <= MAX_DRAFT_TOKENS):
+        if wanted in ("auto", "off") or wanted in _FIXED:
             return wanted
         raise BadField("speculation", wanted, f"auto, off or fixed:k with k from 1 to {MAX_DRAFT_TOKENS}")
 
