@@ -40,6 +40,7 @@ KEYS = (256, 512, 1024, 2000)
 DECODING = (1, 4, 16)  # rows of one token
 CHUNK_TOKENS = 128
 TIMES, QUICK_TIMES = 15, 2
+STEPS = 10  # of the comparisons, for the bar
 GLANCE = 2  # rows that mode `fast` is compared over
 POOL_ROWS = max(DECODING)
 
@@ -92,30 +93,37 @@ def run(session: Session) -> None:
     session.summarise = measured.summary
     session.notes["temperatures"] = list(TEMPERATURES)
     sources: dict[str, Shape | str] = {BUNDLED: wanted.target_folder(settings), **SHAPES}
-    total = POSITIONS.get(wanted.size, USUAL_POSITIONS)
+    total, due = POSITIONS.get(wanted.size, USUAL_POSITIONS), 0.0
     try:
         for index, (name, source) in enumerate(sources.items()):
             share = SHARE_OF_TARGET if name == BUNDLED else (1 - SHARE_OF_TARGET) / len(SHAPES)
-            _model(session, measured, name, source, int(total * share), wanted.seed * 1000 + index)
+            due += share  # of the time, that a slow machine compares some positions of every model
+            _model(session, measured, name, source, int(share * total), due, wanted.seed * 1000 + index)
     finally:
         torch.set_num_threads(threads)
 
 
-def _model(session: Session, measured: Measured, name: str, source: Shape | str, positions: int, seed: int) -> None:
+def _model(
+    session: Session,
+    measured: Measured,
+    name: str,
+    source: Shape | str,
+    positions: int,
+    due: float,
+    seed: int,
+) -> None:
     with session.console.status(f"loading {name}"):
         model = exactness_models.load(source, "auto", POOL_ROWS)
         fast = exactness_models.load(source, FAST, POOL_ROWS)
     measured.modes[name] = model.numerics
     times = QUICK_TIMES if session.wanted.size == QUICK else TIMES
-    for case in cases():
+    for case, _ in zip(cases(), session.steps([f"{name}: passes"] * len(cases()))):
         measured.seconds[name, case.name] = _alternating(model, fast, case, times, seed)
     rng = np.random.default_rng(seed)
     _tally(measured.glances[name], fast, _lengths(rng, fast)[:GLANCE], rng, 1)
     tally = measured.tallies[name]
-    label = f"{name}: {positions} positions"
-    for _ in session.steps([label] * (positions // 5000 + 1)):
-        target = min(positions, tally.total.positions + 5000)
-        while tally.total.positions < target and not session.out_of_time():
+    for done, _ in enumerate(session.steps([f"{name}: {positions} positions"] * STEPS), start=1):
+        while tally.total.positions < positions * done / STEPS and not session.out_of_time(due):
             _tally(tally, model, _lengths(rng, model), rng, positions - tally.total.positions)
 
 

@@ -62,8 +62,9 @@ class Session:
     notes: JsonDict = field(default_factory=dict)
     _began: float = field(default_factory=time.monotonic)
 
-    def out_of_time(self) -> bool:
-        return time.monotonic() - self._began > 60 * self.wanted.minutes
+    def out_of_time(self, share: float = 1.0) -> bool:
+        """Whether that share of the time is up."""
+        return time.monotonic() - self._began > share * 60 * self.wanted.minutes
 
     def repetitions(self, usual: int, full: int, quick: int = 1) -> int:
         return self.wanted.repetitions or {QUICK: quick, FULL: full}.get(self.wanted.size, usual)
