@@ -30,8 +30,8 @@ class TritonPythonModel:
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: Any) -> Any:
-        action, model = (_value(request, name).decode(errors="replace") for name in ("action", "model"))
         try:
+            action, model = (_value(request, name).decode(errors="replace") for name in ("action", "model"))
             if not hmac.compare_digest(str(int(_value(request, "token"))), self._token):
                 raise PermissionError("model control is for this server's own models")
             if action not in self._actions:

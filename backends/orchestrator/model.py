@@ -12,6 +12,7 @@ import logging
 import sys
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from covey.tokenization import load_tokenizer
 from covey.tritonio import bls, fields, link
 from covey.tritonio.log import to_triton
 from covey.tritonio.metrics import Metrics
-from covey.tritonio.outlets import INSPECT, PeerOutlet, SenderOutlet
+from covey.tritonio.outlets import INSPECT, Asked, PeerOutlet, Sender, SenderOutlet, take_each
 from covey.tritonio.reports import Reports
 from covey.tritonio.supervisor import Supervisor
 from covey.types import TargetInfo
@@ -57,7 +58,7 @@ class TritonPythonModel:
         parameters = json.loads(args["model_config"])["parameters"]
         self._target = bls.BlsTarget(parameters["target"]["string_value"])
         self._controller = parameters["controller"]["string_value"]
-        self._supervisor = Supervisor(self._controller, self._drafter_back)
+        self._supervisor = Supervisor(partial(bls.control, self._controller), self._drafter_back)
         self._clock = RealClock()
         self._keys = itertools.count(1)
         self._metrics = Metrics(self._name)
@@ -73,18 +74,7 @@ class TritonPythonModel:
 
     def execute(self, requests: list[Any]) -> None:
         self._asked.set()
-        for request in requests:
-            outlet = SenderOutlet(request)
-
-            def tensor(name: str, request: Any = request) -> Any:
-                value = pb_utils.get_input_tensor_by_name(request, name)
-                return None if value is None else value.as_numpy().copy()
-
-            asked = tensor(INSPECT)
-            if asked is not None:
-                self._report(asked, outlet)
-                continue
-            self._take(next(self._keys), outlet, tensor, json.loads(request.parameters() or "{}"))
+        take_each(requests, self._taken)
 
     def finalize(self) -> None:
         """Triton calls this when its own requests have ended. From now on no other model can be asked for anything."""
@@ -226,6 +216,13 @@ class TritonPythonModel:
 
     # ---- Triton's threads, and the line's ---------------------------------------------------------------------------
 
+    def _taken(self, asked: Asked, sender: Sender) -> None:
+        outlet = SenderOutlet(asked, sender)
+        if INSPECT in asked.tensors:
+            self._report(asked.tensors[INSPECT], outlet)
+        else:
+            self._take(next(self._keys), outlet, asked.tensors.get, asked.parameters)
+
     def _report(self, asked: Any, outlet: SenderOutlet) -> None:
         try:
             self._wait()
@@ -290,7 +287,7 @@ class TritonPythonModel:
         elif kind == "drain":
             if self._engine is not None:
                 self._engine.drain()
-                self._supervisor.stop(wait=False)  # Triton may crash when it unloads a model that is being reloaded
+                self._supervisor.stop(0)  # Triton may crash when it unloads a model that is being reloaded
             peer.send((exchange, "draining", None))
 
     def _lost(self, peer: link.Peer) -> None:

@@ -15,7 +15,7 @@ import triton_python_backend_utils as pb_utils
 
 from covey.errors import PortError
 from covey.streaming import Cancelled, Chunk
-from covey.tritonio import fields, link, outlets
+from covey.tritonio import link, outlets
 
 POLL_SECONDS = 0.05
 
@@ -33,27 +33,24 @@ class TritonPythonModel:
         self._poller.start()
 
     def execute(self, requests: list[Any]) -> None:
-        for request in requests:
-            sender = outlets.Sender(request)
-            exchange = next(self._ids)
-            tensors = {}
-            for field in fields.INPUTS:
-                tensor = pb_utils.get_input_tensor_by_name(request, field.name)
-                if tensor is not None:
-                    tensors[field.name] = tensor.as_numpy().copy()
-            with self._lock:
-                self._open[exchange] = (sender, frozenset(request.requested_output_names()))
-            try:
-                parameters = json.loads(request.parameters() or "{}")
-                self._line().send((exchange, "submit", (tensors, parameters)))
-            except PortError as error:
-                self._answer(exchange, outlets.error_response(error))
+        outlets.take_each(requests, self._take)
 
     def finalize(self) -> None:
         self._stopped.set()
         self._poller.join()
         if self._peer is not None:
             self._peer.close()
+
+    def _take(self, asked: outlets.Asked, sender: outlets.Sender) -> None:
+        exchange = next(self._ids)
+        with self._lock:
+            self._open[exchange] = (sender, asked.wanted)
+        try:
+            self._line().send((exchange, "submit", (asked.tensors, asked.parameters)))
+        except Exception as error:
+            self._answer(exchange, outlets.error_response(error))
+            if not isinstance(error, PortError):
+                raise
 
     def _line(self) -> link.Peer:
         with self._lock:

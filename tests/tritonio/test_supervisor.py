@@ -23,7 +23,7 @@ class Controller:
         self.fails: list[tuple[str, Exception]] = []
         self.calls: list[tuple[str, str]] = []
 
-    def control(self, _controller: str, action: str, model: str) -> None:
+    def control(self, action: str, model: str) -> None:
         self.calls.append((action, model))
         if self.fails and self.fails[0][0] == action:
             raise self.fails.pop(0)[1]
@@ -39,10 +39,9 @@ def supervisor(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> Itera
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", ModuleType("triton_python_backend_utils"))
     from covey.tritonio import supervisor
 
-    monkeypatch.setattr(supervisor.bls, "control", controller.control)
     monkeypatch.setattr(supervisor, "FIRST_REST", 0.01)
     back = threading.Semaphore(0)
-    made = supervisor.Supervisor("controller", lambda _model: back.release())
+    made = supervisor.Supervisor(controller.control, lambda _model: back.release())
     made.back = back
     yield made
     made.stop()
@@ -109,6 +108,6 @@ def test_one_that_was_stopped_reloads_nothing(controller: Controller, supervisor
     supervisor.stop()
     made = list(controller.calls)
     supervisor.report("other", StubDead("other"))
-    supervisor.stop(wait=False)
+    supervisor.stop(0)
     time.sleep(0.1)
     assert controller.calls == made

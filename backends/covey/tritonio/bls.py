@@ -98,8 +98,8 @@ def serve(requests: list[Any], answer: Any) -> list[Any]:
     response's error and leaves the model up. A message without this server's token is refused."""
     responses, secret = [], token()
     for request in requests:
-        message = pb_utils.get_input_tensor_by_name(request, codec.REQUEST_TENSOR).as_numpy()
         try:
+            message = pb_utils.get_input_tensor_by_name(request, codec.REQUEST_TENSOR).as_numpy()
             codec.authenticate(message, secret)
             reply = pb_utils.Tensor(codec.REPLY_TENSOR, answer(message))
             responses.append(pb_utils.InferenceResponse([reply]))

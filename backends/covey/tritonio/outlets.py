@@ -1,19 +1,27 @@
-"""Where answers go: a decoupled Triton response sender, or the line from `covey_unary`. Responses are made here."""
+"""Where answers go: a decoupled Triton response sender, or the line from `covey_unary`. Responses are made here.
+
+A request that is answered through a sender comes in through `take_each` and no other way. Triton closes the senders of
+an `execute` that raises without a word to whoever kept one, and asking a closed one whether it is cancelled ends all of
+tritonserver.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from covey.errors import PortError, RequestError
+from covey.errors import BadField, CoveyError, PortError, RequestError
 from covey.streaming import Chunk
 from covey.tritonio.link import Peer
+
+log = logging.getLogger("covey.outlets")
 
 # Between the ensemble's steps only: its tokeniser asks for an output that its detokeniser needs.
 ASKS_FOR_STATE = "detokenized_elsewhere"
@@ -57,9 +65,34 @@ def response(arrays: dict[str, Any], wanted: frozenset[str] | set[str]) -> Any:
 def error_response(error: Exception) -> Any:
     """An error with its code as a prefix too: codes do not survive a hop between models on 24.10."""
     code = error.code if isinstance(error, RequestError) else "INTERNAL"
-    return pb_utils.InferenceResponse(
-        error=pb_utils.TritonError(f"[{code}] {error}", getattr(pb_utils.TritonError, code))
-    )
+    text = f"[{code}] {error}".encode(errors="replace").decode()  # what Triton cannot encode it cannot send
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(text, getattr(pb_utils.TritonError, code)))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a Triton request says, read as a whole and copied: none of it is Triton's any more."""
+
+    tensors: dict[str, Any]  # name -> array
+    parameters: dict[str, Any]
+    wanted: frozenset[str]  # the outputs that the client asked for
+
+    @classmethod
+    def read(cls, request: Any) -> Asked:
+        """Raises BadField for what no Python can read."""
+        tensors = {}
+        for tensor in request.inputs():
+            try:
+                tensors[tensor.name()] = tensor.as_numpy().copy()
+            except ValueError as error:
+                raise BadField(tensor.name(), error, "what its datatype and shape say") from None
+        try:
+            parameters = json.loads(request.parameters() or "{}")
+        except UnicodeDecodeError as error:
+            raise BadField("parameters", error.object[error.start :], "names and values in UTF-8") from None
+        except ValueError as error:
+            raise BadField("parameters", error, "names and values that JSON can say") from None
+        return cls(tensors, parameters, frozenset(request.requested_output_names()))
 
 
 class Sender:
@@ -84,15 +117,33 @@ class Sender:
             return not self._ended and bool(self._sender.is_cancelled())
 
 
+def take_each(requests: list[Any], take: Callable[[Asked, Sender], None]) -> None:
+    """The whole of an `execute`: hand every request with its sender to `take`, after all that may raise has been read.
+
+    Never raises: a request that cannot be read or taken is answered with the error, by the only one that knows its
+    sender, and the sender says from then on that it is not cancelled, to whoever `take` gave it to."""
+    for request in requests:
+        sender = Sender(request)
+        try:
+            take(Asked.read(request), sender)
+        except Exception as error:
+            if not isinstance(error, CoveyError):
+                log.exception("a request could not be taken")
+            try:
+                sender.send(error_response(error), last=True)
+            except Exception:  # shared memory is full: nothing can be said
+                log.exception("a request is left without an answer")
+
+
 class SenderOutlet:
     """The response sender of a decoupled request. FINAL goes with the last response."""
 
     streams = True
 
-    def __init__(self, request: Any) -> None:
-        self._sender = Sender(request)
-        self._wanted = frozenset(request.requested_output_names())
-        self.needs_state = pb_utils.get_input_tensor_by_name(request, ASKS_FOR_STATE) is not None
+    def __init__(self, asked: Asked, sender: Sender) -> None:
+        self._sender = sender
+        self._wanted = asked.wanted
+        self.needs_state = ASKS_FOR_STATE in asked.tensors
 
     def send(self, chunk: Chunk) -> None:
         self._sender.send(response(outputs(chunk), self._wanted), last=chunk.finish is not None)

@@ -1,4 +1,7 @@
-"""Brings models whose process died back to life, through the controller, from a thread of its own."""
+"""Brings models whose process died back to life, from a thread of its own.
+
+The orchestrator has one for target and drafters, which acts through the controller; the launcher has one for all other
+models (`covey.server.revival`), the controller among them."""
 
 from __future__ import annotations
 
@@ -8,8 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from covey.errors import CoveyError, PortError, StubDead
-from covey.tritonio import bls
+from covey.errors import CoveyError, StubDead
 
 log = logging.getLogger("covey.supervisor")
 
@@ -22,9 +24,10 @@ class Supervisor:
     A model whose reload failed stays queued: it is unloaded by then, so that calls to it fail as to one that nobody
     wants loaded, and nothing else would bring it back."""
 
-    def __init__(self, controller: str, came_back: Callable[[str], None]) -> None:
-        """`came_back` is called with a model that was reloaded, on this one's thread."""
-        self._controller = controller
+    def __init__(self, control: Callable[[str, str], None], came_back: Callable[[str], None]) -> None:
+        """`control` is called with `load` or `unload` and a model, and raises CoveyError when that fails; `came_back`
+        with a model that was reloaded. Both on this one's thread."""
+        self._control = control
         self._came_back = came_back
         self._queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._seen_to: set[str] = set()
@@ -46,16 +49,15 @@ class Supervisor:
         """Triton never restarts a dead stub, and loading alone does nothing: unload, then load. Blocks."""
         log.warning("reloading %s", model)
         try:
-            bls.control(self._controller, "unload", model)
-        except PortError as error:  # it may be unloaded already
+            self._control("unload", model)
+        except CoveyError as error:  # it may be unloaded already
             log.warning("%s could not be unloaded: %s", model, error)
-        bls.control(self._controller, "load", model)
+        self._control("load", model)
 
-    def stop(self, *, wait: bool = True) -> None:
-        """Reload nothing more, but for what is under way."""
+    def stop(self, seconds: float | None = None) -> None:
+        """Reload nothing more, but for what is under way; wait for that, at most `seconds` long."""
         self._queue.put(None)
-        if wait:
-            self._thread.join()
+        self._thread.join(seconds)
 
     def _run(self) -> None:
         due: dict[str, float] = {}  # when each model is to be reloaded
@@ -85,7 +87,7 @@ class Supervisor:
             self.reload(model)
             log.info("%s is back", model)
             self._came_back(model)
-        except PortError as error:
+        except CoveyError as error:
             log.error("%s could not be reloaded: %s", model, error)
             return False
         except Exception:  # nothing may end the thread that all models depend on
