@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import triton_python_backend_utils as pb_utils
 
 from covey import profile
 from covey.clock import RealClock
@@ -37,6 +36,7 @@ from covey.tritonio.supervisor import Supervisor
 from covey.types import TargetInfo
 
 START_SECONDS = 300.0
+CONTROL_SECONDS = 15.0  # for a reload of the target to succeed
 ANY_VOCABULARY = 0  # of a drafter that looks tokens up
 SETTLE_SECONDS = 1.0  # after `initialize`, before the first BLS call
 STOP_SECONDS = 5.0  # for the round in flight; a BLS call that outlives the model's end never comes back
@@ -134,6 +134,7 @@ class TritonPythonModel:
             try:
                 return self._target.info()
             except PortError as error:
+                self._supervisor.report(self._target.model, error)
                 if self._stopping.wait(0.1) or time.monotonic() > deadline:
                     raise PortError(f"the target did not come up: {error}") from None
 
@@ -211,7 +212,15 @@ class TritonPythonModel:
 
     def _recover(self, error: PortError) -> None:
         log.warning("the target failed: %s", error)
-        self._supervisor.reload(self._target.model)
+        deadline = time.monotonic() + CONTROL_SECONDS
+        while True:
+            try:
+                self._supervisor.reload(self._target.model)
+                break
+            except PortError as problem:  # the controller may have died too; the launcher brings that back
+                if time.monotonic() > deadline or self._stopping.wait(0.5):
+                    raise
+                log.warning("the target could not be reloaded yet: %s", problem)
         self._await_target()
 
     # ---- Triton's threads, and the line's ---------------------------------------------------------------------------

@@ -62,6 +62,7 @@ def test_images_are_pinned(path: Path) -> None:
 def test_the_server_gets_shared_memory_and_time_to_drain() -> None:
     server = services(DOCKER / "compose.yaml")["covey"]
     assert server["shm_size"] == "1g"
+    assert server["pids_limit"] == "${COVEY_PIDS_LIMIT:-2048}"
     seconds = {
         name: int(re.fullmatch(rf"\$\{{{name}:-(\d+)s?\}}", server_value)[1])  # type: ignore[index]
         for name, server_value in (

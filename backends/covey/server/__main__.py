@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 import time
@@ -23,6 +24,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run one server in the foreground."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
+    logging.basicConfig(format="%(name)s: %(message)s")
+    logging.getLogger("covey").setLevel(logging.INFO)
     progress = LoadProgress(Console(stderr=True))
     server = Server(parse(arguments), progress)
     try:

@@ -11,17 +11,20 @@ from pathlib import Path
 
 from covey import admin
 from covey.profile import FOLDER_VARIABLE, LEFT_OUT_VARIABLE, PROFILE_VARIABLE
+from covey.server.backend_dir import OWN_LIBRARY
 from covey.server.installation import Installation
 from covey.server.options import Options, reachable
 from covey.tritonio import token
 
 HTTP_VARIABLE = "COVEY_HTTP"  # where the controller reaches its server
 RESTRICTED = "model-repository,model-config,shared-memory,statistics,trace,logging"
-# One setting for all: release 24.10 gives every python-based backend the settings of the backend named "python".
-BACKEND_SETTINGS = {
-    "stub-timeout-seconds": "300",
-    "thread-pool-size": "128",  # shared by BLS calls in flight and sends; the default of 32 delays sends by 0.2 s
-}
+# Triton gives every backend that is written in Python the settings of the backend `python`, but for those that
+# `backend_dir` makes backends of their own.
+STUB_SECONDS = "300"  # that a model has to load
+# Threads of tritonserver for each instance of a model, shared by its BLS calls in flight and its sends and started with
+# it. Triton keeps an instance whose process died within a call until the server ends: such a death costs as many
+# threads, and three more.
+FEW_THREADS, MANY_THREADS = "1", "128"
 # tritonserver that gives up waiting for requests ends while they still run, and as a rule aborts or crashes on the way
 # (the streams that a killed model process left behind never end). The launcher's SIGKILL, which does not, comes first.
 EXIT_MARGIN_SECONDS = 5
@@ -36,7 +39,8 @@ def command(
     options: Options, installation: Installation, backend_directory: Path, models: tuple[str, ...], region_prefix: str
 ) -> list[str]:
     """What to execute. `options` are those of a server that starts: its ports and its secret are settled."""
-    settings = BACKEND_SETTINGS | {"shm-region-prefix-name": region_prefix}
+    settings = {"stub-timeout-seconds": STUB_SECONDS, "shm-region-prefix-name": region_prefix}
+    pools = {"python": FEW_THREADS} | dict.fromkeys(OWN_LIBRARY, MANY_THREADS)
     words = [
         str(installation.binary),
         f"--model-repository={options.repository_folder()}",
@@ -54,7 +58,9 @@ def command(
         f"--http-restricted-api={RESTRICTED}:{admin.HEADER}={options.admin_secret}",
         f"--grpc-restricted-protocol={RESTRICTED}:{admin.HEADER}={options.admin_secret}",
     ]
-    words += [f"--backend-config=python,{key}={value}" for key, value in settings.items()]
+    for backend, threads in pools.items():
+        words += [f"--backend-config={backend},{key}={value}" for key, value in settings.items()]
+        words.append(f"--backend-config={backend},thread-pool-size={threads}")
     words += [f"--load-model={model}" for model in models]
     return [*words, *options.extra]
 

@@ -21,10 +21,12 @@ from covey.server import backend_dir, command, installation, log, preflight, pro
 from covey.server.control import Control, ControlError
 from covey.server.errors import ServerDied, StartError
 from covey.server.options import PUBLIC_MODELS, Options, reachable
+from covey.server.revival import Revival, not_the_orchestrators
 from covey.tritonio import link
 
 Watcher = Callable[[tuple[str, ...], tuple[str, ...]], None]  # called with the models loaded so far, and all of them
 POLL_SECONDS = 0.1
+STOP_SECONDS = 5.0  # for a reload under way when nobody waits for requests either
 SETTLE_SECONDS = 0.2  # after closing the models that forward: what they took has reached `covey`
 _PR_SET_PDEATHSIG = 1
 
@@ -43,6 +45,7 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
         self._claim: shared_memory.Claim | None = None
         self._backends: backend_dir.Assembled | None = None
+        self._revival: Revival | None = None
 
     @property
     def http_url(self) -> str:
@@ -111,6 +114,7 @@ class Server:
                     preexec_fn=_end_with_launcher(),  # noqa: PLW1509 - one system call, looked up before
                 )
             self._wait_until_ready()
+            self._revival = Revival(self.control, self.pid, not_the_orchestrators(self.options, self.models))
         except BaseException:
             self.kill()
             raise
@@ -151,6 +155,7 @@ class Server:
         seconds = self.options.drain_seconds if drain_seconds is None else drain_seconds
         drained = True
         if self.running and self._process is not None:
+            self._end_revival(seconds or STOP_SECONDS)
             drained = self.drain(seconds) if seconds > 0 else False
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):  # kill() ends it
@@ -168,12 +173,18 @@ class Server:
             self._process.wait()
             self._process = None
         admin.forget(self.options.http_port, self._secret)
+        self._end_revival(STOP_SECONDS)
         if self._claim is not None:
             self._claim.release()
             self._claim = None
         if self._backends is not None:
             self._backends.release()
             self._backends = None
+
+    def _end_revival(self, seconds: float) -> None:
+        if self._revival is not None:
+            self._revival.stop(seconds)
+            self._revival = None
 
     def _closed(self, models: list[str], until: float) -> bool:
         """Whether these have ended, with their requests, before it is too late; waits for it."""

@@ -9,6 +9,7 @@ import contextlib
 import os
 import re
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 PROC = Path("/proc")
@@ -17,15 +18,34 @@ INSTANCE = re.compile(r"\w+_\d+_\d+")  # of a model, on its stub's command line;
 
 def named(server: int) -> dict[str, int]:
     """A running server's processes: `tritonserver`, and by its name each model's whose parent it is."""
-    found = {"tritonserver": server}
+    return {"tritonserver": server} | {name.removesuffix("_0_0"): pid for name, pid in _instances(server)}
+
+
+def by_model(server: int) -> dict[str, list[int]]:
+    """The living processes of a running server's models, each model's instances together."""
+    found: dict[str, list[int]] = {}
+    for name, pid in _instances(server):
+        found.setdefault(name.rsplit("_", 2)[0], []).append(pid)
+    return found
+
+
+def is_zombie(pid: int) -> bool:
+    """Whether this process has ended and its parent does not know it yet."""
+    try:
+        return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return False
+
+
+def _instances(server: int) -> Iterator[tuple[str, int]]:
     for entry in PROC.glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError):  # it has ended meanwhile
             parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
-            instances = [word.removesuffix("_0_0") for word in words if INSTANCE.fullmatch(word)]
-            if parent == server and instances:
-                found[instances[-1]] = int(entry.name)
-    return found
+            if parent == server:
+                words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                instances = [word for word in words if INSTANCE.fullmatch(word)]
+                if instances:
+                    yield instances[-1], int(entry.name)
 
 
 def named_by(marker: str) -> bool:

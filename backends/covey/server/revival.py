@@ -1,0 +1,108 @@
+"""Brings back the models whose process died and that nobody else brings back.
+
+Triton never restarts the process of a model and goes on saying that the model is ready. The orchestrator has target and
+drafters reloaded, through the controller. All other models, these two among them, are looked after from here: the
+kernel says at once that one of their processes has ended. A model that somebody unloads is left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import select
+import threading
+from dataclasses import replace
+
+from covey import profile
+from covey.errors import StubDead
+from covey.server import processes
+from covey.server.control import LOAD_SECONDS, Control, ControlError
+from covey.server.options import Options
+from covey.tritonio.supervisor import Supervisor
+
+LOOK_SECONDS = 0.2  # between two looks for the processes of models that are being loaded or were unloaded
+ENSEMBLE = re.compile(r'^\s*platform:\s*"ensemble"', re.MULTILINE)
+TARGET = "target"
+NOBODY = 0
+log = logging.getLogger("covey.revival")
+
+
+def not_the_orchestrators(options: Options, models: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of `models` that have processes and that the orchestrator does not have reloaded."""
+    reloaded = {TARGET, *profile.load(options.profile).speculation.drafters}
+    repository = options.repository_folder()
+    return tuple(
+        name
+        for name in models
+        if name not in reloaded and not ENSEMBLE.search((repository / name / "config.pbtxt").read_text())
+    )
+
+
+class Revival:
+    """Watches some models of one running server until it is stopped."""
+
+    def __init__(self, control: Control, server: int, models: tuple[str, ...]) -> None:
+        self._control = control
+        self._server = server
+        self._lost = dict.fromkeys(models, NOBODY)  # model -> the process of it that ended; models to look for
+        self._watched: dict[int, tuple[str, int]] = {}  # pidfd -> model, process
+        self._supervisor = Supervisor(self._act, lambda _model: None)
+        self._stopped = threading.Event()
+        self._wake, self._waker = os.pipe()
+        self._ends = select.poll()
+        self._ends.register(self._wake, select.POLLIN)
+        self._thread = threading.Thread(target=self._run, name="revival", daemon=True)
+        self._thread.start()
+
+    def stop(self, seconds: float) -> None:
+        """Bring nothing more back. Waits for a reload that is under way, at most `seconds` long: Triton may crash when
+        it unloads a model that is being loaded."""
+        self._stopped.set()
+        os.write(self._waker, b"x")
+        self._thread.join()
+        self._supervisor.stop(seconds)
+        for fd in (self._wake, self._waker, *self._watched):
+            os.close(fd)
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            if self._lost:
+                try:
+                    self._look()
+                except ControlError as error:
+                    log.warning("the server does not say which models are ready: %s", error)
+            for fd, _event in self._ends.poll(LOOK_SECONDS * 1000 if self._lost else None):
+                if fd != self._wake:
+                    self._ends.unregister(fd)
+                    os.close(fd)
+                    model, process = self._watched.pop(fd)
+                    self._lost[model] = process
+
+    def _look(self) -> None:
+        """Watch the models that are back; report those that Triton takes for ready though their process ended.
+
+        Triton says `ready` before and after the look at the processes: what is being loaded or unloaded is not dead."""
+        before = self._control.states()
+        living = processes.by_model(self._server)
+        dead = [model for model, ended in self._lost.items() if not living.get(model) or processes.is_zombie(ended)]
+        after = self._control.states() if dead else before
+        for model in list(self._lost):
+            if model not in dead:
+                self._watch(model, living[model])
+            elif before.get(model) == after.get(model) == "READY":
+                self._supervisor.report(model, StubDead(f"{model}: its process ended"))
+
+    def _watch(self, model: str, pids: list[int]) -> None:
+        known = {pid for _model, pid in self._watched.values()}
+        with contextlib.suppress(ProcessLookupError):  # it ended just now: it stays lost
+            for pid in set(pids) - known:
+                fd = os.pidfd_open(pid)
+                self._watched[fd] = (model, pid)
+                self._ends.register(fd, select.POLLIN)
+            del self._lost[model]
+
+    def _act(self, action: str, model: str) -> None:
+        patient = replace(self._control, seconds=LOAD_SECONDS)
+        {"unload": patient.unload, "load": patient.load}[action](model)

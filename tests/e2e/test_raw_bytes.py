@@ -1,0 +1,89 @@
+"""Bytes that no client library sends: the sender is told what is wrong, and nobody else notices."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from typing import Any
+
+import pytest
+import tritonclient.grpc as grpc
+from tritonclient.grpc import service_pb2
+
+from covey.server import Server
+from covey_client import Client
+
+pytestmark = pytest.mark.e2e
+
+PROMPT = "Once upon a time"
+BAD_NAME = b'{"text_input":"a","max_tokens":2,"x\xff":1}'
+BAD_VALUE = b'{"text_input":"a","max_tokens":2,"x":"\xc3("}'
+BAD_SURROGATE = b'{"text_input":"a","max_tokens":2,"\xed\xa0\x80":1}'
+BAD_TEXT = b'{"text_input":"a\xff","max_tokens":2}'
+BAD_WORDS = b'{"text_input":"a","max_tokens":2,"stop_words":["\xfe"]}'
+BAD_CHOICE = b'{"text_input":"a","max_tokens":2,"speculation":"\xff\xff"}'
+BODIES = (BAD_NAME, BAD_VALUE, BAD_SURROGATE, BAD_TEXT, BAD_WORDS, BAD_CHOICE)
+MODELS = ("covey_unary", "covey", "ensemble")
+
+
+def post(server: Server, path: str, body: bytes) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection(*server.http_url.split(":"), timeout=30)  # type: ignore[arg-type]
+    try:
+        connection.request("POST", f"/v2/models/{path}", body)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def beside(server: Server) -> Any:
+    """A stream runs meanwhile, and says what it said alone."""
+    settings = {"max_tokens": 200, "min_tokens": 200, "temperature": 1.0, "seed": 7}
+    with Client(server.grpc_url) as client:
+        alone = client.generate(PROMPT, **settings).tokens
+        found: list[tuple[int, ...]] = []
+        thread = threading.Thread(target=lambda: found.append(client.generate(PROMPT, **settings).tokens))
+        thread.start()
+        yield
+        thread.join()
+    assert found == [alone]
+    assert server.control.ready()
+    server.check()
+
+
+@pytest.mark.usefixtures("beside")
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("way", ["generate", "generate_stream"])
+def test_what_is_not_utf8_is_refused(server: Server, model: str, way: str) -> None:
+    for body in BODIES:
+        for _ in range(2):  # the first closes a sender, the second finds out who still uses it
+            status, said = post(server, f"{model}/{way}", body)
+            assert b"INVALID_ARG" in said, (body, status, said)
+    status, _ = post(server, f"{model}/{way}", b'{"text_input":"a","max_tokens":2}')
+    assert status == 200
+
+
+@pytest.mark.usefixtures("beside")
+def test_the_small_models_survive_them_too(server: Server) -> None:
+    for _ in range(2):
+        assert b"INVALID_ARG" in post(server, "tokenize/generate", BAD_TEXT)[1]
+        for body in (BAD_NAME, BAD_VALUE, BAD_SURROGATE):
+            assert post(server, "tokenize/generate", body)[0] in (200, 400)
+        assert post(server, "controller/generate", b'{"action":"\xff","model":"\xff","token":1,"x\xff":1}')[0] >= 400
+    assert json.loads(post(server, "tokenize/generate", b'{"text_input":"a"}')[1])["input_ids"]
+
+
+@pytest.mark.usefixtures("beside")
+@pytest.mark.parametrize("model", MODELS)
+def test_parameters_over_grpc(server: Server, model: str) -> None:
+    """Protocol buffers refuse strings that are not UTF-8; what they let through is refused by name."""
+    with grpc.InferenceServerClient(server.grpc_url) as client:
+        for name in ("x\ud7ff\x00", "\U0001f40d" * 50, "triton_\x7f"):
+            request = service_pb2.ModelInferRequest(model_name=model)
+            tensor = request.inputs.add(name="text_input", datatype="BYTES", shape=[1])
+            tensor.contents.bytes_contents.append(b"\xff\xfe")
+            request.parameters[name].string_param = "\x00\x01"
+            for answer in client._client_stub.ModelStreamInfer(iter([request, request])):
+                assert "INVALID_ARG" in answer.error_message, (name, answer)

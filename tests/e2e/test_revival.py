@@ -1,0 +1,201 @@
+"""A server under a container's limit on processes: it fits, and models whose process is killed come back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from covey.server import FREE, Options, Server, processes
+from covey_client import Client, CoveyClientError
+
+pytestmark = pytest.mark.e2e
+
+PROMPT = "User: What did you do at the weekend?\nAssistant:"
+LIMIT = 512  # threads and processes; the usual default of a container is 2,048
+IDLE = 400
+A_DEATH = 1 + 3  # threads that Triton keeps of a model that dies within a call: its pool, and three of its own
+SECONDS = 30.0  # until a model is back, on a machine that does other things; alone it takes one or two
+
+
+@contextmanager
+def limited() -> Iterator[Path | None]:
+    """What is started meanwhile, and its children, may have LIMIT threads, where this machine lets us say so; yields
+    the control group."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _number, controllers, path = line.split(":", 2)
+        if controllers not in ("", "pids"):
+            continue
+        own = Path("/sys/fs/cgroup") / controllers / path.lstrip("/")
+        group = own / f"covey-test-{os.getpid()}"
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        try:
+            (group / "pids.max").write_text(str(LIMIT))
+            (group / "cgroup.procs").write_text(str(os.getpid()))
+        except OSError:
+            group.rmdir()
+            continue
+        try:
+            yield group
+        finally:
+            (own / "cgroup.procs").write_text(str(os.getpid()))
+        return
+    yield None
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    log_file = tmp_path_factory.mktemp("crowded") / "tritonserver.log"
+    server = Server(Options(http_port=FREE, grpc_port=FREE, metrics_port=FREE, log_file=log_file))
+    group = None
+    try:
+        with limited() as group:
+            server.start()
+        yield server
+    finally:
+        server.stop(drain_seconds=0)
+        if group is not None:
+            group.rmdir()
+
+
+def threads(server: Server) -> int:
+    return sum(len(os.listdir(f"/proc/{pid}/task")) for pid in processes.named(server.pid).values())
+
+
+def kill(server: Server, *models: str) -> None:
+    running = processes.named(server.pid)
+    for model in models:
+        os.kill(running[model], signal.SIGKILL)
+
+
+def status(server: Server, path: str) -> int:
+    try:
+        with urllib.request.urlopen(f"http://{server.http_url}/v2/{path}/ready", timeout=10) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+@contextmanager
+def streams(server: Server, *drafters: str) -> Iterator[None]:
+    """Requests run meanwhile, one after the other and one for each of the drafters, and say what they said alone."""
+    settings = {"max_tokens": 100, "min_tokens": 100, "temperature": 1.0, "seed": 11}
+    with Client(server.grpc_url, timeout=120) as client:
+        alone = client.generate(PROMPT, **settings).tokens
+        ended = threading.Event()
+        found: list[tuple[int, ...]] = []
+
+        def run(drafter: str) -> None:
+            while not ended.is_set():
+                found.append(client.generate(PROMPT, speculation="fixed:3", drafter=drafter, **settings).tokens)
+
+        running = [threading.Thread(target=run, args=(drafter,)) for drafter in drafters]
+        for thread in running:
+            thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            for thread in running:
+                thread.join()
+    assert set(found) == {alone}
+    assert len(found) >= len(drafters)
+
+
+def until_back(server: Server, model: str, before: int) -> list[tuple[int, int]]:
+    """Wait until another process than `before` serves the model; what readiness said of server and model."""
+    said: list[tuple[int, int]] = []
+    deadline = time.monotonic() + SECONDS
+    while True:
+        said.append((status(server, "health"), status(server, f"models/{model}")))
+        if processes.named(server.pid).get(model, before) != before and said[-1] == (200, 200):
+            return said
+        assert time.monotonic() < deadline, (model, said[-5:], server.log_text()[-2000:])
+        time.sleep(0.02)
+
+
+def works(server: Server, model: str) -> bool:
+    try:
+        with Client(server.http_url, transport="http", model=model, timeout=20) as client:
+            return bool(client.generate(PROMPT, max_tokens=3, speculation="off").tokens)
+    except CoveyClientError:
+        return False
+
+
+def test_an_idle_server_fits_into_a_container(crowded: Server) -> None:
+    assert threads(crowded) < IDLE
+
+
+@pytest.mark.parametrize(
+    ("model", "needed_by"),
+    [("tokenize", "ensemble"), ("detokenize", "ensemble"), ("covey_unary", "covey_unary"), ("controller", "covey")],
+)
+def test_a_small_model_whose_process_dies_is_back_at_once(crowded: Server, model: str, needed_by: str) -> None:
+    before, pid = threads(crowded), processes.named(crowded.pid)[model]
+    with streams(crowded, "draft_ngram"):
+        kill(crowded, model)
+        said = until_back(crowded, model, pid)
+        assert any(server != 200 for server, _model in said), "readiness did not say so"
+        assert any(own != 200 for _server, own in said), "readiness did not say so"
+        assert works(crowded, needed_by)
+    assert threads(crowded) <= before + 8, "nobody had called it when it died: nothing of it stays"
+
+
+def test_the_orchestrator_too(crowded: Server) -> None:
+    pid = processes.named(crowded.pid)["covey"]
+    kill(crowded, "covey")
+    until_back(crowded, "covey", pid)
+    deadline = time.monotonic() + SECONDS
+    while not all(works(crowded, model) for model in ("covey", "covey_unary", "ensemble")):
+        assert time.monotonic() < deadline
+
+
+def test_what_is_unloaded_stays_unloaded(crowded: Server) -> None:
+    crowded.control.unload("tokenize")
+    deadline = time.monotonic() + SECONDS
+    while "tokenize" in processes.named(crowded.pid):
+        assert time.monotonic() < deadline
+    time.sleep(1)
+    assert crowded.control.states()["tokenize"] == "UNAVAILABLE"
+    patient = replace(crowded.control, seconds=60)
+    patient.load("tokenize")
+    time.sleep(1)
+    pid = processes.named(crowded.pid)["tokenize"]
+    kill(crowded, "tokenize")  # it is looked after again
+    until_back(crowded, "tokenize", pid)
+
+
+def test_streams_outlive_the_target_a_drafter_and_the_controller_at_once(crowded: Server) -> None:
+    """The controller reloads the other two, and the launcher the controller; within the limit."""
+    with streams(crowded, "draft_ngram", "draft_chat"):
+        old = processes.named(crowded.pid)
+        kill(crowded, "target", "draft_chat", "controller")
+        for model in ("controller", "target", "draft_chat"):
+            until_back(crowded, model, old[model])
+    assert "can't start new thread" not in crowded.log_text()
+    assert threads(crowded) < IDLE
+
+
+@pytest.mark.slow
+def test_ten_deaths_within_calls_cost_what_triton_keeps_of_them_and_no_more(crowded: Server) -> None:
+    before = threads(crowded)
+    with streams(crowded, "draft_ngram", "draft_ngram"):
+        for _ in range(10):
+            old = processes.named(crowded.pid)["draft_ngram"]
+            kill(crowded, "draft_ngram")
+            until_back(crowded, "draft_ngram", old)
+    assert threads(crowded) <= before + 10 * A_DEATH + 8
+    assert threads(crowded) < IDLE
