@@ -28,6 +28,8 @@ class Triton:
         self.said: dict[str, str] = {}
         self.calls: list[tuple[str, str]] = []
         self.failures = 0
+        self.waits = True
+        self.zombies: list[subprocess.Popen[bytes]] = []
         self.loaded = threading.Semaphore(0)
 
     def load(self, model: str) -> None:
@@ -43,7 +45,10 @@ class Triton:
         self.calls.append(("unload", model))
         self.said[model] = "UNAVAILABLE"
         self.running[model].kill()
-        self.running[model].wait()
+        if self.waits:
+            self.running[model].wait()
+        else:
+            self.zombies.append(self.running[model])
 
 
 @pytest.fixture
@@ -58,7 +63,7 @@ def triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[Triton]:
         made.loaded.acquire()
     made.calls.clear()
     yield made
-    for process in made.running.values():
+    for process in (*made.running.values(), *made.zombies):
         process.kill()
         process.wait()
 
@@ -84,6 +89,15 @@ def test_what_dies_is_reloaded_each_time(triton: Triton, revival: Revival) -> No
         assert triton.loaded.acquire(timeout=SECONDS)
         until_watched(revival, 2)
     assert triton.calls == 2 * [("unload", "tokenize"), ("load", "tokenize")]
+
+
+def test_what_died_within_a_call_is_reloaded_once_though_its_zombie_stays(triton: Triton, revival: Revival) -> None:
+    triton.waits = False
+    triton.running["tokenize"].kill()
+    assert triton.loaded.acquire(timeout=SECONDS)
+    until_watched(revival, 2)
+    time.sleep(1)
+    assert triton.calls == [("unload", "tokenize"), ("load", "tokenize")]
 
 
 def test_what_cannot_be_loaded_yet_is_tried_again(triton: Triton, revival: Revival) -> None:

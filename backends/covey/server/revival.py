@@ -22,7 +22,7 @@ from covey.server.control import LOAD_SECONDS, Control, ControlError
 from covey.server.options import Options
 from covey.tritonio.supervisor import Supervisor
 
-LOOK_SECONDS = 0.2  # between two looks for the processes of models that are being loaded or were unloaded
+LOOK_SECONDS = 0.5  # between two looks for the processes of models that are being loaded or were unloaded
 ENSEMBLE = re.compile(r'^\s*platform:\s*"ensemble"', re.MULTILINE)
 TARGET = "target"
 NOBODY = 0
@@ -48,7 +48,7 @@ class Revival:
         self._server = server
         self._lost = dict.fromkeys(models, NOBODY)  # model -> the process of it that ended; models to look for
         self._watched: dict[int, tuple[str, int]] = {}  # pidfd -> model, process
-        self._supervisor = Supervisor(self._act, lambda _model: None)
+        self._supervisor = Supervisor(self._act, self._came_back)
         self._stopped = threading.Event()
         self._wake, self._waker = os.pipe()
         self._ends = select.poll()
@@ -86,12 +86,13 @@ class Revival:
         Triton says `ready` before and after the look at the processes: what is being loaded or unloaded is not dead."""
         before = self._control.states()
         living = processes.by_model(self._server)
-        dead = [model for model, ended in self._lost.items() if not living.get(model) or processes.is_zombie(ended)]
+        lost = dict(self._lost)
+        dead = {model for model, ended in lost.items() if not living.get(model) or processes.is_zombie(ended)}
         after = self._control.states() if dead else before
-        for model in list(self._lost):
+        for model, ended in lost.items():
             if model not in dead:
                 self._watch(model, living[model])
-            elif before.get(model) == after.get(model) == "READY":
+            elif before.get(model) == after.get(model) == "READY" and self._lost[model] == ended:
                 self._supervisor.report(model, StubDead(f"{model}: its process ended"))
 
     def _watch(self, model: str, pids: list[int]) -> None:
@@ -102,6 +103,10 @@ class Revival:
                 self._watched[fd] = (model, pid)
                 self._ends.register(fd, select.POLLIN)
             del self._lost[model]
+
+    def _came_back(self, model: str) -> None:
+        """On the supervisor's thread. What ended may stay a zombie: Triton waits for none that died within a call."""
+        self._lost[model] = NOBODY
 
     def _act(self, action: str, model: str) -> None:
         patient = replace(self._control, seconds=LOAD_SECONDS)
