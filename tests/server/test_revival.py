@@ -44,8 +44,8 @@ class Triton:
     def unload(self, model: str) -> None:
         self.calls.append(("unload", model))
         self.said[model] = "UNAVAILABLE"
-        self.running[model].kill()
         if self.waits:
+            self.running[model].kill()
             self.running[model].wait()
         else:
             self.zombies.append(self.running[model])
