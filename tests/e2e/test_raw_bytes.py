@@ -7,8 +7,8 @@ import json
 import threading
 from typing import Any
 
+import grpc
 import pytest
-import tritonclient.grpc as grpc
 from tritonclient.grpc import service_pb2
 
 from covey.server import Server
@@ -75,15 +75,28 @@ def test_the_small_models_survive_them_too(server: Server) -> None:
     assert json.loads(post(server, "tokenize/generate", b'{"text_input":"a"}')[1])["input_ids"]
 
 
+def parameterised(model: str, name: str) -> service_pb2.ModelInferRequest:
+    request = service_pb2.ModelInferRequest(model_name=model)
+    tensor = request.inputs.add(name="text_input", datatype="BYTES", shape=[1])
+    tensor.contents.bytes_contents.append(b"\xff\xfe")
+    request.parameters[name].string_param = "\x00\x01"
+    return request
+
+
 @pytest.mark.usefixtures("beside")
 @pytest.mark.parametrize("model", MODELS)
-def test_parameters_over_grpc(server: Server, model: str) -> None:
-    """Protocol buffers refuse strings that are not UTF-8; what they let through is refused by name."""
-    with grpc.InferenceServerClient(server.grpc_url) as client:
-        for name in ("x\ud7ff\x00", "\U0001f40d" * 50, "triton_\x7f"):
-            request = service_pb2.ModelInferRequest(model_name=model)
-            tensor = request.inputs.add(name="text_input", datatype="BYTES", shape=[1])
-            tensor.contents.bytes_contents.append(b"\xff\xfe")
-            request.parameters[name].string_param = "\x00\x01"
-            for answer in client._client_stub.ModelStreamInfer(iter([request, request])):
-                assert "INVALID_ARG" in answer.error_message, (name, answer)
+def test_over_grpc_too(server: Server, model: str) -> None:
+    """Strings that are not UTF-8 are no valid protocol buffers: Triton ends the stream without a word."""
+    names = ("x\ud7ff\x00", "\U0001f40d" * 50, "\x7f")
+    messages = [parameterised(model, name).SerializeToString() for name in names]
+    invalid = parameterised(model, "name").SerializeToString().replace(b"name", b"na\xff\xfe")
+    with grpc.insecure_channel(server.grpc_url) as channel:
+        call = channel.stream_stream(
+            "/inference.GRPCInferenceService/ModelStreamInfer",
+            response_deserializer=service_pb2.ModelStreamInferResponse.FromString,
+        )
+        for message in messages:
+            answers = list(call(iter([message, message]), timeout=30))
+            assert len(answers) == 2
+            assert all("INVALID_ARG" in answer.error_message for answer in answers), (message, answers)
+        assert not list(call(iter([invalid, invalid]), timeout=30))
