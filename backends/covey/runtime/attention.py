@@ -24,6 +24,9 @@ from covey.runtime.product import padded
 from covey.types import Ints
 
 QUERY_TILE = 64  # longer lanes are cut: bounds the mask, and skips keys that a chunk's first queries cannot see
+AT_ONCE = (
+    16 << 20
+)  # bytes of a group's keys, values and weights: far more are slower, taken from the system anew each time
 WORTH_A_GROUP = 1200  # padded keys whose work outweighs the calls of one more group (measured)
 
 Bools = npt.NDArray[np.bool_]
@@ -96,7 +99,7 @@ def plan_lanes(
     span = math.lcm(tiling.span, tile)  # 0 stays 0
     groups: list[Group] = []
     picks: list[Ints] = []
-    for members in _partition(counts, lanes.lengths):
+    for members in _partition(counts, lanes.lengths, shape, dtype.itemsize):
         group, pick = _group(lanes, counts, members, (tile, span), tiling.queries, block_size, device)
         groups.append(group)
         picks.append(pick)
@@ -179,22 +182,25 @@ def _cut(lanes: Lanes) -> Lanes:
     return Lanes(offsets, lengths.astype(np.int32), lanes.tables[row], lanes.queries, tail_offsets, tails)
 
 
-def _partition(counts: Ints, lengths: Ints) -> list[Ints]:
-    """Lanes that go together: query counts within a factor of two, and few keys of padding."""
+def _partition(counts: Ints, lengths: Ints, shape: Shape, itemsize: int) -> list[Ints]:
+    """Lanes that go together: query counts within a factor of two, few keys of padding, and no more than `AT_ONCE`."""
     everyone = np.arange(len(counts), dtype=np.int32)
-    first = int(counts[0])
-    top = int(lengths.max())
-    if bool((counts == first).all()) and top * len(counts) - int(lengths.sum()) <= WORTH_A_GROUP:
-        return [everyone]
     classes = np.ceil(np.log2(np.maximum(counts, 1))).astype(np.int32)
     parts: list[Ints] = []
     for kind in np.unique(classes):
         members = everyone[classes == kind]
+        bytes_per_key = 2 * (shape.head_dim + (1 << int(kind)) * shape.share) * shape.kv_heads * itemsize
+        top, total = int(lengths[members].max()), int(lengths[members].sum())
+        if top * len(members) - total <= WORTH_A_GROUP and top * len(members) * bytes_per_key <= AT_ONCE:
+            parts.append(members)
+            continue
         members = members[np.argsort(-lengths[members], kind="stable")]
         begin, waste = 0, 0
         for at in range(len(members)):
-            waste += int(lengths[members[begin]] - lengths[members[at]])
-            if waste > WORTH_A_GROUP:
+            longest = int(lengths[members[begin]])
+            waste += longest - int(lengths[members[at]])
+            size = longest * (at + 1 - begin) * bytes_per_key
+            if at > begin and (waste > WORTH_A_GROUP or size > AT_ONCE):
                 parts.append(members[begin:at])
                 begin, waste = at, 0
         parts.append(members[begin:])

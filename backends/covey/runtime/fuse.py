@@ -40,19 +40,27 @@ class FusedDecoder:
     """Token ids to the last hidden states; raises AttributeError when built on modules of another shape."""
 
     def __init__(
-        self, module: Any, shape: Shape, settings: list[AttentionSetting], pools: list[torch.Tensor], positions: int
+        self,
+        module: Any,
+        shape: Shape,
+        settings: list[AttentionSetting],
+        pools: list[torch.Tensor],
+        positions: int,
+        *,
+        alike: bool,
     ) -> None:
         core = module.model
         self._shape = shape
         self._embedding: torch.Tensor = core.embed_tokens.weight
         self._norm = _norm(core.norm)
         head = module.get_output_embeddings()
-        self.head = _join(head)
+        self.head = _join(head, alike=alike)
         self._act: Callable[[torch.Tensor], torch.Tensor] = core.layers[0].mlp.act_fn
         if isinstance(self._act, torch.nn.SiLU) or type(self._act).__name__ == "SiLUActivation":
             self._act = F.silu
         self._layers = [
-            _take(layer, setting, pool) for layer, setting, pool in zip(core.layers, settings, pools, strict=True)
+            _take(layer, setting, pool, alike)
+            for layer, setting, pool in zip(core.layers, settings, pools, strict=True)
         ]
         at = torch.arange(positions, device=self._embedding.device)
         cos, sin = core.rotary_emb(self._embedding[:1], at[None])
@@ -95,18 +103,18 @@ class FusedDecoder:
         return self._norm(x)
 
 
-def _take(layer: Any, setting: AttentionSetting, pool: torch.Tensor) -> _Layer:
+def _take(layer: Any, setting: AttentionSetting, pool: torch.Tensor, alike: bool) -> _Layer:
     attention, mlp = layer.self_attn, layer.mlp
     query_norm, key_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
     return _Layer(
         before=_norm(layer.input_layernorm),
         after=_norm(layer.post_attention_layernorm),
-        qkv=_join(attention.q_proj, attention.k_proj, attention.v_proj),
+        qkv=_join(attention.q_proj, attention.k_proj, attention.v_proj, alike=alike),
         query_norm=None if query_norm is None else _norm(query_norm),
         key_norm=None if key_norm is None else _norm(key_norm),
-        out=_join(attention.o_proj),
-        gate_up=_join(mlp.gate_proj, mlp.up_proj),
-        down=_join(mlp.down_proj),
+        out=_join(attention.o_proj, alike=alike),
+        gate_up=_join(mlp.gate_proj, mlp.up_proj, alike=alike),
+        down=_join(mlp.down_proj, alike=alike),
         setting=setting,
         pool=pool,
     )
@@ -116,11 +124,12 @@ def _norm(module: Any) -> Norm:
     return Norm(module.weight, float(module.variance_epsilon))
 
 
-def _join(*linears: Any) -> Product:
+def _join(*linears: Any, alike: bool) -> Product:
     """One product for several linear maps of the same input; of maps spread over ranks, one whose results these bring
     together, or several whose results stay apart."""
     biases = [linear.bias for linear in linears if linear.bias is not None]
     if biases and len(biases) != len(linears):
         raise AttributeError("some biases only")
     after = getattr(linears[0], "after", None)
-    return Product(torch.cat([linear.weight for linear in linears]), torch.cat(biases) if biases else None, after)
+    weight, bias = torch.cat([linear.weight for linear in linears]), torch.cat(biases) if biases else None
+    return Product(weight, bias, after, alike=alike)

@@ -74,7 +74,7 @@ class PagedModel:
         self._fused: FusedDecoder | None = None
         if group is not None:
             group.join()
-        self._settle()
+        self._settle(alike=numerics != "fast")
         if numerics != "fast" and self._make_invariant():
             self.numerics = "invariant"
         elif numerics == "invariant":
@@ -151,7 +151,7 @@ class PagedModel:
         return *move, torch.from_numpy(slots.astype(np.int64)).to(self.torch_device), plan  # type: ignore[return-value]
 
     @torch.inference_mode()
-    def _settle(self) -> None:
+    def _settle(self, alike: bool) -> None:
         """Warm up, and take the short pass where it gives the same as the modules."""
         modules = self._modules
         text = modules.trial(min(48, self.max_positions, self.max_pass_tokens, self.blocks * self.block_size))
@@ -160,7 +160,9 @@ class PagedModel:
             _LOG.info("%s: running the modules of transformers (%s)", modules.folder, modules.config.model_type)
             return
         try:
-            fused = FusedDecoder(modules.module, self.shape, examined.settings, self.pools, self.max_positions)
+            fused = FusedDecoder(
+                modules.module, self.shape, examined.settings, self.pools, self.max_positions, alike=alike
+            )
             found = fused.forward(*self._prepare(chain(text, self.block_size)))[: len(text)]
             if modules.agree(close(found, examined.hidden, self.torch_dtype)):
                 self._fused = fused
