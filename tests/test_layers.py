@@ -25,6 +25,7 @@ ORDER = [
     {"planner"},
     {"drafting"},
     {"engine", "streaming"},
+    {"measure"},
     {"runtime", "tritonio"},
     {"server", "training"},
 ]

@@ -29,6 +29,7 @@ PROFILE_VARIABLE = "COVEY_PROFILE"
 FOLDER_VARIABLE = "COVEY_TARGET_FOLDER"
 LEFT_OUT_VARIABLE = "COVEY_LEFT_OUT"  # drafters of the profile that the launcher did not load, by commas
 DEFAULT_PROFILE = "demo-cpu"
+AUTO = "auto"
 TABLE = ("1:5", "4:4", "8:3", "16:2", "32:0")
 
 
@@ -106,8 +107,16 @@ class SpeculationSettings:
     width: int = setting(1, "beam width of the candidate trees; 1: chains", low=1, high=8)
     drafters: tuple[str, ...] = setting((), "Triton models that draft; the first serves requests that name none")
     draft_deadline_ms: float = setting(500.0, "a drafter that takes longer has proposed nothing", low=1, high=60000)
-    costs: str = setting("", "cost table to start from: a name in profiles/costs, or a path; empty: none")
-    state: str = setting("", "folder that keeps what the policy learnt across restarts; empty: it is forgotten")
+    costs: str = setting(
+        AUTO,
+        "cost table to start from: a name in profiles/costs, or a path; auto: measured before anybody is served, and "
+        "kept in the server's private folder; empty: none",
+    )
+    state: str = setting(
+        AUTO,
+        "folder that keeps what the policy learnt across restarts; auto: in the server's private folder; empty: it is "
+        "forgotten",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +229,7 @@ def load(name_or_path: str) -> Profile:
     unloaded = [name for name in elsewhere if name not in profile.speculation.drafters]
     if unloaded:
         raise SettingError(f"{path}: drafter.folders: {', '.join(unloaded)} must be among speculation.drafters too")
-    tables = {"speculation.costs": profile.speculation.costs}
+    tables = {} if profile.speculation.costs == AUTO else {"speculation.costs": profile.speculation.costs}
     if profile.target.kind == "emulated":
         tables["emulated.costs"] = profile.emulated.costs
     for key, costs in tables.items():

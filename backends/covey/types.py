@@ -222,6 +222,7 @@ class TargetInfo:
     device: str
     epoch: int
     folder: str  # where the tokenizer is
+    identity: str = ""  # of weights, settings and machine: what passes take depends on nothing else; "": not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +234,7 @@ class DrafterInfo:
     max_positions: int
     epoch: int
     resident_bytes: int
+    identity: str = ""  # as a target's
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,23 @@
 """Triton's adapter for the public model: requests become work for `covey.engine`, its progress becomes responses.
 
-A BLS call before `initialize` has returned never comes back, so the engine is made a little later, or with the first
-request, in a thread that asks the target for its facts; requests that come earlier wait for it.
+A BLS call before `initialize` has returned never comes back, so the engine is made a little later, in a thread that asks
+the target for its facts and, when every model is loaded, measures what rounds take (`covey.measure`). Triton says that
+this model is ready before that; the launcher asks, and says so after it. Requests that come earlier end the measuring
+and wait for what is left.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import logging
+import os
 import sys
 import threading
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,11 +25,17 @@ import numpy as np
 from covey import profile
 from covey.clock import RealClock
 from covey.engine import Engine, RoundRecord
-from covey.errors import BadField, CoveyError, Overloaded, PortError, RequestError, StubDead
+from covey.errors import BadField, CoveyError, Overloaded, PortError, RequestError, SettingError, StubDead
+from covey.measure import Curves
 from covey.planner import learnt
 from covey.planner.build import build
 from covey.planner.cost_table import CostTable
+from covey.planner.gamma import GammaPlanner
+from covey.planner.policies import FROM_COSTS
+from covey.private import kept_folder
 from covey.scheduler import Scheduler
+from covey.server.command import HTTP_VARIABLE
+from covey.server.control import of_this_server
 from covey.streaming import Outlet, Streamer
 from covey.tokenization import load_tokenizer
 from covey.tritonio import bls, fields, link
@@ -38,6 +49,7 @@ from covey.types import TargetInfo
 START_SECONDS = 300.0
 CONTROL_SECONDS = 15.0  # for a reload of the target to succeed
 ANY_VOCABULARY = 0  # of a drafter that looks tokens up
+LOADED_SECONDS = 0.2  # between looks whether all models are
 SETTLE_SECONDS = 1.0  # after `initialize`, before the first BLS call
 STOP_SECONDS = 5.0  # for the round in flight; a BLS call that outlives the model's end never comes back
 SWITCH_SECONDS = 0.0005  # the engine's thread gets the interpreter back from the streamer's this soon
@@ -52,8 +64,10 @@ class TritonPythonModel:
         self._name = args["model_name"]
         speculation = self._profile.speculation
         costs = speculation.costs
-        self._costs = CostTable.load(profile.costs_file(costs)) if costs else None
-        self._state_file = learnt.file_in(speculation.state, self._name) if speculation.state else None
+        self._costs = CostTable.load(profile.costs_file(costs)) if costs and costs != profile.AUTO else None
+        self._measures = costs == profile.AUTO and speculation.policy in FROM_COSTS
+        explicit = speculation.state not in ("", profile.AUTO)
+        self._state_file = learnt.file_in(speculation.state, self._name) if explicit else None
         self._keeper: learnt.Keeper | None = None
         parameters = json.loads(args["model_config"])["parameters"]
         self._target = bls.BlsTarget(parameters["target"]["string_value"])
@@ -62,7 +76,7 @@ class TritonPythonModel:
         self._clock = RealClock()
         self._keys = itertools.count(1)
         self._metrics = Metrics(self._name)
-        self._asked = threading.Event()
+        self._asked = threading.Event()  # by a caller for tokens
         self._started = threading.Event()
         self._stopping = threading.Event()
         self._failure: CoveyError | None = None
@@ -73,7 +87,6 @@ class TritonPythonModel:
         self._exchange = link.Exchange(self._name, self._received, self._lost)
 
     def execute(self, requests: list[Any]) -> None:
-        self._asked.set()
         take_each(requests, self._taken)
 
     def finalize(self) -> None:
@@ -85,7 +98,8 @@ class TritonPythonModel:
             if self._streamer.open:
                 self._streamer.fail_all(Overloaded("the server is stopping"))
             self._engine.stop()
-            self._thread.join(STOP_SECONDS)
+        self._thread.join(STOP_SECONDS)
+        if self._engine is not None:
             self._streamer.stop()
             if self._keeper is not None:
                 self._keeper.stop()
@@ -97,7 +111,9 @@ class TritonPythonModel:
     def _run(self) -> None:
         self._asked.wait(SETTLE_SECONDS)
         try:
-            self._build(self._await_target())
+            info = self._await_target()
+            drafters = self._find_drafters(info)
+            self._build(info, drafters, self._costs or self._measured(drafters))
         except CoveyError as error:
             log.error("cannot start: %s", error)
             self._failure = error
@@ -138,10 +154,31 @@ class TritonPythonModel:
                 if self._stopping.wait(0.1) or time.monotonic() > deadline:
                     raise PortError(f"the target did not come up: {error}") from None
 
-    def _build(self, info: TargetInfo) -> None:
+    def _measured(self, drafters: dict[str, bls.BlsDrafter]) -> CostTable | None:
+        """What rounds take, where the policy wants to know it: measured when every model is loaded, which is noise."""
+        if not self._measures or not drafters:
+            return None
+        self._await_loaded()
+        curves = Curves(self._target, drafters, self._profile, self._clock, kept_folder("curves"), go_on=lambda: not self._asked.is_set())
+        try:
+            return curves.get()
+        except PortError as error:
+            log.warning("cost curves are learnt from nothing: %s", error)
+            return None
+
+    def _await_loaded(self) -> None:
+        """The server answers over HTTP when all its models are loaded. Where no launcher said at which address, that
+        the target and the drafters answered must do."""
+        control, deadline = of_this_server(), time.monotonic() + START_SECONDS
+        while HTTP_VARIABLE in os.environ and time.monotonic() < deadline and not control.ready():
+            if self._asked.wait(LOADED_SECONDS):
+                return
+
+    def _build(self, info: TargetInfo, drafters: dict[str, bls.BlsDrafter], costs: CostTable | None) -> None:
+        if self._stopping.is_set():
+            raise Overloaded("the server is stopping")
         settings = self._profile.scheduler
         tokenizer = load_tokenizer(info.folder)
-        drafters = self._find_drafters(info)
         self._parser = fields.RequestParser(tokenizer, info, self._profile.limits, tuple(drafters))
         self._streamer = Streamer(
             tokenizer, self._clock, served=self._metrics.served, emulated=self._profile.target.kind == "emulated"
@@ -155,12 +192,13 @@ class TritonPythonModel:
             block_size=info.block_size,
         )
         speculation = self._profile.speculation
-        planner = build(speculation, tuple(drafters), max_rows=settings.max_running, costs=self._costs)
+        planner = build(speculation, tuple(drafters), max_rows=settings.max_running, costs=costs)
         self._metrics.follow(planner.account.totals)
         self._reports = Reports(planner, info, self._profile, tuple(drafters))
-        if self._state_file is not None:
-            target = f"{info.folder} {info.dtype} {info.device}"
-            self._keeper = learnt.Keeper(self._state_file, planner, name=speculation.policy, target=target)
+        state_file = self._state_file or self._private_state_file(info, planner, tuple(drafters))
+        if state_file is not None:
+            target = f"{info.folder} {info.dtype} {info.device} {info.identity}"
+            self._keeper = learnt.Keeper(state_file, planner, name=speculation.policy, target=target)
         self._engine = Engine(
             self._target,
             scheduler,
@@ -196,6 +234,20 @@ class TritonPythonModel:
                 )
                 del found[name]
         return found
+
+    def _private_state_file(self, info: TargetInfo, planner: GammaPlanner, drafters: tuple[str, ...]) -> Path | None:
+        """Where `speculation.state` leaves it to us and there is something to keep. Deployments that differ do not write
+        over each other's."""
+        folder = kept_folder("learnt")
+        if self._profile.speculation.state != profile.AUTO or folder is None or planner.state() is None:
+            return None
+        limits = self._profile.speculation.max_depth, self._profile.scheduler.max_running
+        whose = [info.folder, info.identity, self._profile.speculation.policy, drafters, limits]
+        try:
+            return learnt.file_in(folder, f"{self._name}-{hashlib.sha256(repr(whose).encode()).hexdigest()[:16]}")
+        except SettingError as error:
+            log.warning("what the policy learns is forgotten when this server ends: %s", error)
+            return None
 
     def _observe(self, record: RoundRecord) -> None:
         self._metrics.round(record)
@@ -247,6 +299,7 @@ class TritonPythonModel:
             raise self._failure
 
     def _take(self, key: int, outlet: Outlet, tensor: Any, parameters: dict[str, Any]) -> None:
+        self._asked.set()
         arrival = self._clock.now()
         begun = False
         try:
@@ -293,6 +346,8 @@ class TritonPythonModel:
             key, outlet = self._peers[entry]
             outlet.cancelled = True
             self._engine.cancel(key)
+        elif kind == "serves":
+            peer.send((exchange, kind, self._started.wait(link.ANSWER_SECONDS / 2)))
         elif kind == "drain":
             if self._engine is not None:
                 self._engine.drain()

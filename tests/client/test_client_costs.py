@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from covey.planner.cost_table import CostTable
+from covey.planner.samples import Samples
 from covey_client.cli import main
 from covey_client.costs import bench as benches
 from covey_client.costs import curves
 from covey_client.costs.bench import Bench, beginning
 from covey_client.costs.shapes import Batch, Prefill, Switch, blocker, growth, shapes
-from covey_client.costs.table import Samples
 from covey_client.errors import Overloaded
 from covey_client.reports import Facts, Reports, Round
 
@@ -111,15 +111,15 @@ def test_nothing_is_measured_while_others_are_served(monkeypatch: pytest.MonkeyP
 def measured() -> Samples:
     samples = Samples()
     for rows in (1, 8):
-        samples.decoded(Batch(rows, 0, ""), [seen(1, rows), seen(2, rows, verify_seconds=0.012), seen(3, rows)])
+        samples.decoded(rows, 0, "", [seen(1, rows), seen(2, rows, verify_seconds=0.012), seen(3, rows)])
         for name in ("a", "b"):
             drafting = [seen(1, rows, trees=rows, drafted=2 * rows, draft_seconds=0.005, catch_up_seconds=0.001)]
-            samples.decoded(Batch(rows, 2, name), drafting)
-    samples.read(Prefill(64), [seen(1, 1, verify_seconds=0.02)])
-    samples.read(Prefill(128), [])
+            samples.decoded(rows, 2, name, drafting)
+    samples.read(64, [seen(1, 1, verify_seconds=0.02)])
+    samples.read(128, [])
     for found in (beginning([seen(1, 1, trees=1, catch_up_seconds=seconds)], 16, 1) for seconds in (0.0001, 0.003)):
         assert found is not None
-        samples.began("a", found)
+        samples.began("a", found.lag, found.rows, found.seconds)
     return samples
 
 

@@ -66,9 +66,9 @@ class Keeper:
             self._failed = True
 
 
-def file_in(folder: str, model: str) -> Path:
-    """Where the orchestrator `model` keeps its state; SettingError where nothing can be written."""
-    path = Path(folder) / f"{model}.json"
+def file_in(folder: str | Path, name: str) -> Path:
+    """Where what is called `name` keeps its state; SettingError where nothing can be written."""
+    path = Path(folder) / f"{name}.json"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not os.access(path.parent, os.W_OK):

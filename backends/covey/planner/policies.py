@@ -35,6 +35,7 @@ NAMES = (
     "nightjar",
     "covey",
 )
+FROM_COSTS = ("nightjar-v1", "nightjar", "covey")  # whose first predictions rest on a cost table where there is one
 
 
 def make(

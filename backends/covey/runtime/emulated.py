@@ -19,6 +19,7 @@ import numpy as np
 from covey.planner.cost_table import CostTable, Surface
 from covey.ports import Clock
 from covey.runtime.caller import Caller
+from covey.runtime.identity import identity
 from covey.types import (
     DrafterInfo,
     DraftReply,
@@ -119,6 +120,7 @@ class EmulatedTarget:
             device="emulated",
             epoch=EPOCH,
             folder=folder,
+            identity=identity(costs),
         )
 
     def info(self) -> TargetInfo:
@@ -246,7 +248,7 @@ class EmulatedDrafter:
         self._texts: dict[int, _Text] = {}
         self._tenants: dict[int, str] = {}
         self._caller: Caller[DraftReply] = Caller()
-        self._info = DrafterInfo(name, model.vocab_size, max_positions, EPOCH, resident_bytes)
+        self._info = DrafterInfo(name, model.vocab_size, max_positions, EPOCH, resident_bytes, identity(costs))
 
     def info(self) -> DrafterInfo:
         return self._info

@@ -10,6 +10,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from covey.kv.pool import BlockPool
 from covey.profile import TargetSettings
 from covey.runtime.ahead import Ahead, Foretold
 from covey.runtime.caller import Caller
+from covey.runtime.identity import of_model
 from covey.runtime.loading import choose_device, choose_dtype, read_config
 from covey.runtime.models import Model, open_model
 from covey.runtime.packing import Packing, path_to
@@ -47,6 +49,7 @@ class TargetRunner:
         name: str,
         folder: str,
         run_ahead: bool = False,
+        identity: str = "",
     ) -> None:
         self._model = model
         self._sequences = Sequences(BlockPool(blocks), block_size, reuse=reuse)
@@ -66,6 +69,7 @@ class TargetRunner:
             device=model.device,
             epoch=self._epoch,
             folder=folder,
+            identity=identity,
         )
 
     @classmethod
@@ -96,6 +100,7 @@ class TargetRunner:
             name=name,
             folder=str(folder),
             run_ahead=settings.run_ahead,
+            identity=of_model(folder, replace(settings, folder="")),
         )
         if runner.info().device.startswith("cuda"):
             _warm_up_draws(model.vocab_size, torch.device("cuda", torch.cuda.current_device()))

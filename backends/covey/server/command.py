@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from covey import admin
+from covey.private import KEPT_VARIABLE, private_folder
 from covey.profile import FOLDER_VARIABLE, LEFT_OUT_VARIABLE, PROFILE_VARIABLE
 from covey.server.backend_dir import OWN_LIBRARY
 from covey.server.installation import Installation
@@ -81,6 +82,7 @@ def environment(options: Options, installation: Installation, left_out: Iterable
     if options.model:
         values[FOLDER_VARIABLE] = str(Path(options.model).resolve())
     values[LEFT_OUT_VARIABLE] = ",".join(left_out)
+    values[KEPT_VARIABLE] = str(private_folder(options.kept_folder()))  # what is read from it is believed
     values[HTTP_VARIABLE] = f"{reachable(options.host)}:{options.http_port}"
     values[admin.VARIABLE] = options.admin_secret
     values[token.VARIABLE] = secrets.token_hex(16)  # of this one server; its models know each other by it

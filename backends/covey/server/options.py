@@ -17,7 +17,8 @@ from covey.profile import DEFAULT_PROFILE
 FREE = 0  # as a port: pick one that nobody listens on
 SOURCE = Path(covey.__file__).resolve().parents[1]  # backends/ of the checkout, when the package is installed from it
 
-PUBLIC_MODELS = ("ensemble", "covey_unary", "covey")  # in the order a drain closes them
+ORCHESTRATOR = "covey"
+PUBLIC_MODELS = ("ensemble", "covey_unary", ORCHESTRATOR)  # in the order a drain closes them
 
 
 def state_folder() -> Path:
@@ -48,6 +49,7 @@ class Options:
     backends: Path | None = None
     triton: Path | None = None  # folder with bin/tritonserver and backends/python; None: the wheel's
     state: Path = field(default_factory=state_folder)
+    kept: Path | None = None  # folder of measured curves and learnt state; None: in `state`
     log_file: Path | None = None
     verbose: int = 0
     load_seconds: float = 600.0
@@ -60,6 +62,9 @@ class Options:
 
     def backends_folder(self) -> Path:
         return self.backends or Path(os.environ.get("COVEY_BACKENDS") or SOURCE)
+
+    def kept_folder(self) -> Path:
+        return (self.kept or self.state / "kept").resolve()
 
     def repository_folder(self) -> Path:
         named = os.environ.get("COVEY_MODEL_REPOSITORY")

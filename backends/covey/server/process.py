@@ -20,7 +20,7 @@ from covey.errors import PortError
 from covey.server import backend_dir, command, installation, log, preflight, processes, shared_memory
 from covey.server.control import Control, ControlError
 from covey.server.errors import ServerDied, StartError
-from covey.server.options import PUBLIC_MODELS, Options, reachable
+from covey.server.options import ORCHESTRATOR, PUBLIC_MODELS, Options, reachable
 from covey.server.revival import Revival, not_the_orchestrators
 from covey.tritonio import link
 
@@ -197,6 +197,16 @@ class Server:
             time.sleep(POLL_SECONDS)
         return True
 
+    def _serves(self) -> bool:
+        """Whether the orchestrator has measured and can serve. One that cannot start answers requests with the reason;
+        another backend's model under that name has nothing to do first."""
+        if ORCHESTRATOR not in self.models:
+            return True
+        try:
+            return link.serves(ORCHESTRATOR, self.pid)
+        except PortError:
+            return True
+
     def _open_log(self) -> BinaryIO:
         self.log_file = self.options.log_file or (
             self.options.state / "logs" / f"tritonserver-{self.options.http_port}.log"
@@ -211,7 +221,7 @@ class Server:
         seen: tuple[str, ...] | None = None
         while True:
             silent = self._silent_ports()
-            ready = not silent and self.control.ready()
+            ready = not silent and self.control.ready() and self._serves()
             came_up = tuple(name for name in log.loaded(self.log_text()) if name in self.models)
             if came_up != seen:
                 seen = came_up

@@ -2,8 +2,8 @@
 
 `covey` is decoupled, and BLS calls to decoupled models are not to be trusted on 24.10. `covey_unary` therefore reaches
 the orchestrator over a Unix socket in a folder that only this user can enter; its name is the server's process id,
-which both models' processes have as their parent. The launcher says over the same line that the orchestrator shall
-take no more requests. Values are pickled, which is safe between processes of one user.
+which both models' processes have as their parent. Over the same line the launcher asks the orchestrator whether it
+serves yet, and tells it to take no more requests. Values are pickled, which is safe between processes of one user.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from covey.private import checked, private_folder
 
 log = logging.getLogger("covey.link")
 
-DRAIN_SECONDS = 2.0  # a process that is starting or stuck does not hold up the end of its server
+ANSWER_SECONDS = 2.0  # a process that is starting or stuck does not hold up the end of its server
 Message = tuple[int, str, Any]  # the caller's id of the exchange, what it is, and its value
 
 
@@ -111,10 +111,26 @@ def connect(model: str, receive: Receive, lost: Lost, server: int | None = None)
 
 def refuse_requests(model: str, server: int) -> None:
     """Have `model` take no more requests and end those that it has; PortError when it does not listen."""
-    ended = threading.Event()
-    peer = connect(model, lambda _peer, _message: ended.set(), lambda _peer: ended.set(), server)
+    _ask(model, server, "drain")
+
+
+def serves(model: str, server: int) -> bool:
+    """Whether `model` is past what it does before it serves; PortError when it does not listen."""
+    return bool(_ask(model, server, "serves"))
+
+
+def _ask(model: str, server: int, what: str) -> Any:
+    """The answer's value; None where none comes in time."""
+    ended, values = threading.Event(), []
+
+    def receive(_peer: Peer, message: Message) -> None:
+        values.append(message[2])
+        ended.set()
+
+    peer = connect(model, receive, lambda _peer: ended.set(), server)
     try:
-        peer.send((0, "drain", None))
-        ended.wait(DRAIN_SECONDS)
+        peer.send((0, what, None))
+        ended.wait(ANSWER_SECONDS)
     finally:
         peer.close()
+    return values[0] if values else None

@@ -37,7 +37,7 @@ class Reports:
         self._rounds: deque[tuple[int, RoundRecord]] = deque(maxlen=ROUNDS)
         self._count = 0
         self._facts = {
-            **{key: value for key, value in asdict(info).items() if key not in ("epoch", "folder")},
+            **{key: value for key, value in asdict(info).items() if key not in ("epoch", "folder", "identity")},
             "profile": profile.name,
             "policy": self._policy,
             "drafters": drafters,

@@ -16,12 +16,12 @@ from covey_client.commands import flags
 from covey_client.costs import curves
 from covey_client.costs.bench import Bench
 from covey_client.costs.shapes import Batch, Prefill, Shape, shapes
-from covey_client.costs.table import Samples
 from covey_client.errors import InvalidRequest, ServerError
 from covey_client.reports import Facts, Reports
 
 if TYPE_CHECKING:
     from covey.planner.cost_table import CostTable
+    from covey.planner.samples import Samples
 
 VISITS, ROUNDS = 2, 24  # of every shape, in another order each time; rounds in a visit
 QUICK_VISITS, QUICK_ROUNDS = 1, 8
@@ -75,6 +75,8 @@ def run(given: argparse.Namespace) -> int:
 
 def measure(bench: Bench, wanted: Sequence[Shape], *, quick: bool) -> tuple[Samples, list[Shape]]:
     """Visit all shapes; those that never came about are returned too."""
+    from covey.planner.samples import Samples
+
     visits, rounds = (QUICK_VISITS, QUICK_ROUNDS) if quick else (VISITS, ROUNDS)
     samples, order = Samples(), random.Random(0)
     met: set[Shape] = set()
@@ -94,15 +96,15 @@ def _visit(bench: Bench, shape: Shape, wanted: int, samples: Samples) -> bool:
     """Whether there was anything to see."""
     if isinstance(shape, Batch):
         rounds = bench.decode(shape, wanted)
-        samples.decoded(shape, rounds)
+        samples.decoded(shape.rows, shape.depth, shape.drafter, rounds)
         return bool(rounds)
     if isinstance(shape, Prefill):
         rounds = bench.read(shape)
-        samples.read(shape, rounds)
+        samples.read(shape.tokens, rounds)
         return bool(rounds)
     found = bench.begin(shape)
     if found is not None:
-        samples.began(shape.drafter, found)
+        samples.began(shape.drafter, found.lag, found.rows, found.seconds)
     return found is not None
 
 

@@ -17,7 +17,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from covey.profile import DrafterSettings
 from covey.runtime.caller import Caller
+from covey.runtime.identity import identity
 from covey.types import SPARSE, DrafterInfo, DraftReply, DraftWork, Open, RowStatus, Rule, Trees
 
 MOST_TAGS = 2048  # the least recently drafted are forgotten; they are asked for again with all their tokens
@@ -80,11 +82,11 @@ class Lookup(ABC):
 class LookupDrafter(ABC):
     """Implements `covey.ports.Drafter` over one `Lookup` for each tag."""
 
-    def __init__(self, *, name: str, vocab_size: int) -> None:
+    def __init__(self, settings: DrafterSettings, *, name: str, vocab_size: int) -> None:
         self._tags: OrderedDict[int, Lookup] = OrderedDict()
         self._caller: Caller[DraftReply] = Caller()
         epoch = secrets.randbelow(1 << 31) + 1
-        self._info = DrafterInfo(name, vocab_size, 1 << 30, epoch, 0)
+        self._info = DrafterInfo(name, vocab_size, 1 << 30, epoch, 0, identity([type(self).__name__, settings]))
 
     @abstractmethod
     def opened(self, opening: Open) -> Lookup:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from covey.runtime.drafters.fastest import make_stepper
 from covey.runtime.drafters.proposing import Lattice, Rows, joined, propose_trees
 from covey.runtime.drafters.sessions import Session, Sessions
 from covey.runtime.drafters.stepper import Call, Stepper
+from covey.runtime.identity import of_model
 from covey.runtime.lanes import Lanes, Pass
 from covey.runtime.models import Model, open_model
 from covey.runtime.noise import Index
@@ -43,7 +45,14 @@ class NeuralDrafter:
     """Implements `covey.ports.Drafter`. Owns the model, the pool and every tag's tokens."""
 
     def __init__(
-        self, model: Model, stepper: Stepper, settings: DrafterSettings, *, name: str, weights: int = 0
+        self,
+        model: Model,
+        stepper: Stepper,
+        settings: DrafterSettings,
+        *,
+        name: str,
+        weights: int = 0,
+        identity: str = "",
     ) -> None:
         """`weights`: bytes of the model's own."""
         self._model = model
@@ -58,6 +67,7 @@ class NeuralDrafter:
             max_positions=model.max_positions,
             epoch=secrets.randbelow(1 << 31) + 1,
             resident_bytes=weights + stepper.resident_bytes + model.blocks * model.bytes_per_block,
+            identity=identity,
         )
 
     @classmethod
@@ -75,7 +85,9 @@ class NeuralDrafter:
             max_pass_tokens=PASS_TOKENS,
         )
         weights = sum(path.stat().st_size for path in Path(folder).glob("*.safetensors"))
-        return cls(model, make_stepper(model, Path(folder), depth), settings, name=name, weights=weights)
+        stepper = make_stepper(model, Path(folder), depth)
+        whose = of_model(folder, replace(settings, folders=()))
+        return cls(model, stepper, settings, name=name, weights=weights, identity=whose)
 
     def info(self) -> DrafterInfo:
         return self._info

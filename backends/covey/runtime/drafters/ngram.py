@@ -64,7 +64,7 @@ class NgramDrafter(LookupDrafter):
     """Implements `covey.ports.Drafter`."""
 
     def __init__(self, settings: DrafterSettings, *, name: str, vocab_size: int) -> None:
-        super().__init__(name=name, vocab_size=vocab_size)
+        super().__init__(settings, name=name, vocab_size=vocab_size)
         self._shortest, self._longest = settings.ngram_min, settings.ngram_max
         if self._shortest > self._longest:
             raise SettingError(

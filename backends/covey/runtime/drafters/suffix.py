@@ -108,7 +108,7 @@ class SuffixDrafter(LookupDrafter):
     """Implements `covey.ports.Drafter`."""
 
     def __init__(self, settings: DrafterSettings, *, name: str, vocab_size: int) -> None:
-        super().__init__(name=name, vocab_size=vocab_size)
+        super().__init__(settings, name=name, vocab_size=vocab_size)
         self._settings = settings
         self._stores: dict[str, Store] = {}
 

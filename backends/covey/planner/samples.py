@@ -1,21 +1,31 @@
-"""From rounds to a cost table: medians by shape."""
+"""From rounds to a cost table: medians by shape. Knows neither how the rounds came about nor who saw them."""
 
 from __future__ import annotations
 
 import statistics
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from covey_client.costs.bench import Beginning
-from covey_client.costs.shapes import Batch, Prefill
-from covey_client.reports import Round
-
-if TYPE_CHECKING:
-    from covey.planner.cost_table import CostTable
+from covey.planner.cost_table import CostTable
 
 K = TypeVar("K", bound=Hashable)
 LEAST = 1e-6  # seconds: a table knows no zero
+
+
+class Timed(Protocol):
+    """What a round took, by phase: the engine's record of it, or what a server reports."""
+
+    @property
+    def plan_seconds(self) -> float: ...
+    @property
+    def draft_seconds(self) -> float: ...
+    @property
+    def verify_seconds(self) -> float: ...
+    @property
+    def commit_seconds(self) -> float: ...
+    @property
+    def catch_up_seconds(self) -> float: ...
 
 
 class Samples:
@@ -30,27 +40,27 @@ class Samples:
         self.switch: defaultdict[tuple[str, int, int], list[float]] = defaultdict(list)
         self.prefill: defaultdict[int, list[float]] = defaultdict(list)
 
-    def decoded(self, shape: Batch, rounds: Iterable[Round]) -> None:
+    def decoded(self, rows: int, depth: int, drafter: str, rounds: Iterable[Timed]) -> None:
+        """Each of so many rows drafted so deep; `drafter` is not read at depth 0."""
         for each in rounds:
             aside = each.plan_seconds + each.commit_seconds
-            self.verify[shape.rows, shape.rows * (shape.depth + 1)].append(each.verify_seconds)
-            self.overhead[shape.rows].append(aside)
-            if shape.depth:
-                drafting = each.draft_seconds - each.catch_up_seconds
-                self.draft[shape.drafter, shape.rows, shape.depth].append(drafting)
+            self.verify[rows, rows * (depth + 1)].append(each.verify_seconds)
+            self.overhead[rows].append(aside)
+            if depth:
+                self.draft[drafter, rows, depth].append(each.draft_seconds - each.catch_up_seconds)
             else:
-                self.plain[shape.rows].append(aside + each.draft_seconds + each.verify_seconds)
+                self.plain[rows].append(aside + each.draft_seconds + each.verify_seconds)
 
-    def read(self, shape: Prefill, rounds: Iterable[Round]) -> None:
+    def read(self, tokens: int, rounds: Iterable[Timed]) -> None:
+        """A pass had one prompt's tokens in it and nothing else."""
         for each in rounds:
-            self.prefill[shape.tokens].append(each.verify_seconds)
+            self.prefill[tokens].append(each.verify_seconds)
 
-    def began(self, drafter: str, found: Beginning) -> None:
-        self.switch[drafter, found.lag, found.rows].append(found.seconds)
+    def began(self, drafter: str, lag: int, rows: int, seconds: float) -> None:
+        """So many rows began to draft together, and catching up took so long."""
+        self.switch[drafter, lag, rows].append(seconds)
 
     def table(self, name: str, origin: str) -> CostTable:
-        from covey.planner.cost_table import CostTable
-
         return CostTable(
             name=name,
             origin=origin,

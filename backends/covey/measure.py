@@ -1,0 +1,286 @@
+"""What rounds take here, measured before anybody is served, so that the planner's first choices rest on something.
+
+    known = Curves(target, drafters, profile, clock, folder).get()
+
+The rounds are the engine's own, over the ports that it will serve with: one at a time, rows of random prompts, drafts of
+a few depths. Plain rounds follow each other as in serving, so that what the target computes ahead of its time is in
+their timings. An emulated device is measured as any other: what its table says is for it to know and for a planner to
+find out. Whoever asks for something ends the measuring: the table then has what was seen by then.
+
+Tables are kept by the identity of target and drafters (`covey.types`) and by what the profile allows: with the same
+weights on the same machine a start does not measure again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from covey.engine import Engine, RoundRecord
+from covey.errors import SettingError
+from covey.planner.choice import Choice
+from covey.planner.cost_table import CostTable
+from covey.planner.rows import lay_out, spare
+from covey.planner.samples import Samples
+from covey.ports import Clock, Drafter, Target
+from covey.profile import Profile
+from covey.scheduler import Batch, Scheduler
+from covey.types import Progress, Request, Sampling, TargetReply, Trees
+
+log = logging.getLogger("covey.measure")
+
+VERSION = 1  # of what is measured, and how
+SECONDS = 3.0  # in all,
+LONG_PASS = 0.1  # and as much more as a pass over one row takes longer than this
+ROWS, LARGEST = (1, 4, 16), 64  # the largest batch comes last: seldom met, and what takes longest to measure
+FIRST, SEEN = 1, 3  # rounds of a visit: the first is unlike those that follow it; of these one may be an outlier
+VISITS = 4  # of each shape at most
+PROMPT, ROOM = 8, 128  # tokens of a row, and those that it may emit
+TENANT = "\0measure"  # finds nothing of anybody's in any cache
+
+
+class Curves:
+    """The cost table of one deployment: kept from an earlier start, or measured now."""
+
+    def __init__(
+        self,
+        target: Target,
+        drafters: Mapping[str, Drafter],
+        profile: Profile,
+        clock: Clock,
+        folder: Path | None,
+        *,
+        go_on: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """The first drafter is the one measured. `folder` keeps tables, None nothing. Measuring ends early where
+        `go_on` says so."""
+        self._target, self._drafters, self._profile = target, dict(drafters), profile
+        self._clock, self._folder, self._go_on = clock, folder, go_on
+
+    def get(self) -> CostTable:
+        """Raises PortError where target or drafter cannot say who they are."""
+        path = self._path()
+        kept = _kept(path) if path is not None else None
+        if kept is not None:
+            log.info("cost curves as %s has them: %s", path, kept.origin)
+            return kept
+        started = self._clock.now()
+        bench = _Bench(self._target, self._drafters, self._profile, self._clock)
+        whole = bench.run(self._go_on)
+        seconds = self._clock.now() - started
+        table = bench.samples.table(
+            path.stem if path is not None else "measured",
+            f"Measured before serving, {time.strftime('%Y-%m-%d')}, in {seconds:.1f} s: {self._target.info().model}. "
+            "Medians; seconds as the round loop sees them, the way to the models and back included.",
+        )
+        log.info("cost curves measured in %.1f s: %s", seconds, _shown(table))
+        if not whole:
+            log.warning("measuring was cut short by a request or a failure: these curves are not kept")
+        elif path is not None:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                table.save(path)
+            except OSError as error:
+                log.warning("cost curves cannot be kept in %s, every start will measure them: %s", path, error)
+        return table
+
+    def _path(self) -> Path | None:
+        """None where nothing can be kept, or somebody does not know who he is."""
+        speculation, scheduler = self._profile.speculation, self._profile.scheduler
+        who = [("target", self._target.info().identity)]
+        who += [(name, self._drafters[name].info().identity) for name in list(self._drafters)[:1]]
+        if self._folder is None or not all(identity for _, identity in who):
+            return None
+        limits = [VERSION, speculation.max_depth, scheduler.max_running, scheduler.token_budget]
+        digest = hashlib.sha256(json.dumps([limits, who]).encode()).hexdigest()
+        return self._folder / f"{digest[:32]}.json"
+
+
+def _kept(path: Path) -> CostTable | None:
+    if not path.exists():
+        return None
+    try:
+        table = CostTable.load(path)
+        if table.name != path.stem:
+            raise SettingError(f"cost table {path}: it is another deployment's, {table.name}")
+    except SettingError as error:
+        log.warning("kept cost curves are ignored and measured again: %s", error)
+        return None
+    return table
+
+
+def _shown(table: CostTable) -> str:
+    """Plain rounds, which every choice is weighed against."""
+    plain = ", ".join(f"{rows} row(s) {1000 * seconds:.1f} ms" for rows, seconds in table.plain)
+    return f"plain rounds of {plain}" if plain else "nothing was seen"
+
+
+class _Bench:
+    """An engine with nobody to answer, whose every round has the depth that is measured."""
+
+    def __init__(self, target: Target, drafters: Mapping[str, Drafter], profile: Profile, clock: Clock) -> None:
+        self.samples = Samples()
+        settings, info = profile.scheduler, target.info()
+        self._clock = clock
+        self._planner = _Fixed(tuple(drafters)[:1], info.vocab_size)
+        scheduler = Scheduler(
+            max_running=settings.max_running,
+            max_waiting=settings.max_running,
+            token_budget=settings.token_budget,
+            growth_tokens=ROOM,
+            block_size=info.block_size,
+        )
+        self._room = min(ROOM, info.max_positions - PROMPT)
+        self._engine = Engine(
+            target,
+            scheduler,
+            self._planner,
+            _Nobody(),
+            clock,
+            drafters=dict(list(drafters.items())[:1]),
+            draft_deadline=profile.speculation.draft_deadline_ms / 1000,
+            observe=self._observe,
+        )
+        self._max_depth = profile.speculation.max_depth if drafters else 0
+        self._most = min(scheduler.max_running, info.total_blocks // -(-(PROMPT + self._room) // info.block_size))
+        self._rng = np.random.default_rng(0)
+        self._vocabulary = info.vocab_size
+        self._keys = 0
+        self._seen: list[RoundRecord] = []
+
+    def run(self, go_on: Callable[[], bool]) -> bool:
+        """Measure until all is seen or time is up; False when it had to end before."""
+        started, until = self._clock.now(), 0.0
+        try:
+            for index, (rows, depth) in enumerate(self._shapes()):
+                if not self._visit(rows, depth, go_on):
+                    return False
+                if index == 0:
+                    longer = dict(self.samples.table("", "").plain).get(1, 0.0) / LONG_PASS
+                    until = started + SECONDS * max(1.0, longer)
+                if self._clock.now() >= until:
+                    break
+            return bool(self.samples.plain)
+        finally:
+            self._leave()
+
+    def _shapes(self) -> Iterator[tuple[int, int]]:
+        """Rows and depth, the most telling first: plain rounds are what every draft is weighed against."""
+        scheduler = self._engine.scheduler
+        small = [rows for rows in ROWS if rows <= self._most]
+        for _ in range(VISITS):
+            yield from ((rows, 0) for rows in small)
+            for rows in [*small, min(LARGEST, self._most)]:
+                if rows not in small:
+                    yield rows, 0
+                deepest = min(self._max_depth, scheduler.token_budget // rows - 1)
+                yield from ((rows, depth) for depth in sorted({deepest // 3, deepest}) if depth > 0)
+
+    def _visit(self, rows: int, depth: int, go_on: Callable[[], bool]) -> bool:
+        """Rounds of one shape; False when there can be no more of any."""
+        self._planner.depth = 0
+        self._fill(rows, (FIRST + SEEN) * (depth + 1) + 1)
+        while not self._decoding(rows):  # their prompts are read first
+            if not go_on() or not self._engine.round():
+                return False
+        self._planner.depth = depth
+        self._seen = []
+        self._planner.lag = 0
+        for _ in range(FIRST + SEEN):
+            if not go_on() or not self._engine.round():
+                return False
+        drafter = next(iter(self._planner.drafters), "")
+        began = self._seen[0]
+        if began.catch_up_seconds > 0:
+            self.samples.began(drafter, self._planner.lag, rows, began.catch_up_seconds)
+        fitting = [each for each in self._seen[FIRST:] if _fits(each, rows, depth)]
+        if self._planner.answered:
+            self.samples.decoded(rows, depth, drafter, fitting)
+        return True
+
+    def _fill(self, rows: int, room: int) -> None:
+        """So many requests, each with room for what is to come."""
+        running = list(self._engine.scheduler.running.values())
+        kept = [live for live in running if live.room > room][:rows]
+        for live in running:
+            if live not in kept:
+                self._engine.cancel(live.key)
+        for _ in range(rows - len(kept)):
+            self._keys += 1
+            prompt = self._rng.integers(self._vocabulary // 4, self._vocabulary, PROMPT).astype(np.int32)
+            sampling = Sampling(temperature=1.0, seed=self._keys)
+            self._engine.submit(Request(self._keys, prompt, self._room, sampling, PROMPT, tenant=TENANT))
+
+    def _decoding(self, rows: int) -> bool:
+        """Whether as many rows as that decode, and no other has begun."""
+        running = self._engine.scheduler.running.values()
+        return len(running) == rows and all(live.decoding for live in running)
+
+    def _observe(self, record: RoundRecord) -> None:
+        self._seen.append(record)
+
+    def _leave(self) -> None:
+        """Have the target free what was opened, and end the engine's threads. The drafter frees it when it hears from
+        another engine."""
+        self._planner.depth = 0
+        for key in list(self._engine.scheduler.running):
+            self._engine.cancel(key)
+        self._engine.round()
+        self._engine.stop()
+        self._engine.run()  # returns at once
+
+
+def _fits(record: RoundRecord, rows: int, depth: int) -> bool:
+    return (record.decoding, record.rows, record.drafted) == (rows, rows, rows * depth)
+
+
+class _Fixed:
+    """Implements `Planner`: one depth for every row. A drafter that has nothing to propose for random text took what it
+    takes; its drafts are made up, so that the pass has the tokens that it is measured for."""
+
+    def __init__(self, drafters: Sequence[str], vocabulary: int) -> None:
+        self.drafters = tuple(drafters)
+        self.depth = 0
+        self.lag = 0  # the longest mean of tokens that the drafter had to catch up on, since it was set to nothing
+        self.answered = True  # by the drafter, in the last round that asked it
+        self._vocabulary = vocabulary
+
+    def plan(self, batch: Batch, token_budget: int) -> Choice:
+        depth = min(self.depth, spare(batch, token_budget))
+        if depth:
+            unseen = [live.known - live.seen.get(self.drafters[0], 0) for live in batch.rows]
+            self.lag = max(self.lag, -(-sum(unseen) // len(unseen)))
+        return lay_out(batch, token_budget, depth, 1, self.drafters)
+
+    def select(self, batch: Batch, trees: Trees) -> Trees:
+        rows = batch.rows[: batch.decoding]
+        self.answered = not self.depth or all(live.seen.get(self.drafters[0]) == live.known for live in rows)
+        whole = len(rows) * self.depth
+        if len(trees.tokens) == whole or len(rows) < len(batch.rows):
+            return trees
+        parents = np.tile(np.arange(-1, self.depth - 1, dtype=np.int32), len(rows))
+        return Trees(
+            np.arange(0, whole + 1, self.depth, dtype=np.int32),
+            np.arange(whole, dtype=np.int32) % self._vocabulary,
+            parents,
+            -(parents + 2).astype(np.float32),
+        )
+
+    def observe(self, batch: Batch, trees: Trees, reply: TargetReply, record: RoundRecord) -> None:
+        """Nothing is learnt."""
+
+    def meanwhile(self) -> None:
+        """Nothing waits."""
+
+
+class _Nobody:
+    """Implements `covey.ports.Sink`."""
+
+    def publish(self, batch: Sequence[Progress]) -> None:
+        """Nobody asked."""

@@ -1,0 +1,167 @@
+"""Cost curves measured through the ports before anybody is served: right within noise, in bounded time, and kept."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from covey.bandits.length import Situation
+from covey.errors import PortError
+from covey.measure import SECONDS, Curves
+from covey.planner.build import build
+from covey.planner.cost_table import CostTable, Surface
+from covey.profile import Profile, SchedulerSettings, SpeculationSettings
+from covey.runtime.emulated import EmulatedDrafter, EmulatedTarget, HashModel
+from covey.runtime.virtual import VirtualClock
+from covey.types import DraftReply, DraftWork, TargetReply, TargetWork
+
+MODEL = HashModel(1000, low=8)
+NAME = "draft"
+DEPTH = 6
+
+
+def table(base: float = 0.03, per_token: float = 0.0005, knee: int = 32) -> CostTable:
+    counts = (1, 2, 4, 8, 16, knee, 64, 256, 4096)
+    verify = tuple((rows, n, base + per_token * max(0, n - knee)) for rows in (1, 64) for n in counts if n >= rows)
+    draft = tuple((rows, depth, 0.001 + 0.002 * depth) for rows in (1, 64) for depth in (1, 8))
+    switch = tuple((lag, rows, 0.002 + 1e-6 * lag * rows) for lag in (1, 512) for rows in (1, 64))
+    return CostTable("made up", "for tests", verify, (), {NAME: draft}, {NAME: switch})
+
+
+class Jittery(VirtualClock):
+    """Every sleep takes a few percent more or less, and one in fifty three times as long."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rng = np.random.default_rng(0)
+
+    def sleep(self, seconds: float) -> None:
+        factor = 3.0 if self._rng.random() < 0.02 else float(self._rng.normal(1.0, 0.05))
+        super().sleep(seconds * max(0.5, factor))
+
+
+class Deployment:
+    """A target and a drafter in virtual time."""
+
+    def __init__(self, costs: CostTable, *, rates: tuple[float, ...] = (0.7,), blocks: int = 4096) -> None:
+        self.clock = Jittery()
+        self.target = EmulatedTarget(costs, MODEL, self.clock, blocks=blocks)
+        self.drafter = EmulatedDrafter(costs, MODEL, self.clock, name=NAME, rates={"": rates})
+        speculation = SpeculationSettings(drafters=(NAME,), max_depth=DEPTH, draft_deadline_ms=60000)
+        self.profile = Profile("test", scheduler=SchedulerSettings(token_budget=512), speculation=speculation)
+
+    def curves(self, folder: Path | None = None, **given: object) -> Curves:
+        return Curves(self.target, {NAME: self.drafter}, self.profile, self.clock, folder, **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("base", [0.002, 0.03, 0.25])
+def test_an_emulated_table_is_found_within_noise_and_in_bounded_time(base: float) -> None:
+    costs = table(base)
+    made = Deployment(costs)
+    found = made.curves().get()
+    longest = 0.5 + base * 20  # of the round that was under way, and of the prompts before it
+    assert made.clock.now() <= SECONDS * max(1.0, base / 0.1) + longest
+    verify, draft = Surface(costs.verify), Surface(costs.draft[NAME])
+    for rows, tokens, seconds in found.verify:
+        assert seconds == pytest.approx(verify(rows, tokens), rel=0.12), (rows, tokens)
+    for rows, depth, seconds in found.draft[NAME]:
+        assert seconds == pytest.approx(draft(rows, depth), rel=0.12), (rows, depth)
+    assert {rows for rows, _ in found.plain} >= {1, 4, 16}, "plain rounds come first"
+    assert {depth for _, depth, _ in found.draft[NAME]} >= {2, DEPTH}
+    assert made.target.used == 0, "it leaves nothing behind"
+
+
+def test_the_first_choice_on_measured_curves_is_the_device_s_own() -> None:
+    """Where passes are long whatever is in them drafting pays; where every token costs, it does not."""
+    for per_token, drafts in ((0.00001, True), (0.004, False)):
+        made = Deployment(table(0.01, per_token, knee=1))
+        policy = build(made.profile.speculation, (NAME,), costs=made.curves().get()).policy
+        assert (policy.choose(Situation(16, DEPTH, 0, 0, ((NAME, 16),))) > 0) == drafts
+
+
+def test_a_drafter_that_proposes_nothing_leaves_the_target_s_curve() -> None:
+    made = Deployment(table())
+
+    class Empty(EmulatedDrafter):
+        def draft(self, work: DraftWork) -> DraftReply:
+            return super().draft(replace(work, depth=np.zeros_like(work.depth)))
+
+    made.drafter = Empty(table(), MODEL, made.clock, name=NAME, rates={"": (0.5,)})
+    assert {tokens for rows, tokens, _ in made.curves().get().verify if rows == 1} >= {1, 3, 7}
+
+
+def test_kept_until_weights_threads_or_limits_change(tmp_path: Path) -> None:
+    first = Deployment(table()).curves(tmp_path).get()
+    again = Deployment(table())
+    assert again.curves(tmp_path).get() == first
+    assert again.clock.now() == 0.0, "nothing was measured"
+    others = [Deployment(table(0.031)), Deployment(table()), Deployment(table())]
+    others[1].drafter._info = replace(others[1].drafter._info, identity="other weights")
+    scheduler = replace(others[2].profile.scheduler, max_running=8)
+    others[2].profile = replace(others[2].profile, scheduler=scheduler)
+    for count, other in enumerate(others, 2):
+        other.curves(tmp_path).get()
+        assert other.clock.now() > 0.0
+        assert len(list(tmp_path.iterdir())) == count
+
+
+@pytest.mark.parametrize("damage", ["cut", "other", "folder"])
+def test_a_damaged_table_is_named_and_measured_again(
+    damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = Deployment(table()).curves(tmp_path).get()
+    (path,) = tmp_path.iterdir()
+    whole = path.read_text()
+    if damage == "folder":
+        path.unlink()
+        path.mkdir()
+    else:
+        path.write_text(whole[:200] if damage == "cut" else whole.replace(first.name, "0" * 32))
+    again = Deployment(table())
+    with caplog.at_level(logging.WARNING):
+        found = again.curves(tmp_path).get()
+    assert again.clock.now() > 0.0
+    assert found.verify
+    assert str(path) in caplog.text
+    assert damage == "folder" or path.read_text() != whole[:200]
+    assert damage == "folder" or CostTable.load(path) == found
+
+
+def test_who_does_not_know_himself_is_measured_and_not_kept(tmp_path: Path) -> None:
+    made = Deployment(table())
+    made.target._info = replace(made.target._info, identity="")
+    assert made.curves(tmp_path).get().verify
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_request_ends_it_and_what_was_seen_is_used_but_not_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = Deployment(table())
+    rounds: Iterator[bool] = iter([True] * 9)
+    found = made.curves(tmp_path, go_on=lambda: next(rounds, False)).get()
+    assert made.clock.now() < 0.5
+    assert found.plain
+    assert not list(tmp_path.iterdir())
+    assert "cut short" in caplog.text
+    assert not Deployment(table()).curves(go_on=lambda: False).get().verify
+
+
+def test_a_target_that_fails_is_no_hindrance(tmp_path: Path) -> None:
+    class Failing(EmulatedTarget):
+        def step(self, work: TargetWork) -> TargetReply:
+            raise PortError("gone")
+
+    made = Deployment(table())
+    made.target = Failing(table(), MODEL, made.clock, blocks=64)
+    assert not made.curves(tmp_path).get().verify
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_small_pool_measures_small_batches() -> None:
+    assert {rows for rows, _ in Deployment(table(), blocks=40).curves().get().plain} == {1, 4}
