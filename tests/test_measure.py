@@ -12,7 +12,7 @@ import pytest
 
 from covey.bandits.length import Situation
 from covey.errors import PortError
-from covey.measure import SECONDS, Curves
+from covey.measure import LONG_ROUND, SECONDS, Curves
 from covey.planner.build import build
 from covey.planner.cost_table import CostTable, Surface
 from covey.profile import Profile, SchedulerSettings, SpeculationSettings
@@ -34,15 +34,15 @@ def table(base: float = 0.03, per_token: float = 0.0005, knee: int = 32) -> Cost
 
 
 class Jittery(VirtualClock):
-    """Every sleep takes a few percent more or less, and one in fifty three times as long."""
+    """Every sleep takes a few percent more or less, and in one of fifty the machine pauses."""
 
     def __init__(self) -> None:
         super().__init__()
         self._rng = np.random.default_rng(0)
 
     def sleep(self, seconds: float) -> None:
-        factor = 3.0 if self._rng.random() < 0.02 else float(self._rng.normal(1.0, 0.05))
-        super().sleep(seconds * max(0.5, factor))
+        pause = 0.02 if seconds and self._rng.random() < 0.02 else 0.0
+        super().sleep(seconds * max(0.5, float(self._rng.normal(1.0, 0.04))) + pause)
 
 
 class Deployment:
@@ -64,13 +64,12 @@ def test_an_emulated_table_is_found_within_noise_and_in_bounded_time(base: float
     costs = table(base)
     made = Deployment(costs)
     found = made.curves().get()
-    longest = 0.5 + base * 20  # of the round that was under way, and of the prompts before it
-    assert made.clock.now() <= SECONDS * max(1.0, base / 0.1) + longest
+    assert made.clock.now() <= SECONDS * max(1.0, 3 * base / LONG_ROUND) + 1.0, "3 s, or as many rounds of a slow device"
     verify, draft = Surface(costs.verify), Surface(costs.draft[NAME])
     for rows, tokens, seconds in found.verify:
-        assert seconds == pytest.approx(verify(rows, tokens), rel=0.12), (rows, tokens)
+        assert seconds == pytest.approx(verify(rows, tokens), rel=0.15), (rows, tokens)
     for rows, depth, seconds in found.draft[NAME]:
-        assert seconds == pytest.approx(draft(rows, depth), rel=0.12), (rows, depth)
+        assert seconds == pytest.approx(draft(rows, depth), rel=0.15), (rows, depth)
     assert {rows for rows, _ in found.plain} >= {1, 4, 16}, "plain rounds come first"
     assert {depth for _, depth, _ in found.draft[NAME]} >= {2, DEPTH}
     assert made.target.used == 0, "it leaves nothing behind"
@@ -164,4 +163,4 @@ def test_a_target_that_fails_is_no_hindrance(tmp_path: Path) -> None:
 
 
 def test_a_small_pool_measures_small_batches() -> None:
-    assert {rows for rows, _ in Deployment(table(), blocks=40).curves().get().plain} == {1, 4}
+    assert {rows for rows, _ in Deployment(table(), blocks=40).curves().get().plain} == {1, 2, 4}

@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -36,10 +37,10 @@ from covey.types import Progress, Request, Sampling, TargetReply, Trees
 log = logging.getLogger("covey.measure")
 
 VERSION = 1  # of what is measured, and how
-SECONDS = 3.0  # in all,
-LONG_PASS = 0.1  # and as much more as a pass over one row takes longer than this
-ROWS, LARGEST = (1, 4, 16), 64  # the largest batch comes last: seldom met, and what takes longest to measure
-FIRST, SEEN = 1, 3  # rounds of a visit: the first is unlike those that follow it; of these one may be an outlier
+SECONDS = 3.0  # in all, of which no round takes
+LONG_ROUND = 0.1  # more than this: slow devices are given the time for as many rounds
+ROWS = ((1, 4, 16), (64,), (8, 32, 2))  # in the order in which they are worth knowing: time may be up before the last
+FIRST, SEEN = 1, 3  # rounds of a visit: the first is unlike those that follow it; of these one may be an outlier; long ones are too few for it
 VISITS = 4  # of each shape at most
 PROMPT, ROOM = 8, 128  # tokens of a row, and those that it may emit
 TENANT = "\0measure"  # finds nothing of anybody's in any cache
@@ -153,48 +154,51 @@ class _Bench:
         self._vocabulary = info.vocab_size
         self._keys = 0
         self._seen: list[RoundRecord] = []
+        self._spent = self._took = 0.0  # seconds, in all and by the last round
 
     def run(self, go_on: Callable[[], bool]) -> bool:
         """Measure until all is seen or time is up; False when it had to end before."""
-        started, until = self._clock.now(), 0.0
         try:
-            for index, (rows, depth) in enumerate(self._shapes()):
+            for rows, depth in self._shapes():
+                if self._spent >= SECONDS:
+                    break
                 if not self._visit(rows, depth, go_on):
                     return False
-                if index == 0:
-                    longer = dict(self.samples.table("", "").plain).get(1, 0.0) / LONG_PASS
-                    until = started + SECONDS * max(1.0, longer)
-                if self._clock.now() >= until:
-                    break
             return bool(self.samples.plain)
         finally:
             self._leave()
 
     def _shapes(self) -> Iterator[tuple[int, int]]:
         """Rows and depth, the most telling first: plain rounds are what every draft is weighed against."""
-        scheduler = self._engine.scheduler
-        small = [rows for rows in ROWS if rows <= self._most]
+        groups = [[rows for rows in group if rows <= self._most] for group in ROWS]
         for _ in range(VISITS):
-            yield from ((rows, 0) for rows in small)
-            for rows in [*small, min(LARGEST, self._most)]:
-                if rows not in small:
-                    yield rows, 0
-                deepest = min(self._max_depth, scheduler.token_budget // rows - 1)
-                yield from ((rows, depth) for depth in sorted({deepest // 3, deepest}) if depth > 0)
+            for group in groups:
+                yield from ((rows, 0) for rows in group)
+                yield from self._drafting(group, lambda deepest: {deepest // 3, deepest})
+            for group in groups:
+                yield from self._drafting(group, lambda deepest: {1, 2 * deepest // 3} - {deepest // 3, deepest})
+
+    def _drafting(self, group: Sequence[int], depths: Callable[[int], set[int]]) -> Iterator[tuple[int, int]]:
+        for rows in group:
+            deepest = min(self._max_depth, self._engine.scheduler.token_budget // rows - 1)
+            yield from ((rows, depth) for depth in sorted(depths(deepest)) if depth > 0)
 
     def _visit(self, rows: int, depth: int, go_on: Callable[[], bool]) -> bool:
         """Rounds of one shape; False when there can be no more of any."""
         self._planner.depth = 0
         self._fill(rows, (FIRST + SEEN) * (depth + 1) + 1)
         while not self._decoding(rows):  # their prompts are read first
-            if not go_on() or not self._engine.round():
+            if not go_on() or not self._round():
                 return False
         self._planner.depth = depth
         self._seen = []
-        self._planner.lag = 0
+        self._planner.lag, least = 0, math.inf
         for _ in range(FIRST + SEEN):
-            if not go_on() or not self._engine.round():
+            if not go_on() or not self._round():
                 return False
+            least = min(least, self._took)
+            if len(self._seen) > FIRST and least > LONG_ROUND:
+                break
         drafter = next(iter(self._planner.drafters), "")
         began = self._seen[0]
         if began.catch_up_seconds > 0:
@@ -203,6 +207,13 @@ class _Bench:
         if self._planner.answered:
             self.samples.decoded(rows, depth, drafter, fitting)
         return True
+
+    def _round(self) -> bool:
+        started = self._clock.now()
+        done = self._engine.round()
+        self._took = self._clock.now() - started
+        self._spent += min(LONG_ROUND, self._took)
+        return done
 
     def _fill(self, rows: int, room: int) -> None:
         """So many requests, each with room for what is to come."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from covey.planner.cost_table import CostTable
+from covey.planner.cost_table import CostTable, Surface
 from covey.planner.regression import Array, Regression, doublings, hat, smooth
 from covey.types import JsonDict
 
@@ -31,6 +31,19 @@ def _rising(values: Array) -> Array:
     return found
 
 
+def _shape(tokens: Array, table: CostTable | None) -> Array:
+    """Of f, at so many tokens, f(1) being 1: that of the table's passes with drafts, whatever the rows, else a guess for a
+    device that is not known. Doubt is relative to it, so that a device unlike the guess would long be taken for a guess
+    gone wrong."""
+    cells = [cell for cell in table.verify if cell[0] < cell[1] or cell[1] == 1] if table is not None else []
+    if len(cells) < 2:
+        found: Array = 1.0 + tokens / 128.0
+        return found
+    line = Surface((1, count, seconds) for _, count, seconds in cells)  # the mean of those with as many tokens
+    found = np.array([line(1, count) for count in tokens])
+    return np.maximum(_rising(found) / max(float(found[0]), 1e-9), 0.1)
+
+
 class RoundCosts:
     """One target's curves."""
 
@@ -40,7 +53,7 @@ class RoundCosts:
         self._tokens = doublings(max_rows * (max_depth + 1))
         self._features: dict[tuple[int, int, Passes], tuple[Array, Array, Array]] = {}
         self._verifying: dict[tuple[int, int], Array] = {}
-        shape = 1.0 + self._tokens / 128.0
+        shape = _shape(self._tokens, table)
         doubt = np.zeros((len(shape) + len(self._rows) + 2,) * 2)
         doubt[: len(shape), : len(shape)] = smooth(len(shape), 3.0, 0.5) * np.outer(shape, shape)
         doubt[len(shape) : -2, len(shape) : -2] = smooth(len(self._rows), 3.0, 0.2)
@@ -49,18 +62,30 @@ class RoundCosts:
         self._overhead = Regression(np.ones(len(self._rows)), smooth(len(self._rows), 3.0, 0.5), noise=0.2)
         self._drafts: dict[Mix, Regression] = {}
         self._rounds = 0
-        for rows, tokens, seconds in table.verify if table else ():
-            self._verify.update(self._verify_features(rows, tokens), seconds)
-        for rows, seconds in table.overhead if table else ():
-            self._overhead.update(hat(rows, self._rows), seconds)
-        for name, cells in table.draft.items() if table else ():
+        self._plain: set[int] = set()  # batch sizes that were seen to decode plainly
+        if table is not None:
+            self._start_from(table)
+
+    def _start_from(self, table: CostTable) -> None:
+        self._plain.update(rows for rows, tokens, _ in table.verify if rows == tokens)
+        for rows, tokens, seconds in table.verify:
+            self._verify.believe(self._verify_features(rows, tokens), seconds)
+        for rows, seconds in table.overhead:
+            self._overhead.believe(hat(rows, self._rows), seconds)
+        for name, cells in table.draft.items():
             for rows, depth, seconds in cells:
-                self._draft((name,)).update(self._draft_features(rows, depth), seconds)
+                self._draft((name,)).believe(self._draft_features(rows, depth), seconds)
 
     @property
     def known(self) -> bool:
         """Whether anything was measured: before that, predictions compare depths and are no seconds."""
         return self._verify.scaled
+
+    def rests(self, rows: int) -> bool:
+        """Whether the prediction of a plain pass over so many rows rests on one over half as many to twice as many.
+        Passes with drafts in them say little of it: a device may take much less for it than for as many tokens of
+        fewer rows, by another algorithm or because it begins such a pass early."""
+        return any(rows <= 2 * seen and seen <= 2 * rows for seen in self._plain)
 
     def predict(self, rows: int, mix: Mix, drafting: int, passes: Passes) -> tuple[Array, Array]:
         """Seconds of a round, and their variance, for each depth from 0."""
@@ -102,6 +127,8 @@ class RoundCosts:
     ) -> None:
         """`draft` without catch-up; not read at depth 0. `overhead` is None where the round says nothing about it."""
         self._verify.update(self._verify_features(rows, verified, prefill), verify)
+        if verified == rows and not prefill:
+            self._plain.add(rows)
         self._rounds += overhead is not None
         if overhead is not None and self._rounds % 4 == 1:  # it changes slowly, and each update takes time itself
             self._overhead.update(hat(rows, self._rows), overhead)
@@ -152,6 +179,7 @@ class RoundCosts:
         return {
             "verify": self._verify.state(),
             "overhead": self._overhead.state(),
+            "plain": sorted(self._plain),
             "drafts": [[list(mix), curve.state()] for mix, curve in self._drafts.items() if curve.scaled],
         }
 
@@ -159,5 +187,6 @@ class RoundCosts:
         """ValueError when it is not such a state; this object is then not to be used."""
         self._verify.restore(state["verify"])
         self._overhead.restore(state["overhead"])
+        self._plain = {int(rows) for rows in state["plain"]}
         for mix, curve in state["drafts"]:
             self._draft(tuple(str(name) for name in mix)).restore(curve)

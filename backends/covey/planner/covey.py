@@ -11,9 +11,12 @@ keep     A depth stays until the time lost by that, summed over rounds, has reac
 explore  Exploration lives on a bank: a fixed share of all time goes in, the time an exploring round is expected to lose
          goes out. The depth explored is the one whose value could be best of all, if its doubt allows it to be better
          than the one in use. Doubt grows where nothing is measured: a drafter switched off is probed again, for ever.
+         Plain decoding that nothing like it was seen of is held for doubtful whatever the curves say, and its price is
+         less by what it may save: it is what everything else is weighed against.
          What is left over goes, at five times the price, to the depth longest unplayed: doubt may be wrong too.
          Where a first round at another depth takes longer, it teaches no costs and exploring goes on for a second one;
-         across the line between drafting and none it always does, for a few.
+         across the line between drafting and none it always does, for a few. Where the costs are known, and what is to
+         be learnt is how many drafts are accepted, one round is enough.
 prefill  A pass with prompt tokens in it is long whatever the depth, so its own tokens per second say little. There the
          depth is best that gains most over spending its time at the usual speed: max of tokens - speed * seconds, less
          what leaving the usual depth, and coming back, takes. Its parts are learnt from: drafting takes what it takes
@@ -39,8 +42,22 @@ PREMIUM = 5.0  # the price of that, in expected losses
 ACROSS, AMONG = 4, 2  # rounds of exploring from drafting to none, or back; from depth to depth where that is dear
 DEVIATIONS = 2.0  # a value could be as good as so many deviations above its estimate
 DRIFT = 1e-6  # variance that a depth's correction gains in each round in which the depth is not played
+SURE = 0.05  # relative deviation of a depth's seconds below which they are known
+BLIND = 0.3  # ... of what plain decoding takes where nothing like it was seen
+HORIZON = 100  # rounds over which finding out may save time: a batch seldom stays as it is for longer
 STALE, LEAST = 1.3, 0.003  # a depth known about as well as the one in use is not explored: no more is to be learnt
 CLEAR = 0.03  # of a plain round's tokens that another depth beside prefill must gain
+
+
+def _improvement(ratio: float, deviation: float) -> float:
+    """By how much a value may exceed another, on average, what is less counting as nothing: `ratio` is what is expected
+    of it over the other, and its logarithm is normal."""
+    spread = math.log(ratio) / deviation
+
+    def below(at: float) -> float:
+        return 0.5 * math.erfc(-at / math.sqrt(2.0))
+
+    return ratio * math.exp(deviation**2 / 2) * below(spread + deviation) - below(spread)
 
 
 class Covey:
@@ -85,11 +102,11 @@ class Covey:
         best = max(range(situation.ceiling + 1), key=expected.values.__getitem__)
         restart = self._switch(situation) if situation.previous == 0 else 0.0
         current = self._settled(situation, expected, best, restart)
-        probe, price = self._probe(situation, expected, current, restart)
+        probe, stay, price = self._probe(situation, expected, current, restart)
         self._bank = min(self._bank, max(2 * FULL * expected.seconds[current], 2 * price))
         if probe != current and price <= self._bank:
             self._bank -= price
-            self._exploring, self._more = probe, self._stay(current, probe) - 1
+            self._exploring, self._more = probe, stay - 1
             self.reason = Reason("explore", predicted)
             return probe
         self.reason = Reason("best" if current == best else "keep", predicted)
@@ -101,7 +118,7 @@ class Covey:
         self._bank += SHARE * outcome.seconds
         if not self._started:
             self._started = True
-            self._bank += START * outcome.seconds
+            self._bank += START * (outcome.seconds - outcome.catch_up_seconds)
         whole = outcome.verified + outcome.missing == max(1, situation.rows) + situation.asked(depth)
         ratio = None
         if whole and self._expectations.known:
@@ -149,8 +166,8 @@ class Covey:
             self._current, self._debt = best, 0.0
         return self._current
 
-    def _probe(self, situation: Situation, expected: Expected, current: int, restart: float) -> tuple[int, float]:
-        """The depth most worth trying, and the time that trying it takes from the bank."""
+    def _probe(self, situation: Situation, expected: Expected, current: int, restart: float) -> tuple[int, int, float]:
+        """The depth most worth trying, for how many rounds, and the time that this takes from the bank."""
         values, seconds, depths = expected.values, expected.seconds, range(situation.ceiling + 1)
         probe, most, premium = current, values[current], 1.0
         deviations = [
@@ -161,6 +178,9 @@ class Covey:
             )
             for depth in depths
         ]
+        blind = current > 0 and not self._expectations.rests(situation)
+        if blind:
+            deviations[0] = max(BLIND, deviations[0])
         stale = STALE * deviations[current] + LEAST
         for depth in depths:
             if depth != current and deviations[depth] > stale:
@@ -169,15 +189,20 @@ class Covey:
                     probe, most = depth, could
         if probe == current and self._bank >= FULL * seconds[current]:
             probe, premium = min(depths, key=self._played.__getitem__), PREMIUM
-        lost = self._stay(current, probe) * seconds[probe] * max(LEAST, 1.0 - values[probe] / values[current])
+        stay = self._stay(current, probe, math.sqrt(expected.variances[probe]) / seconds[probe])
+        lost = stay * seconds[probe] * max(LEAST, 1.0 - values[probe] / values[current])
         price = self._changes.price
         lost += price(current, probe) * seconds[probe] + price(probe, current) * seconds[current]
         if probe > 0 and current == 0:
             lost += restart
-        return probe, premium * lost
+        if blind and probe == 0:
+            lost -= HORIZON * seconds[current] * _improvement(values[0] / values[current], deviations[0])
+        return probe, stay, max(0.0, premium * lost)
 
-    def _stay(self, current: int, probe: int) -> int:
-        """Rounds that exploring a depth lasts."""
+    def _stay(self, current: int, probe: int, doubt: float) -> int:
+        """Rounds that exploring a depth lasts, whose seconds are known up to so much."""
+        if doubt < SURE and probe > 0:
+            return 1
         if (probe == 0) != (current == 0):
             return ACROSS
         return AMONG if self._changes.dear(current, probe) else 1

@@ -54,6 +54,10 @@ class Expectations:
         """Whether anything was measured: before that, what is expected compares depths and is no seconds."""
         return self._costs.known
 
+    def rests(self, situation: Situation) -> bool:
+        """Whether what is expected of plain decoding rests on something like it."""
+        return self._costs.rests(max(1, situation.rows))
+
     def of(self, situation: Situation) -> Expected:
         """Does not mutate what is known."""
         key = situation.rows, situation.shares, situation.drafts

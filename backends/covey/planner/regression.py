@@ -79,6 +79,16 @@ class Regression:
         self._weights += spread * (error / total)
         covariance -= spread[:, None] * (spread / total)
 
+    def believe(self, features: Array, measured: float) -> None:
+        """A measurement made with care, of which nothing is pulled in."""
+        if not self.scaled:
+            self.update(features, measured)
+            return
+        spread = np.dot(self._covariance, features)
+        total = float(np.dot(features, spread)) + measured * measured * self._noise
+        self._weights += spread * ((measured - float(np.dot(features, self._weights))) / total)
+        self._covariance -= spread[:, None] * (spread / total)
+
     def state(self) -> JsonDict:
         return {
             "weights": self._weights.tolist(),
