@@ -64,7 +64,9 @@ def test_an_emulated_table_is_found_within_noise_and_in_bounded_time(base: float
     costs = table(base)
     made = Deployment(costs)
     found = made.curves().get()
-    assert made.clock.now() <= SECONDS * max(1.0, 3 * base / LONG_ROUND) + 1.0, "3 s, or as many rounds of a slow device"
+    assert made.clock.now() <= SECONDS * max(1.0, 3 * base / LONG_ROUND) + 1.0, (
+        "3 s, or as many rounds of a slow device"
+    )
     verify, draft = Surface(costs.verify), Surface(costs.draft[NAME])
     for rows, tokens, seconds in found.verify:
         assert seconds == pytest.approx(verify(rows, tokens), rel=0.15), (rows, tokens)
@@ -153,7 +155,7 @@ def test_a_request_ends_it_and_what_was_seen_is_used_but_not_kept(
 
 def test_a_target_that_fails_is_no_hindrance(tmp_path: Path) -> None:
     class Failing(EmulatedTarget):
-        def step(self, work: TargetWork) -> TargetReply:
+        def step(self, work: TargetWork) -> TargetReply:  # noqa: ARG002
             raise PortError("gone")
 
     made = Deployment(table())

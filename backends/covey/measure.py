@@ -2,10 +2,10 @@
 
     known = Curves(target, drafters, profile, clock, folder).get()
 
-The rounds are the engine's own, over the ports that it will serve with: one at a time, rows of random prompts, drafts of
-a few depths. Plain rounds follow each other as in serving, so that what the target computes ahead of its time is in
-their timings. An emulated device is measured as any other: what its table says is for it to know and for a planner to
-find out. Whoever asks for something ends the measuring: the table then has what was seen by then.
+The rounds are the engine's own, over the ports that it will serve with: rows of random prompts, drafts of a few depths.
+Plain rounds follow each other as in serving, so that what the target computes ahead of its time is in their timings.
+An emulated device is measured as any other: what its table says is for it to know and for a planner to find out.
+Whoever asks for something ends the measuring: the table then has what was seen by then.
 
 Tables are kept by the identity of target and drafters (`covey.types`) and by what the profile allows: with the same
 weights on the same machine a start does not measure again.
@@ -40,7 +40,9 @@ VERSION = 1  # of what is measured, and how
 SECONDS = 3.0  # in all, of which no round takes
 LONG_ROUND = 0.1  # more than this: slow devices are given the time for as many rounds
 ROWS = ((1, 4, 16), (64,), (8, 32, 2))  # in the order in which they are worth knowing: time may be up before the last
-FIRST, SEEN = 1, 3  # rounds of a visit: the first is unlike those that follow it; of these one may be an outlier; long ones are too few for it
+# Rounds of a visit: the first is unlike those that follow it, and one of these may be an outlier; of long ones there is
+# time for one alone.
+FIRST, SEEN = 1, 3
 VISITS = 4  # of each shape at most
 PROMPT, ROOM = 8, 128  # tokens of a row, and those that it may emit
 TENANT = "\0measure"  # finds nothing of anybody's in any cache

@@ -1,9 +1,9 @@
 """Triton's adapter for the public model: requests become work for `covey.engine`, its progress becomes responses.
 
-A BLS call before `initialize` has returned never comes back, so the engine is made a little later, in a thread that asks
-the target for its facts and, when every model is loaded, measures what rounds take (`covey.measure`). Triton says that
-this model is ready before that; the launcher asks, and says so after it. Requests that come earlier end the measuring
-and wait for what is left.
+A BLS call before `initialize` has returned never comes back, so the engine is made a little later, in a thread that
+asks the target for its facts and, when every model is loaded, measures what rounds take (`covey.measure`). Triton says
+that this model is ready before that; the launcher asks, and says so after it. Requests that come earlier end the
+measuring and wait for what is left.
 """
 
 from __future__ import annotations
@@ -159,7 +159,14 @@ class TritonPythonModel:
         if not self._measures or not drafters:
             return None
         self._await_loaded()
-        curves = Curves(self._target, drafters, self._profile, self._clock, kept_folder("curves"), go_on=lambda: not self._asked.is_set())
+        curves = Curves(
+            self._target,
+            drafters,
+            self._profile,
+            self._clock,
+            kept_folder("curves"),
+            go_on=lambda: not self._asked.is_set(),
+        )
         try:
             return curves.get()
         except PortError as error:
@@ -236,8 +243,8 @@ class TritonPythonModel:
         return found
 
     def _private_state_file(self, info: TargetInfo, planner: GammaPlanner, drafters: tuple[str, ...]) -> Path | None:
-        """Where `speculation.state` leaves it to us and there is something to keep. Deployments that differ do not write
-        over each other's."""
+        """Where `speculation.state` leaves it to us and there is something to keep. Deployments that differ do not
+        write over each other's."""
         folder = kept_folder("learnt")
         if self._profile.speculation.state != profile.AUTO or folder is None or planner.state() is None:
             return None

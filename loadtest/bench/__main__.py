@@ -66,8 +66,10 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
     parser.add_argument("--model", default="", metavar="FOLDER", help="Hugging Face folder of another target")
     parser.add_argument("--data", type=Path, default=None, metavar="PATH", help="Azure's trace, or the folder it is in")
     parser.add_argument("--pair", action="append", default=[], metavar="NAME", help="of `emulated`: this pair alone")
+    parser.add_argument(
+        "--part", action="append", default=[], metavar="NAME", help="of `gpu` and `load`: this alone; may be repeated"
+    )
     gpu = parser.add_argument_group("of `gpu`")
-    gpu.add_argument("--part", action="append", default=[], metavar="NAME", help="this part alone; may be repeated")
     gpu.add_argument("--device", choices=("auto", "cuda", "cpu", "interpreted"), default=Wanted.device)
     gpu.add_argument("--size", dest="shape", default="", metavar="NAME", help="of the pair: 7b, off a GPU tiny")
     gpu.add_argument("--agreement", type=float, default=Wanted.agreement, help="how often the drafter is right")

@@ -87,7 +87,8 @@ class Cast:
             HuggingFace(GENERATE, target, options=ends),
             HuggingFace(LOOKUP, target, options={**ends, "prompt_lookup_num_tokens": LOOKUP_TOKENS}),
         ]
-        folder = self.repository / self.drafter(domain) / "1"
+        drafter = self.drafter(domain)
+        folder = Path(self.profile.drafter.folder_of(drafter) or self.repository / drafter / "1")
         if (folder / "config.json").is_file():
             assistant = load(str(folder))
             made += [

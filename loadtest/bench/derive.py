@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from covey.profile import Profile
@@ -22,6 +23,18 @@ def derive(profile: Profile, path: Path, **changes: JsonDict | tuple[str, ...]) 
         lines += ["", f"[{name}]", *_settings(values)]
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+def with_drafters(profile: Profile, path: Path, drafters: Sequence[str], **speculation: object) -> Path:
+    """As `derive`, with those drafters of the profile alone: no other is loaded or said to lie anywhere."""
+    gone = set(profile.speculation.drafters) - set(drafters)
+    return derive(
+        profile,
+        path,
+        models=tuple(name for name in profile.models if name not in gone),
+        speculation={**speculation, "drafters": list(drafters)},
+        drafter={"folders": [entry for entry in profile.drafter.folders if entry.split(":", 1)[0] not in gone]},
+    )
 
 
 def _settings(values: JsonDict) -> list[str]:

@@ -16,7 +16,7 @@ from covey import profile
 from covey.errors import SettingError
 from covey.server import Server
 from loadtest.bench import workload
-from loadtest.bench.derive import derive
+from loadtest.bench.derive import with_drafters
 from loadtest.bench.over_triton import OverTriton
 from loadtest.bench.policies import COVEY, DEPTHS, LEARNERS, OFF, fixed
 from loadtest.bench.session import QUICK, Session
@@ -51,10 +51,7 @@ def line_up(session: Session) -> Iterator[list[Entrant]]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         servers = {}
         for policy in QUICK_LEARNERS if quick else LEARNERS:
-            path = folder / f"{policy}.toml"
-            others = [name for name in settings.speculation.drafters if name != drafter]
-            models = tuple(name for name in settings.models if name not in others)
-            derive(settings, path, models=models, speculation={"policy": policy, "drafters": [drafter]})
+            path = with_drafters(settings, folder / f"{policy}.toml", (drafter,), policy=policy)
             options = replace(wanted.options(), profile=str(path))
             servers[policy] = stack.enter_context(session.server(options))
         chosen = {OFF: {"speculation": OFF}}

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]
@@ -53,6 +54,11 @@ class OverTriton:
         seconds, raw = self._loop.run_until_complete(self._ask_at(messages, times))
         return Run(tuple(_answer(*parts) for parts in raw), seconds)
 
+    def flow(self, asks: Iterable[Ask], concurrency: int, seconds: float, tenant: str = "") -> list[tuple[float, int]]:
+        """So many callers, each asking again when its last answer is complete, for so long; what is under way then is
+        cancelled. When tokens came, in seconds from the start, and how many."""
+        return self._loop.run_until_complete(self._flow(asks, concurrency, seconds, tenant))
+
     def close(self) -> None:
         self._loop.close()
 
@@ -96,6 +102,28 @@ class OverTriton:
             raw = list(await asyncio.gather(*calls))
             return time.perf_counter() - begun - times[0], raw
 
+    async def _flow(
+        self, asks: Iterable[Ask], concurrency: int, seconds: float, tenant: str
+    ) -> list[tuple[float, int]]:
+        raw: list[_Raw] = []
+        waiting = iter(asks)
+        async with grpc.aio.insecure_channel(self._server.grpc_url, options=_OPTIONS) as channel:
+            await channel.channel_ready()
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+            async def caller() -> None:
+                for ask in waiting:
+                    came: list[tuple[float, Any]] = []
+                    raw.append((0.0, came))
+                    await _stream_into(came, stub, self._message(ask, tenant))
+
+            started = time.perf_counter()
+            callers = asyncio.gather(*(caller() for _ in range(concurrency)))
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(callers, seconds)
+        chunks = [(when - started, from_grpc(response)) for _, came in raw for when, response in came]
+        return sorted((when, len(chunk.tokens)) for when, chunk in chunks if chunk is not None)
+
 
 _Raw = tuple[float, list[tuple[float, Any]]]  # when asked; when each response came, and the response
 
@@ -106,15 +134,20 @@ async def _whole(stub: Any, message: Any) -> list[tuple[float, Any]]:
 
 
 async def _streamed(stub: Any, message: Any) -> list[tuple[float, Any]]:
-    call = stub.ModelStreamInfer(iter((message,)), timeout=TIMEOUT)
     responses: list[tuple[float, Any]] = []
-    while True:
-        response = await call.read()
-        if response is grpc.aio.EOF:
-            return responses
-        if response.error_message:
-            raise RuntimeError(response.error_message)
-        responses.append((time.perf_counter(), response.infer_response))
+    await _stream_into(responses, stub, message)
+    return responses
+
+
+async def _stream_into(responses: list[tuple[float, Any]], stub: Any, message: Any) -> None:
+    call = stub.ModelStreamInfer(iter((message,)), timeout=TIMEOUT)
+    try:
+        while (response := await call.read()) is not grpc.aio.EOF:
+            if response.error_message:
+                raise RuntimeError(response.error_message)
+            responses.append((time.perf_counter(), response.infer_response))
+    finally:
+        call.cancel()  # nothing where it has ended
 
 
 def _answer(started: float, responses: Sequence[tuple[float, Any]]) -> Answer:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -35,7 +36,7 @@ class Wanted:
     repetitions: int = 0  # 0: the bench's own number for this size
     data: Path | None = None  # a trace, or the folder of outside data
     pairs: tuple[str, ...] = ()  # emulated ones; none named: all
-    parts: tuple[str, ...] = ()  # of `gpu`; none named: all
+    parts: tuple[str, ...] = ()  # of `gpu` and `load`; none named: all
     device: str = "auto"  # of `gpu`: auto, cuda, cpu or interpreted
     shape: str = ""  # of `gpu`'s pair; "": what suits the device
     agreement: float = 0.7  # ... and how often its drafter is right
@@ -71,7 +72,10 @@ class Session:
 
     @contextlib.contextmanager
     def server(self, options: Options) -> Iterator[Server]:
+        """Nothing that an earlier server measured or learnt is known to it, unless the options say where that is."""
         with contextlib.ExitStack() as stack:
+            if options.kept is None:
+                options = replace(options, kept=Path(stack.enter_context(tempfile.TemporaryDirectory())))
             with self.console.status("starting the server"):
                 server = stack.enter_context(Server(options))
             yield server

@@ -24,7 +24,7 @@ from covey.server import Options
 from covey.types import JsonDict
 from loadtest.bench import contestants, report, workload
 from loadtest.bench.contestants import ASSISTED, DEPTHS, GENERATE, LOOKUP, REJECTION, TREE, WITHOUT, Cast
-from loadtest.bench.derive import derive
+from loadtest.bench.derive import derive, with_drafters
 from loadtest.bench.hugging_face import Weights
 from loadtest.bench.policies import OFF, fixed
 from loadtest.bench.session import QUICK, Session
@@ -213,9 +213,7 @@ def _with_trees(settings: profile.Profile, options: Options, folder: Path) -> Op
 
 
 def _without(settings: profile.Profile, options: Options, folder: Path) -> Options:
-    models = tuple(name for name in settings.models if name not in settings.speculation.drafters)
-    changes = {"policy": "off", "drafters": []}
-    return replace(options, profile=str(derive(settings, folder / "without.toml", models=models, speculation=changes)))
+    return replace(options, profile=str(with_drafters(settings, folder / "without.toml", (), policy="off")))
 
 
 def show(result: JsonDict, console: Console, picture: Path) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
 
+RESAMPLES = 2000
 CYCLE = 32  # tokens; a request whose output holds the same 32 tokens twice is looping
 
 
@@ -60,12 +62,20 @@ class Best:
 
 
 def best_over(rates: Mapping[str, Sequence[float]], baseline: Mapping[str, Sequence[float]]) -> Best | None:
+    """`crosswise`, in short. None when there are not two repetitions."""
+    found, picked, opponents = crosswise(rates, baseline)
+    return Best(median(found), min(found), max(found), picked, opponents) if found else None
+
+
+def crosswise(
+    rates: Mapping[str, Sequence[float]], baseline: Mapping[str, Sequence[float]]
+) -> tuple[list[float], tuple[str, ...], tuple[str, ...]]:
     """Pick the fastest choice, and the fastest baseline, on odd repetitions and compare them on even ones; then
-    swap. The best of several noisy runs flatters itself; on repetitions it was not picked on it cannot. None when
-    there are not two repetitions."""
+    swap. The best of several noisy runs flatters itself; on repetitions it was not picked on it cannot. The ratios of
+    all repetitions, and who was picked on either half; nothing when there are not two repetitions."""
     count = min((len(values) for values in [*rates.values(), *baseline.values()]), default=0)
     if count < 2:
-        return None
+        return [], (), ()
     found: list[float] = []
     picked, opponents = [], []
     for odd in (1, 0):
@@ -75,7 +85,18 @@ def best_over(rates: Mapping[str, Sequence[float]], baseline: Mapping[str, Seque
         opponents.append(opponent)
         judged = range(1 - odd, count, 2)
         found += ratios([rates[chosen][index] for index in judged], [baseline[opponent][index] for index in judged])
-    return Best(median(found), min(found), max(found), tuple(picked), tuple(opponents))
+    return found, tuple(picked), tuple(opponents)
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def interval(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
+    """Of their geometric mean, at 95 %: what the same number drawn from them again and again gives."""
+    rng = random.Random(seed)
+    means = sorted(geometric_mean(rng.choices(values, k=len(values))) for _ in range(RESAMPLES))
+    return means[round(0.025 * RESAMPLES)], means[round(0.975 * RESAMPLES) - 1]
 
 
 def _fastest(rates: Mapping[str, Sequence[float]], repetitions: range) -> str:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 from rich.console import Console
 
 from covey import profile
 from loadtest.bench import speedup, tax
-from loadtest.bench.contestants import ASSISTED, DEPTHS, GENERATE, LOOKUP, REJECTION, TREE, WITHOUT
-from loadtest.bench.derive import derive
+from loadtest.bench.contestants import ASSISTED, DEPTHS, GENERATE, LOOKUP, REJECTION, TREE, WITHOUT, Cast
+from loadtest.bench.derive import derive, with_drafters
+from loadtest.bench.hugging_face import Weights
 from loadtest.bench.policies import OFF, fixed
 from loadtest.bench.session import Session, Wanted
 from loadtest.bench.work import Answer, Run
@@ -125,3 +127,44 @@ def test_a_derived_profile_differs_where_it_was_told_to(tmp_path: Path) -> None:
     assert found.models == ("target", "covey")
     assert (found.speculation.width, found.speculation.drafters) == (3, ())
     assert (found.target, found.scheduler, found.limits) == (usual.target, usual.scheduler, usual.limits)
+
+
+PAIR = """
+models = ["target", "controller", "covey", "draft_aligned", "draft_ngram"]
+[speculation]
+drafters = ["draft_aligned", "draft_ngram"]
+[drafter]
+folders = ["draft_aligned:/somewhere/draft_aligned"]
+"""
+
+
+def test_a_drafter_that_is_left_out_is_not_said_to_lie_anywhere(tmp_path: Path) -> None:
+    (tmp_path / "pair.toml").write_text(PAIR)
+    pair = profile.load(str(tmp_path / "pair.toml"))
+    without = speedup._without(pair, Wanted(tmp_path).options(), tmp_path)
+    found = profile.load(without.profile)
+    assert (found.speculation.drafters, found.drafter.folders) == ((), ())
+    assert found.models == ("target", "controller", "covey")
+    one = profile.load(str(with_drafters(pair, tmp_path / "one.toml", ("draft_aligned",), policy="nightjar")))
+    assert one.models == ("target", "controller", "covey", "draft_aligned")
+    assert one.drafter.folders == pair.drafter.folders
+    assert one.speculation.policy == "nightjar"
+
+
+def test_transformers_is_assisted_by_the_drafter_that_the_profile_names(tmp_path: Path) -> None:
+    drafter = tmp_path / "draft_aligned"
+    drafter.mkdir()
+    (drafter / "config.json").write_text("{}")
+    (tmp_path / "pair.toml").write_text(PAIR.replace("/somewhere/draft_aligned", str(drafter)))
+    pair = profile.load(str(tmp_path / "pair.toml"))
+    cast = Cast(pair, "t", tmp_path / "repository", MagicMock(), None, None, (2,), tuple(ASSISTED))
+    asked: list[str] = []
+    weights = Weights(MagicMock(), None)
+
+    def load(folder: str) -> Weights:
+        asked.append(folder)
+        return weights
+
+    names = {each.name for each in cast.hugging_face("code", weights, load)}
+    assert asked == [str(drafter)]
+    assert names >= set(ASSISTED)

@@ -10,8 +10,9 @@ from rich.console import Console
 
 from covey.errors import SettingError
 from loadtest.arrivals import Arrival
-from loadtest.bench import load, loads, trace
+from loadtest.bench import first_minute, load, loads, trace
 from loadtest.bench.session import Session, Wanted
+from loadtest.bench.statistics import interval
 from loadtest.bench.work import Answer, Run
 
 TOKENS = tuple(range(40))
@@ -113,3 +114,62 @@ def test_a_trace_is_found_where_it_is_said_to_be(tmp_path: Path, monkeypatch: py
     assert loads.azure(path) == loads.azure(tmp_path) == [Arrival(0.0, 374, 44)]
     monkeypatch.setenv("COVEY_DATA", str(tmp_path))
     assert loads.azure(None) == [Arrival(0.0, 374, 44)]
+
+
+def made_up_first(restarts: int) -> first_minute.Measured:
+    """At 4 callers fixed:3 is best and covey nineteen twentieths of it; at 16 off, and covey is as good, whose learnt
+    state gains a tenth."""
+    measured = first_minute.Measured(notes={"seconds": 15.0})
+    speeds = {4: {"off": 30.0, "fixed:3": 40.0, "covey": 38.0}, 16: {"off": 100.0, "fixed:3": 90.0, "covey": 100.0}}
+    for concurrency, rates in speeds.items():
+        for _ in range(restarts):
+            for name, rate in rates.items():
+                measured.rates[concurrency][name].append(rate)
+        measured.rates[concurrency][first_minute.KEPT] += [110.0] * min(2, restarts) if concurrency == 16 else []
+    return measured
+
+
+def test_the_first_minute_has_the_keys_it_promises() -> None:
+    found = made_up_first(8).summary()["first_minute_covey_over_best_static"]
+    assert found["geometric_mean"] == pytest.approx(0.95**0.5)
+    four, sixteen = found["points"]["4"], found["points"]["16"]
+    assert (four["ratio"], four["restarts"], set(four["picked"])) == (pytest.approx(0.95), 8, {"fixed:3"})
+    assert four["interval"] == pytest.approx([0.95, 0.95])
+    assert four["with_state_kept"] is None
+    assert (sixteen["ratio"], set(sixteen["picked"])) == (pytest.approx(1.0), {"off"})
+    assert sixteen["with_state_kept"] == pytest.approx(1.1), "beside, and not in the mean"
+
+
+def test_a_lucky_restart_does_not_make_a_static_choice_the_best() -> None:
+    measured = made_up_first(8)
+    measured.rates[4]["off"][3] = 400.0
+    assert measured.summary()["first_minute_covey_over_best_static"]["points"]["4"]["picked"] == ["fixed:3"] * 2
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_too_few_restarts_are_null(restarts: int) -> None:
+    found = made_up_first(restarts).summary()
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert found["first_minute_covey_over_best_static"]["geometric_mean"] is None
+
+
+def test_the_first_minute_is_shown(tmp_path: Path) -> None:
+    session = Session("load", Wanted(tmp_path / "out.json"), Console(quiet=True))
+    session.summarise = lambda: load.Measured().summary() | made_up_first(8).summary()
+    load.show(session.write(), Console(record=True, file=(tmp_path / "shown").open("w")), tmp_path / "out.png")
+    assert "0.950 to 0.950" in (tmp_path / "shown").read_text()
+
+
+def test_an_interval_is_of_the_mean() -> None:
+    low, high = interval([0.9, 1.0, 1.1, 0.95, 1.05, 1.0, 0.98, 1.02])
+    assert 0.9 < low < 1.0 < high < 1.1
+
+
+def test_a_rate_counts_what_came_within_its_time() -> None:
+    came = [(0.5, 3), (1.0, 5), (4.9, 7), (5.0, 9)]
+    assert first_minute._rate(came, 1.0, 5.0) == pytest.approx(3.0)
+
+
+def test_an_unknown_part_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"--part: got 'last', allowed: steady, first"):
+        load.run(Session("load", Wanted(tmp_path / "o.json", parts=("last",)), Console(quiet=True)))

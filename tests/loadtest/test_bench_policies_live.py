@@ -22,6 +22,10 @@ def test_a_closed_loop_measures_every_entrant(tmp_path: Path) -> None:
         assert all(rate["median"] > 0 for rate in point["tokens_per_second"].values())
         assert point["depth"]["off"] == 0.0
         assert point["depth"]["fixed:3"] > 1.0
+    first = found["first_minute_covey_over_best_static"]
+    assert first["geometric_mean"] > 0
+    assert first["points"]["4"]["restarts"] == 2
+    assert first["points"]["4"]["with_state_kept"] > 0
 
 
 @pytest.mark.slow

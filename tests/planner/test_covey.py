@@ -12,9 +12,11 @@ from covey.bandits.dsd import DSD
 from covey.bandits.length import LengthPolicy, Outcome, Situation, Trials
 from covey.bandits.nightjar import Nightjar
 from covey.planner.changes import Changes
+from covey.planner.cost_table import CostTable
+from covey.planner.costs import RoundCosts
 from covey.planner.covey import SHARE, Covey
 from covey.planner.devices import DEVICES, USUAL, environment
-from covey.planner.replay import Environment, World, replay
+from covey.planner.replay import Costs, Environment, World, replay
 from covey.planner.switching import SwitchCost
 
 
@@ -350,3 +352,52 @@ def test_beside_prompts_drafters_are_judged_and_timed() -> None:
     assert predicted == pytest.approx(played.draft_seconds, rel=0.05)
     assert policy._expectations._accepted("simulated").rates() != before
     assert policy._round == rounds, "but no round was taught"
+
+
+def other_algorithm(plain_saves: float) -> Costs:
+    """Plain passes over many rows take much less than passes with as many tokens of few rows."""
+    return Costs(
+        verify=lambda rows, tokens: (0.08 + 0.006 * tokens) * (1.0 - plain_saves * (rows == tokens > 4)),
+        draft=lambda rows, depth: 0.002 + depth * (0.006 + 0.0006 * rows),
+    )
+
+
+@pytest.mark.parametrize("plain_saves", [0.0, 0.45])
+def test_plain_decoding_of_a_batch_like_none_before_is_tried_early(plain_saves: float) -> None:
+    """One caller, whom drafting serves best, teaches what passes of many tokens take, and then sixteen come."""
+    device = Environment(other_algorithm(plain_saves), ((0, (0.8,) * 5),), 0.05)
+    policy, rng = covey(), np.random.default_rng(0)
+    replay(policy, device, [1] * 150 + [3] * 150, rng)
+    early = replay(policy, device, [16] * 25, rng)
+    assert 1 <= early.depths[16][0], "it was tried"
+    then = replay(policy, device, [16] * 100, rng)
+    assert then.efficiency > 0.96
+    assert (then.depths[16][0] > 80) == (plain_saves > 0)
+
+
+def test_a_probe_of_what_is_known_lasts_one_round_and_leaves_the_start_s_bank_to_others() -> None:
+    """From the first round on the curves are known; what is not is how often the drafter is right."""
+    costs = other_algorithm(0.45)
+    cells = tuple(
+        (rows, rows * (depth + 1), costs.verify(rows, rows * (depth + 1))) for rows in (1, 4, 16) for depth in range(6)
+    )
+    draft = tuple((rows, depth, costs.draft(rows, depth)) for rows in (1, 4, 16) for depth in (1, 3, 5))
+    table = CostTable("measured", "made up", cells, (), {"simulated": draft})
+    device = Environment(costs, ((0, (0.8,) * 5),), 0.05)
+    results = [
+        replay(Covey(5, 64, SwitchCost(), table), device, [16] * 60, np.random.default_rng(seed)) for seed in range(8)
+    ]
+    assert np.mean([result.efficiency for result in results]) > 0.93
+    assert all(result.depths[16][0] > 45 for result in results)
+
+
+@pytest.mark.parametrize("per_token", [0.00002, 0.004])
+def test_a_table_unlike_the_prior_is_believed(per_token: float) -> None:
+    """Passes whose time is all in their tokens, or none of it: the first predictions are the table's."""
+    cells = tuple((rows, n, 0.01 + per_token * n) for rows in (1, 4, 16) for n in (rows, 3 * rows, 6 * rows))
+    draft = tuple((rows, depth, 0.001 * depth) for rows in (1, 16) for depth in (1, 5))
+    curves = RoundCosts(5, 64, CostTable("steep", "made up", cells, (), {"d": draft}))
+    for rows in (1, 4, 16):
+        seconds = curves.predict(rows, ("d",), rows, tuple(rows * (depth + 1) for depth in range(6)))[0]
+        assert seconds[0] == pytest.approx(0.01 + per_token * rows, rel=0.1)
+        assert seconds[5] == pytest.approx(0.015 + per_token * 6 * rows, rel=0.1)

@@ -102,11 +102,11 @@ class Covey:
         best = max(range(situation.ceiling + 1), key=expected.values.__getitem__)
         restart = self._switch(situation) if situation.previous == 0 else 0.0
         current = self._settled(situation, expected, best, restart)
-        probe, stay, price = self._probe(situation, expected, current, restart)
+        probe, price = self._probe(situation, expected, current, restart)
         self._bank = min(self._bank, max(2 * FULL * expected.seconds[current], 2 * price))
         if probe != current and price <= self._bank:
             self._bank -= price
-            self._exploring, self._more = probe, stay - 1
+            self._exploring, self._more = probe, self._stay(expected, current, probe) - 1
             self.reason = Reason("explore", predicted)
             return probe
         self.reason = Reason("best" if current == best else "keep", predicted)
@@ -166,8 +166,8 @@ class Covey:
             self._current, self._debt = best, 0.0
         return self._current
 
-    def _probe(self, situation: Situation, expected: Expected, current: int, restart: float) -> tuple[int, int, float]:
-        """The depth most worth trying, for how many rounds, and the time that this takes from the bank."""
+    def _probe(self, situation: Situation, expected: Expected, current: int, restart: float) -> tuple[int, float]:
+        """The depth most worth trying, and the time that trying it takes from the bank."""
         values, seconds, depths = expected.values, expected.seconds, range(situation.ceiling + 1)
         probe, most, premium = current, values[current], 1.0
         deviations = [
@@ -189,7 +189,7 @@ class Covey:
                     probe, most = depth, could
         if probe == current and self._bank >= FULL * seconds[current]:
             probe, premium = min(depths, key=self._played.__getitem__), PREMIUM
-        stay = self._stay(current, probe, math.sqrt(expected.variances[probe]) / seconds[probe])
+        stay = self._stay(expected, current, probe)
         lost = stay * seconds[probe] * max(LEAST, 1.0 - values[probe] / values[current])
         price = self._changes.price
         lost += price(current, probe) * seconds[probe] + price(probe, current) * seconds[current]
@@ -197,11 +197,11 @@ class Covey:
             lost += restart
         if blind and probe == 0:
             lost -= HORIZON * seconds[current] * _improvement(values[0] / values[current], deviations[0])
-        return probe, stay, max(0.0, premium * lost)
+        return probe, max(0.0, premium * lost)
 
-    def _stay(self, current: int, probe: int, doubt: float) -> int:
-        """Rounds that exploring a depth lasts, whose seconds are known up to so much."""
-        if doubt < SURE and probe > 0:
+    def _stay(self, expected: Expected, current: int, probe: int) -> int:
+        """Rounds that exploring a depth lasts."""
+        if probe > 0 and expected.variances[probe] < (SURE * expected.seconds[probe]) ** 2:
             return 1
         if (probe == 0) != (current == 0):
             return ACROSS

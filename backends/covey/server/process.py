@@ -128,6 +128,16 @@ class Server:
             + log.tail(self.log_text())
         )
 
+    def serves(self) -> bool:
+        """Whether the orchestrator has measured and can serve. One that cannot start answers requests with the reason;
+        another backend's model under that name has nothing to do first."""
+        if ORCHESTRATOR not in self.models:
+            return True
+        try:
+            return link.serves(ORCHESTRATOR, self.pid)
+        except PortError:
+            return True
+
     def drain(self, seconds: float) -> bool:
         """Close the public models and wait for requests in flight; whether all ended in time.
 
@@ -197,16 +207,6 @@ class Server:
             time.sleep(POLL_SECONDS)
         return True
 
-    def _serves(self) -> bool:
-        """Whether the orchestrator has measured and can serve. One that cannot start answers requests with the reason;
-        another backend's model under that name has nothing to do first."""
-        if ORCHESTRATOR not in self.models:
-            return True
-        try:
-            return link.serves(ORCHESTRATOR, self.pid)
-        except PortError:
-            return True
-
     def _open_log(self) -> BinaryIO:
         self.log_file = self.options.log_file or (
             self.options.state / "logs" / f"tritonserver-{self.options.http_port}.log"
@@ -221,7 +221,7 @@ class Server:
         seen: tuple[str, ...] | None = None
         while True:
             silent = self._silent_ports()
-            ready = not silent and self.control.ready() and self._serves()
+            ready = not silent and self.control.ready() and self.serves()
             came_up = tuple(name for name in log.loaded(self.log_text()) if name in self.models)
             if came_up != seen:
                 seen = came_up
