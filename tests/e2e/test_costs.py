@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,52 @@ def test_measure_then_start_from_it_then_go_on_from_what_was_learnt(server: Serv
     with Server(options(tmp_path, costs)) as again:
         Reports(again.http_url).facts()  # there is an engine now
         assert f"goes on from what {state} holds" in again.log_text()
+
+
+UNTOLD = """
+models = ["target", "controller", "covey", "draft_general"]
+[target]
+threads = 1
+[speculation]
+drafters = ["draft_general"]
+"""
+ANEW = "cost curves measured in"
+
+
+def test_it_is_ready_when_it_has_measured_and_keeps_what_it_measured_and_learnt(tmp_path: Path) -> None:
+    profile = tmp_path / "untold.toml"
+    profile.write_text(UNTOLD)
+    ports = {"http_port": FREE, "grpc_port": FREE, "metrics_port": FREE}
+    kept = tmp_path / "kept"
+    given = Options(**ports, profile=str(profile), log_file=tmp_path / "tritonserver.log", kept=kept)
+    with Server(given) as first:
+        assert ANEW in first.log_text(), "before anybody was told that it is ready"
+        (curves,) = (kept / "curves").iterdir()
+        table = CostTable.load(curves)
+        assert {rows for rows, _ in table.plain} >= {1, 4, 16}
+        with Client(first.grpc_url) as client:
+            client.generate(PROMPT, max_tokens=40)
+            decision = Reports(first.http_url).decisions(256)["decisions"][0]
+            assert decision["predicted"], "known before anything was served"
+            control = replace(first.control, seconds=60.0)
+            control.unload("covey")
+            until = time.monotonic() + 60
+            while control.states()["covey"] != "UNAVAILABLE":
+                assert time.monotonic() < until
+                time.sleep(0.1)
+            control.load("covey")
+            client.generate(PROMPT, max_tokens=4)
+        assert first.log_text().count(ANEW) == 1, "a reload does not measure"
+        (state,) = (kept / "learnt").iterdir()
+        assert f"goes on from what {state} holds" in first.log_text()
+    curves.write_text("{")
+    profile.write_text(UNTOLD + 'state = ""\n')
+    with Server(given) as again:
+        log = again.log_text()
+        assert f"measured again: cost table {curves}" in log
+        assert ANEW in log
+        assert "goes on from" not in log, "it was told to forget"
+    assert CostTable.load(curves).plain
 
 
 def test_a_bad_table_stops_the_start_with_one_line(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -156,8 +157,9 @@ def test_too_few_restarts_are_null(restarts: int) -> None:
 def test_the_first_minute_is_shown(tmp_path: Path) -> None:
     session = Session("load", Wanted(tmp_path / "out.json"), Console(quiet=True))
     session.summarise = lambda: load.Measured().summary() | made_up_first(8).summary()
-    load.show(session.write(), Console(record=True, file=(tmp_path / "shown").open("w")), tmp_path / "out.png")
-    assert "0.950 to 0.950" in (tmp_path / "shown").read_text()
+    console = Console(file=io.StringIO(), record=True, width=120)
+    load.show(session.write(), console, tmp_path / "out.png")
+    assert "0.950 to 0.950" in console.export_text()
 
 
 def test_an_interval_is_of_the_mean() -> None:

@@ -14,7 +14,7 @@ from covey.bandits.nightjar import Nightjar
 from covey.planner.changes import Changes
 from covey.planner.cost_table import CostTable
 from covey.planner.costs import RoundCosts
-from covey.planner.covey import SHARE, Covey
+from covey.planner.covey import ACROSS, SHARE, Covey
 from covey.planner.devices import DEVICES, USUAL, environment
 from covey.planner.replay import Costs, Environment, World, replay
 from covey.planner.switching import SwitchCost
@@ -362,33 +362,36 @@ def other_algorithm(plain_saves: float) -> Costs:
     )
 
 
-@pytest.mark.parametrize("plain_saves", [0.0, 0.45])
-def test_plain_decoding_of_a_batch_like_none_before_is_tried_early(plain_saves: float) -> None:
-    """One caller, whom drafting serves best, teaches what passes of many tokens take, and then sixteen come."""
-    device = Environment(other_algorithm(plain_saves), ((0, (0.8,) * 5),), 0.05)
+@pytest.mark.parametrize("seed", range(4))
+def test_plain_decoding_of_a_batch_like_none_before_is_tried_at_once(seed: int) -> None:
+    """One caller and three, whom drafting serves best, teach what passes of many tokens take, then sixteen come. What
+    plain decoding may save them pays for trying it; the bank is empty."""
+    device = Environment(other_algorithm(0.45), ((0, (0.8,) * 5),), 0.05)
+    policy, rng = covey(), np.random.default_rng(seed)
+    replay(policy, device, [1] * 150 + [3] * 60, rng)
+    policy._bank = 0.0
+    assert replay(policy, device, [16] * 40, rng).depths[16][0] > 30
+
+
+def test_plain_decoding_like_what_was_seen_is_left_to_the_curves() -> None:
+    """It is known to be worse: trying it would only cost."""
+    device = Environment(other_algorithm(0.0), ((0, (0.9,) * 5),), 0.05)
     policy, rng = covey(), np.random.default_rng(0)
-    replay(policy, device, [1] * 150 + [3] * 150, rng)
-    early = replay(policy, device, [16] * 25, rng)
-    assert 1 <= early.depths[16][0], "it was tried"
-    then = replay(policy, device, [16] * 100, rng)
-    assert then.efficiency > 0.96
-    assert (then.depths[16][0] > 80) == (plain_saves > 0)
+    replay(policy, device, [1] * 150, rng)
+    policy._bank = -1e9
+    assert replay(policy, device, [2] * 100, rng).depths[2][0] == 0
 
 
-def test_a_probe_of_what_is_known_lasts_one_round_and_leaves_the_start_s_bank_to_others() -> None:
-    """From the first round on the curves are known; what is not is how often the drafter is right."""
-    costs = other_algorithm(0.45)
-    cells = tuple(
-        (rows, rows * (depth + 1), costs.verify(rows, rows * (depth + 1))) for rows in (1, 4, 16) for depth in range(6)
-    )
-    draft = tuple((rows, depth, costs.draft(rows, depth)) for rows in (1, 4, 16) for depth in (1, 3, 5))
+def test_a_probe_lasts_one_round_where_the_costs_are_known() -> None:
+    """What is not, how often the drafter is right, every round tells."""
+    costs, depths = other_algorithm(0.45), range(6)
+    counts = [(rows, rows * (depth + 1)) for rows in (4, 16) for depth in depths]
+    cells = tuple((rows, tokens, costs.verify(rows, tokens)) for rows, tokens in counts)
+    draft = tuple((rows, depth, costs.draft(rows, depth)) for rows in (4, 16) for depth in depths if depth)
     table = CostTable("measured", "made up", cells, (), {"simulated": draft})
-    device = Environment(costs, ((0, (0.8,) * 5),), 0.05)
-    results = [
-        replay(Covey(5, 64, SwitchCost(), table), device, [16] * 60, np.random.default_rng(seed)) for seed in range(8)
-    ]
-    assert np.mean([result.efficiency for result in results]) > 0.93
-    assert all(result.depths[16][0] > 45 for result in results)
+    situation = Situation(16, 5, 0, 0, (("simulated", 16),))
+    for policy, rounds in ((Covey(5, 64, SwitchCost(), table), 1), (covey(), ACROSS)):
+        assert policy._stay(policy._expectations.of(situation), 0, 2) == rounds
 
 
 @pytest.mark.parametrize("per_token", [0.00002, 0.004])

@@ -32,8 +32,8 @@ def _rising(values: Array) -> Array:
 
 
 def _shape(tokens: Array, table: CostTable | None) -> Array:
-    """Of f, at so many tokens, f(1) being 1: that of the table's passes with drafts, whatever the rows, else a guess for
-    a device that is not known. Doubt is relative to it, so that a device unlike the guess would long be taken for a
+    """Of f, at so many tokens, f(1) being 1: that of the table's passes with drafts, whatever the rows, else a guess
+    for a device that is not known. Doubt is relative to it, so that a device unlike the guess would long be taken for a
     guess gone wrong."""
     cells = [cell for cell in table.verify if cell[0] < cell[1] or cell[1] == 1] if table is not None else []
     if len(cells) < 2:
