@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from covey.errors import SettingError
-from covey.private import private_folder
+from covey.private import KEPT_VARIABLE, kept_folder, private_folder
 
 
 def test_it_is_made_for_this_user_alone(tmp_path: Path) -> None:
@@ -40,3 +40,10 @@ def test_another_user_s_folder_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(os, "getuid", lambda: other)
     with pytest.raises(SettingError, match="belongs to another user"):
         private_folder(tmp_path / "theirs")
+
+
+def test_what_is_kept_lies_where_the_launcher_says_or_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(KEPT_VARIABLE, raising=False)
+    assert kept_folder("learnt") is None
+    monkeypatch.setenv(KEPT_VARIABLE, str(tmp_path))
+    assert kept_folder("learnt") == tmp_path / "learnt"

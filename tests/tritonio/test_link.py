@@ -61,6 +61,18 @@ def test_draining_is_acknowledged() -> None:
     assert heard == [(0, "drain", None)]
 
 
+@pytest.mark.parametrize("ready", [True, False, None])
+def test_whether_it_serves_is_asked_over_the_line(ready: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "ANSWER_SECONDS", 0.2)
+
+    def receive(peer: link.Peer, message: link.Message) -> None:
+        if ready is not None:  # else it is busy
+            peer.send((0, "serves", ready and message[1] == "serves"))
+
+    with listening(receive):
+        assert link.serves("covey", os.getppid()) is bool(ready)
+
+
 def test_nobody_listens(folder: Path) -> None:
     with pytest.raises(PortError, match="covey is not up"):
         link.connect("covey", nothing, lambda _peer: None)

@@ -84,6 +84,7 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument("--model-repository", type=Path, metavar="FOLDER")
     parser.add_argument("--backends", type=Path, metavar="FOLDER", help="folder with orchestrator/, target/, ...")
     parser.add_argument("--triton", type=Path, metavar="FOLDER", help="another Triton installation than the wheel's")
+    parser.add_argument("--kept", type=Path, metavar="FOLDER", help="measured curves and learnt state (private)")
     parser.add_argument("--log-file", type=Path, metavar="FILE")
     parser.add_argument("--verbose", type=int, nargs="?", const=1, default=0, metavar="LEVEL", help="Triton's own")
     parser.add_argument("--load-seconds", type=float, default=usual.load_seconds, metavar="S")
