@@ -10,15 +10,21 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 if not os.path.exists("/proc/driver/nvidia/version"):
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+import atexit
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from covey.private import KEPT_VARIABLE
 from covey.server import FREE, Options, Server
 from covey_client import wire
+
+os.environ[KEPT_VARIABLE] = tempfile.mkdtemp(prefix="covey-kept-")  # what a busy machine measures serves nobody later
+atexit.register(shutil.rmtree, os.environ[KEPT_VARIABLE], ignore_errors=True)
 
 CANNED = Path(__file__).parent / "server" / "canned_backend.py"
 

@@ -32,10 +32,11 @@ def of_model(folder: str | Path, settings: Any) -> str:
     sampled, a page of each megabyte: training changes them all, and reading a large model whole would take minutes."""
     import torch
 
+    from covey.runtime.verdicts import here
+
     found = Path(folder)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
-    libraries = [torch.__version__, torch.get_num_threads(), device]
-    return identity([settings, libraries], [*found.glob("*.safetensors"), *found.glob("config.json")])
+    return identity([settings, here(device)], [*found.glob("*.safetensors"), *found.glob("config.json")])
 
 
 def machine(cpuinfo: Path = CPUINFO) -> list[Any]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import covey
 from covey import admin
+from covey.private import KEPT_VARIABLE
 from covey.profile import DEFAULT_PROFILE
 
 FREE = 0  # as a port: pick one that nobody listens on
@@ -49,7 +50,7 @@ class Options:
     backends: Path | None = None
     triton: Path | None = None  # folder with bin/tritonserver and backends/python; None: the wheel's
     state: Path = field(default_factory=state_folder)
-    kept: Path | None = None  # folder of measured curves and learnt state; None: in `state`
+    kept: Path | None = None  # folder of measured curves and learnt state; None: COVEY_KEPT, else in `state`
     log_file: Path | None = None
     verbose: int = 0
     load_seconds: float = 600.0
@@ -64,7 +65,8 @@ class Options:
         return self.backends or Path(os.environ.get("COVEY_BACKENDS") or SOURCE)
 
     def kept_folder(self) -> Path:
-        return (self.kept or self.state / "kept").resolve()
+        named = os.environ.get(KEPT_VARIABLE)
+        return (self.kept or (Path(named) if named else self.state / "kept")).resolve()
 
     def repository_folder(self) -> Path:
         named = os.environ.get("COVEY_MODEL_REPOSITORY")
