@@ -86,6 +86,8 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
         title = f"First {first['seconds']:g} s of a planner that knows nothing: {mean}"
         console.print(report.table(title, columns, first_minute.rows(first["points"])))
     points: JsonDict = result["points"]
+    if not points:
+        return
     there = {name for point in points.values() for name in point["tokens_per_second"]}
     names = [name for name in (*STATIC, *LEARNERS) if name in there]
     rows = [

@@ -24,6 +24,7 @@ from loadtest.bench.work import Answer, Ask, Run
 
 UNARY, STREAM = "covey_unary", "covey"
 TIMEOUT = 300.0
+LEAVE_SECONDS = 0.5  # for cancelled requests to be gone, here and there
 _OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.enable_http_proxy", 0))
 
 
@@ -121,6 +122,7 @@ class OverTriton:
             callers = asyncio.gather(*(caller() for _ in range(concurrency)))
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(callers, seconds)
+            await asyncio.sleep(LEAVE_SECONDS)
         chunks = [(when - started, from_grpc(response)) for _, came in raw for when, response in came]
         return sorted((when, len(chunk.tokens)) for when, chunk in chunks if chunk is not None)
 
