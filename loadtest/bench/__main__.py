@@ -23,6 +23,7 @@ BENCHES = {
     "trace": "the same in an open loop: two peaks, and Azure's trace where there is one",
     "exactness": "whether a token's draw is the same bits in any company, at every length, and what that costs",
     "gpu": "how near a GPU's limits, part by part: kernels, rounds, policies, beside transformers",
+    "changes": "how soon policies follow a sudden change of acceptance or of a drafter's speed, in virtual time",
     "emulated": "every policy on emulated pairs, in virtual time; says nothing of this machine",
 }
 

@@ -7,10 +7,20 @@ What a drafter was asked for and did not propose is among the trials. How much o
 tokens less are in the pass.
 
 A position that was seldom reached leans on the one before it, so depth 5 is not a blank when depth 3 is known well.
+
+Forgetting alone would take thousands of rounds to follow a sudden change. So each trial is also asked whether it speaks
+for odds of acceptance e times as good, or as bad, at every position: a CUSUM test each, over all positions together
+
+    S = max(0, S + log(P(trials | odds times e^+-1) / P(trials | a)))        a change where S reaches ALARM
+
+and what was counted before S last was 0 is then forgotten at every position: where the drafter is seldom looked at,
+what is seen at first positions is the better witness. Without a change S gets there less than once in e^ALARM rounds
+on average, however many trials a round has; a change by less than half as much is left to forgetting.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from covey.types import JsonDict
@@ -19,6 +29,40 @@ MEMORY = 3000.0  # trials after which an old one counts 1/e
 IDLE = 5000.0  # rounds without any trial after which what is known counts 1/e
 LEAN = 4.0  # trials that the position before is worth
 FIRST = 0.7  # the first position before anything is seen
+ALARM = 11.0  # once in 60,000 rounds at most: a step from 0.8 to 0.3 is noticed after some 20 rounds of one row
+
+
+class _Suspicion:
+    """That odds have changed by e^`shift`, and the trials since it began. Owned by an `Acceptance`."""
+
+    __slots__ = ("accepted", "evidence", "growth", "offered", "shift")
+
+    def __init__(self, shift: float, max_depth: int) -> None:
+        self.shift = shift
+        self.growth = math.exp(shift)
+        self.clear(max_depth)
+
+    def clear(self, max_depth: int) -> None:
+        self.evidence = 0.0
+        self.offered = [0.0] * max_depth
+        self.accepted = [0.0] * max_depth
+
+    def add(self, offered: Sequence[int], accepted: Sequence[int], rates: Sequence[float]) -> bool:
+        """Trials by position, and what was thought of each before. Whether the change is now certain enough."""
+        shift, more, evidence = self.shift, self.growth - 1.0, self.evidence
+        for looked, right, rate in zip(offered, accepted, rates):
+            if looked:
+                evidence += shift * right - looked * math.log1p(rate * more)
+        if evidence <= 0.0:
+            if self.evidence:
+                self.clear(len(self.offered))
+            return False
+        self.evidence = evidence
+        for index, (looked, right) in enumerate(zip(offered, accepted)):
+            if looked and index < len(self.offered):
+                self.offered[index] += looked
+                self.accepted[index] += right
+        return evidence >= ALARM
 
 
 class Acceptance:
@@ -28,6 +72,7 @@ class Acceptance:
         self._offered = [0.0] * max_depth
         self._accepted = [0.0] * max_depth
         self._asked = self._proposed = 0.0
+        self._suspicions = _Suspicion(1.0, max_depth), _Suspicion(-1.0, max_depth)
         self._idle = 0
         self._tokens = [1.0]
         self._doubt = [0.0]
@@ -36,11 +81,17 @@ class Acceptance:
     def update(self, offered: Sequence[int], accepted: Sequence[int]) -> None:
         """Rows that were looked at, and accepted, per position; fewer positions than the deepest are allowed."""
         self._settle()
+        rates = self.rates()
+        noticed = [each for each in self._suspicions if each.add(offered, accepted, rates)]
         for index, (looked, right) in enumerate(zip(offered, accepted)):
             if looked and index < len(self._offered):
                 keep = max(0.0, 1.0 - looked / MEMORY)
                 self._offered[index] = self._offered[index] * keep + looked
                 self._accepted[index] = self._accepted[index] * keep + right
+        if noticed:
+            self._offered, self._accepted = noticed[0].offered, noticed[0].accepted
+            for each in self._suspicions:
+                each.clear(len(self._offered))
         self._current = False
 
     def fill(self, asked: int, proposed: int) -> None:

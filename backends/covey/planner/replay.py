@@ -10,15 +10,18 @@ size, paying nothing for switching:
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from covey.bandits.length import LengthPolicy, Outcome, Situation, Trials
 
+T = TypeVar("T")
 Array = npt.NDArray[np.float64]
 DRAFTER = "simulated"
 BANK = 1024  # outcomes drawn ahead for one batch size, depth and acceptance
@@ -33,21 +36,23 @@ class Costs:
     overhead: Callable[[int], float] = lambda rows: 0.0  # noqa: ARG005
     switch: Callable[[int, int], float] = lambda lag, rows: 0.0  # noqa: ARG005
 
-    def seconds(self, rows: int, depth: int) -> float:
-        """Of a round, without catch-up."""
-        draft = self.draft(rows, depth) if depth else 0.0
+    def seconds(self, rows: int, depth: int, dearness: float = 1.0) -> float:
+        """Of a round, without catch-up, drafts taking so many times as long."""
+        draft = dearness * self.draft(rows, depth) if depth else 0.0
         return self.verify(rows, rows * (depth + 1)) + draft + self.overhead(rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
     """`acceptance` gives, per phase, the round it starts at and a_i by position; phases are in order, the first at 0.
-    `lag_limit` is the longest that a request runs: a drafter's lag grows no further."""
+    `dearness` gives in the same way by what a draft's time is multiplied. `lag_limit` is the longest that a request
+    runs: a drafter's lag grows no further."""
 
     costs: Costs
     acceptance: tuple[tuple[int, tuple[float, ...]], ...]
     noise: float = 0.05  # relative deviation of each time
     lag_limit: int = 256
+    dearness: tuple[tuple[int, float], ...] = ((0, 1.0),)
 
     @property
     def max_depth(self) -> int:
@@ -65,6 +70,7 @@ class Replay:
     ideal: float = 0.0  # seconds the oracle expects for the same tokens
     switches: int = 0
     depths: dict[int, list[int]] = field(default_factory=dict)  # batch size -> rounds by depth
+    rounds: list[tuple[float, float]] = field(default_factory=list)  # each round's part of `ideal` and of `lost`
     checkpoints: list[tuple[int, float, float]] = field(default_factory=list)
 
     @property
@@ -76,6 +82,17 @@ class Replay:
     def efficiency(self) -> float:
         """Expected speed over the oracle's."""
         return self.ideal / (self.ideal + self.lost)
+
+    def between(self, start: int, stop: int) -> float:
+        """Efficiency of some rounds."""
+        ideal, lost = (sum(each) for each in zip(*self.rounds[start:stop]))
+        return ideal / (ideal + lost)
+
+    def until(self, share: float, start: int, stop: int, window: int) -> int:
+        """Rounds from `start` until the first `window` of them whose efficiency is at least `share`; all there are
+        before `stop` where there is none."""
+        starts = range(start, stop - window + 1)
+        return next((at - start for at in starts if self.between(at, at + window) >= share), stop - start)
 
     def slope(self, start: int, paper: bool = True) -> float:
         """Of log regret over log rounds, from `start` on: least squares over the checkpoints."""
@@ -92,27 +109,27 @@ class World:
     def __init__(self, environment: Environment, rng: np.random.Generator) -> None:
         self._environment = environment
         self._rng = rng
-        self._phase = 0
-        self._banks: dict[tuple[int, int, int], tuple[list[int], list[Trials]]] = {}
-        self._tables: dict[tuple[int, int], tuple[list[float], list[float], list[float]]] = {}
+        self._rates = environment.acceptance[0][1]
+        self._dearness = environment.dearness[0][1]
+        self._banks: dict[tuple[object, ...], tuple[list[int], list[Trials]]] = {}
+        self._tables: dict[tuple[object, ...], tuple[list[float], list[float], list[float]]] = {}
         self._draws: list[float] = []
         self._index = 0
 
     def enter(self, at: int) -> None:
         """Round `at` begins: a new phase may too."""
-        phases = self._environment.acceptance
-        while self._phase + 1 < len(phases) and phases[self._phase + 1][0] <= at:
-            self._phase += 1
+        self._rates = _now(self._environment.acceptance, at)
+        self._dearness = _now(self._environment.dearness, at)
 
     def expected(self, rows: int) -> tuple[list[float], list[float], list[float]]:
         """Seconds, tokens and seconds per token of each depth."""
-        found = self._tables.get((self._phase, rows))
+        key = self._rates, self._dearness, rows
+        found = self._tables.get(key)
         if found is None:
-            rates = self._environment.acceptance[self._phase][1]
-            seconds = [self._environment.costs.seconds(rows, depth) for depth in range(len(rates) + 1)]
+            costs, rates = self._environment.costs, self._rates
+            seconds = [costs.seconds(rows, depth, self._dearness) for depth in range(len(rates) + 1)]
             tokens = (rows * np.cumsum(np.concatenate([[1.0], np.cumprod(rates)]))).tolist()
-            found = seconds, tokens, [time / count for time, count in zip(seconds, tokens)]
-            self._tables[self._phase, rows] = found
+            found = self._tables[key] = seconds, tokens, [time / count for time, count in zip(seconds, tokens)]
         return found
 
     def play(self, rows: int, depth: int, lag: int, catches_up: bool) -> Outcome:
@@ -123,7 +140,7 @@ class World:
         if depth == 0:
             return Outcome(verify + overhead, rows, 0.0, verify, 0.0, rows)
         catch_up = costs.switch(lag, rows) if catches_up else 0.0
-        draft = costs.draft(rows, depth) * self._jitter() + catch_up
+        draft = self._dearness * costs.draft(rows, depth) * self._jitter() + catch_up
         accepted, trials = self._bank(rows, depth)
         index = int(self._next() * BANK)
         return Outcome(
@@ -137,15 +154,16 @@ class World:
         )
 
     def _bank(self, rows: int, depth: int) -> tuple[list[int], list[Trials]]:
-        found = self._banks.get((self._phase, rows, depth))
+        key = self._rates, rows, depth
+        found = self._banks.get(key)
         if found is None:
             survivors = np.empty((BANK, depth + 1), np.int64)
             survivors[:, 0] = rows
-            for index, rate in enumerate(self._environment.acceptance[self._phase][1][:depth]):
+            for index, rate in enumerate(self._rates[:depth]):
                 survivors[:, index + 1] = self._rng.binomial(survivors[:, index], rate)
             counts = survivors.tolist()
             found = survivors[:, 1:].sum(1).tolist(), [Trials(row[:-1], row[1:]) for row in counts]
-            self._banks[self._phase, rows, depth] = found
+            self._banks[key] = found
         return found
 
     def _jitter(self) -> float:
@@ -191,7 +209,9 @@ def replay(
         result.seconds += outcome.seconds
         result.tokens += outcome.tokens
         result.ideal += ideal
-        result.lost += seconds[depth] + outcome.catch_up_seconds - ideal
+        lost = seconds[depth] + outcome.catch_up_seconds - ideal
+        result.lost += lost
+        result.rounds.append((ideal, lost))
         result.loss += latencies[depth] - best + (outcome.catch_up_seconds / depth if starts else 0.0)
         result.switches += starts
         result.depths.setdefault(rows, [0] * (environment.max_depth + 1))[depth] += 1
@@ -201,6 +221,10 @@ def replay(
             result.checkpoints.append((mark, result.lost, result.loss))
             mark = next(marks, 0)
     return result
+
+
+def _now(phases: Sequence[tuple[int, T]], at: int) -> T:
+    return phases[bisect.bisect_right(phases, at, key=lambda phase: phase[0]) - 1][1]
 
 
 def log_spaced(first: int, last: int, count: int) -> list[int]:
