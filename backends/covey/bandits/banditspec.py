@@ -1,7 +1,9 @@
 """UCB over draft depths without any context, as BanditSpec's UCBSpec is used by Nightjar's comparison.
 
 Index: mean reward + sqrt(2 ln t / n), the reward being a row's tokens per second divided by the most seen so far, so
-that it lies in [0, 1]. Every arm is played once first. Batch sizes share the means: that is the flaw on show.
+that it lies in [0, 1]. Means are kept in tokens per second and divided when an arm is chosen, so that all rewards are
+on one scale when a faster round is seen. Every arm is played once first. Batch sizes share the means: that is the flaw
+on show.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ with which it was asked for: what it says is what a batch takes whose longest la
 What the papers leave open, here: an arm never played at this batch size counts as infinitely slow (v1's goodput 0), so
 that only exploration tries it; with none played at all the draw is uniform. The first bin of every block explores, b
 being 1. Catch-up time of a round that switches drafting on is taken out of its latency: C_switch prices it already.
-While no drafter is to be had the arms shrink to {0} and nothing is recorded.
+While no drafter is to be had the arms shrink to {0} and nothing is recorded. Where less than the deepest draft is
+allowed, those allowed are the arms; a locked arm that is no longer among them is replaced as at a bin's start.
 """
 
 from __future__ import annotations
@@ -68,15 +69,15 @@ class Nightjar(Forgetful):
             return 0
         arms = self.arms(situation.rows)
         bins = arms.bins
-        if bins.arm is None:
+        if bins.arm is None or bins.arm > situation.ceiling:
             if self._rng.random() < self.exploration(bins.bin):
-                bins.arm = int(self._rng.integers(self._depths))
+                bins.arm = int(self._rng.integers(situation.ceiling + 1))
                 self.reason = Reason("explore", self.latencies(arms))
             else:
                 bins.arm = self._best(arms, situation)
         else:
             self.reason = Reason("locked", self.latencies(arms))
-        return min(bins.arm, situation.ceiling)
+        return bins.arm
 
     def update(self, situation: Situation, depth: int, outcome: Outcome) -> None:
         if situation.ceiling == 0:
@@ -114,9 +115,9 @@ class Nightjar(Forgetful):
             cost = self._switch_cost(self.switch_lag(situation), situation.drafting)
             for depth in range(1, self._depths):
                 losses[depth] += cost / depth
-        best = min(range(self._depths), key=losses.__getitem__)
+        best = min(range(situation.ceiling + 1), key=losses.__getitem__)
         if losses[best] == UNKNOWN:
-            best = int(self._rng.integers(self._depths))
+            best = int(self._rng.integers(situation.ceiling + 1))
         self.reason = Reason("exploit", losses)
         return best
 

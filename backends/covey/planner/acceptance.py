@@ -15,7 +15,8 @@ for odds of acceptance e times as good, or as bad, at every position: a CUSUM te
 
 and what was counted before S last was 0 is then forgotten at every position: where the drafter is seldom looked at,
 what is seen at first positions is the better witness. Without a change S gets there less than once in e^ALARM rounds
-on average, however many trials a round has; a change by less than half as much is left to forgetting.
+on average, however many trials a round has; a change by less than half as much is left to forgetting. While it is
+suspected that the drafter is better than it was, so much doubt is added that it is worth a try.
 """
 
 from __future__ import annotations
@@ -33,36 +34,45 @@ ALARM = 11.0  # once in 60,000 rounds at most: a step from 0.8 to 0.3 is noticed
 
 
 class _Suspicion:
-    """That odds have changed by e^`shift`, and the trials since it began. Owned by an `Acceptance`."""
+    """That odds have changed by a factor of e^`shift`, and the trials since it arose. Its `Acceptance` weighs them."""
 
-    __slots__ = ("accepted", "evidence", "growth", "offered", "shift")
+    __slots__ = ("accepted", "evidence", "more", "offered", "shift")
 
     def __init__(self, shift: float, max_depth: int) -> None:
         self.shift = shift
-        self.growth = math.exp(shift)
-        self.clear(max_depth)
+        self.more = math.expm1(shift)
+        self.drop(max_depth)
 
-    def clear(self, max_depth: int) -> None:
+    def drop(self, max_depth: int) -> None:
         self.evidence = 0.0
         self.offered = [0.0] * max_depth
         self.accepted = [0.0] * max_depth
 
-    def add(self, offered: Sequence[int], accepted: Sequence[int], rates: Sequence[float]) -> bool:
-        """Trials by position, and what was thought of each before. Whether the change is now certain enough."""
-        shift, more, evidence = self.shift, self.growth - 1.0, self.evidence
-        for looked, right, rate in zip(offered, accepted, rates):
-            if looked:
-                evidence += shift * right - looked * math.log1p(rate * more)
-        if evidence <= 0.0:
-            if self.evidence:
-                self.clear(len(self.offered))
-            return False
-        self.evidence = evidence
-        for index, (looked, right) in enumerate(zip(offered, accepted)):
-            if looked and index < len(self.offered):
+    def weigh(self, trials: Sequence[tuple[int, int, int, float]]) -> bool:
+        """Trials, each a position, rows looked at, accepted, and the rate that was thought. Whether it is now certain
+        enough."""
+        shift, more, evidence = self.shift, self.more, self.evidence
+        for _, looked, right, rate in trials:
+            evidence += shift * right - looked * math.log1p(rate * more)
+        if evidence > 0.0:
+            self.evidence = evidence
+            for index, looked, right, _ in trials:
                 self.offered[index] += looked
                 self.accepted[index] += right
+        elif self.evidence:
+            self.drop(len(self.offered))
         return evidence >= ALARM
+
+    def fade(self, keep: float) -> None:
+        """What it rests on is worth less."""
+        self.evidence *= keep
+        self.offered = [count * keep for count in self.offered]
+        self.accepted = [count * keep for count in self.accepted]
+
+
+def _suspicions(max_depth: int) -> tuple[_Suspicion, _Suspicion]:
+    """That the drafter is better than it was, and that it is worse."""
+    return _Suspicion(1.0, max_depth), _Suspicion(-1.0, max_depth)
 
 
 class Acceptance:
@@ -72,8 +82,9 @@ class Acceptance:
         self._offered = [0.0] * max_depth
         self._accepted = [0.0] * max_depth
         self._asked = self._proposed = 0.0
-        self._suspicions = _Suspicion(1.0, max_depth), _Suspicion(-1.0, max_depth)
+        self._suspicions = _suspicions(max_depth)
         self._idle = 0
+        self._rates: list[float] | None = None
         self._tokens = [1.0]
         self._doubt = [0.0]
         self._current = False
@@ -81,18 +92,18 @@ class Acceptance:
     def update(self, offered: Sequence[int], accepted: Sequence[int]) -> None:
         """Rows that were looked at, and accepted, per position; fewer positions than the deepest are allowed."""
         self._settle()
-        rates = self.rates()
-        noticed = [each for each in self._suspicions if each.add(offered, accepted, rates)]
-        for index, (looked, right) in enumerate(zip(offered, accepted)):
-            if looked and index < len(self._offered):
-                keep = max(0.0, 1.0 - looked / MEMORY)
-                self._offered[index] = self._offered[index] * keep + looked
-                self._accepted[index] = self._accepted[index] * keep + right
-        if noticed:
-            self._offered, self._accepted = noticed[0].offered, noticed[0].accepted
-            for each in self._suspicions:
-                each.clear(len(self._offered))
-        self._current = False
+        found = enumerate(zip(offered, accepted, self.rates()))
+        trials = [(index, looked, right, rate) for index, (looked, right, rate) in found if looked]
+        for index, looked, right, _ in trials:
+            keep = max(0.0, 1.0 - looked / MEMORY)
+            self._offered[index] = self._offered[index] * keep + looked
+            self._accepted[index] = self._accepted[index] * keep + right
+        for suspicion in self._suspicions:
+            if suspicion.weigh(trials):
+                self._offered, self._accepted = suspicion.offered, suspicion.accepted
+                self._suspicions = _suspicions(len(self._offered))
+                break
+        self._changed()
 
     def fill(self, asked: int, proposed: int) -> None:
         """So many draft tokens were asked for and came."""
@@ -119,20 +130,23 @@ class Acceptance:
         return self._tokens, self._doubt
 
     def rates(self) -> list[float]:
-        """a_i by position."""
-        rates, lean = [], FIRST
-        for offered, accepted in zip(self._offered, self._accepted):
-            lean = (accepted + LEAN * lean) / (offered + LEAN)
-            rates.append(lean)
-        return rates
+        """a_i by position. Does not mutate what is known."""
+        if self._rates is None:
+            self._rates, lean = [], FIRST
+            for offered, accepted in zip(self._offered, self._accepted):
+                lean = (accepted + LEAN * lean) / (offered + LEAN)
+                self._rates.append(lean)
+        return self._rates
 
     def _compute(self) -> None:
         tokens, doubt = [1.0], [0.0]
         path, reach, variance = 1.0, [], []
+        hope = self._suspicions[0].evidence / ALARM
         for rate, offered in zip(self.rates(), self._offered):
             path *= rate
             reach.append(path)
-            variance.append(rate * (1.0 - rate) / (offered + LEAN) / max(rate, 1e-3) ** 2)
+            known = rate * (1.0 - rate) / (offered + LEAN) / max(rate, 1e-3) ** 2
+            variance.append(known + (hope * (1.0 - rate)) ** 2)
             tokens.append(tokens[-1] + path)
             # dE/da_j = (sum over i >= j of a_1 ... a_i) / a_j
             tail, total = 0.0, 0.0
@@ -148,10 +162,16 @@ class Acceptance:
             self._offered = [count * keep for count in self._offered]
             self._accepted = [count * keep for count in self._accepted]
             self._asked, self._proposed = self._asked * keep, self._proposed * keep
+            for suspicion in self._suspicions:
+                suspicion.fade(keep)
             self._idle = 0
-            self._current = False
+            self._changed()
+
+    def _changed(self) -> None:
+        self._rates, self._current = None, False
 
     def state(self) -> JsonDict:
+        """Suspicions are of the moment and not in it."""
         return {
             "offered": self._offered,
             "accepted": self._accepted,
@@ -169,5 +189,7 @@ class Acceptance:
         pairs = [*zip(offered, accepted), (asked, proposed)]
         if not all(0 <= right <= looked < 1e9 for looked, right in pairs):
             raise ValueError("acceptance counts out of range")
-        self._offered, self._accepted, self._idle, self._current = offered, accepted, 0, False
+        self._offered, self._accepted, self._idle = offered, accepted, 0
         self._asked, self._proposed = asked, proposed
+        self._suspicions = _suspicions(len(offered))
+        self._changed()
