@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+
 import numpy as np
 import pytest
 
@@ -78,6 +81,54 @@ def test_linear_bandits_learn_what_is_linear(kind: str) -> None:
     assert last[0::2].count(1) > 90
     assert last[1::2].count(0) > 90
     assert policy.choose(Situation(2, 0)) == 0
+
+
+def test_banditspec_has_old_and_new_rewards_on_one_scale() -> None:
+    """Its index does not depend on when the fastest round came."""
+    speeds = [(0, 2.0), (1, 1.0), (1, 3.0), (0, 8.0), (1, 4.0), (0, 1.0)]
+    chosen = set()
+    for order in itertools.permutations(speeds):
+        bandit = BanditSpec(1)
+        for depth, speed in order:
+            bandit.update(Situation(1, 1), depth, Outcome(1.0 / speed, 1))
+        chosen.add(bandit.choose(Situation(1, 1)))
+    assert chosen == {0}
+
+
+def linear_rounds(policy: LinUCB | LinTS) -> tuple[list[tuple[float, float]], list[float]]:
+    """Contexts and rewards of depth 1, every one of which it was told of; depth 0 was played once."""
+    contexts, rewards = [], []
+    policy.update(Situation(32, 1), 0, Outcome(1.0, 32))
+    for rows, speed in ((32, 1.0), (4, 1.5), (16, 0.8)):
+        policy.update(Situation(rows, 1), 1, Outcome(1.0 / speed, rows))
+        contexts.append((1.0, rows / 32))
+        rewards.append(speed)
+    return contexts, rewards
+
+
+def papers_score(contexts: list[tuple[float, float]], rewards: list[float], x: np.ndarray) -> tuple[float, float]:
+    """theta'x and sqrt(x' A^-1 x) with A = I + sum x x'."""
+    phi = np.array(contexts)
+    inverse = np.linalg.inv(np.eye(2) + phi.T @ phi)
+    return float(x @ inverse @ phi.T @ np.array(rewards)), float(np.sqrt(x @ inverse @ x))
+
+
+def test_linucb_scores_as_the_paper_does() -> None:
+    policy, x = LinUCB(1), np.array((1.0, 8 / 32))
+    mean, deviation = papers_score(*linear_rounds(policy), x)
+    assert policy._scores(x)[1] == pytest.approx(mean + deviation)
+
+
+def test_lints_draws_as_the_paper_does() -> None:
+    """v = R sqrt(9 d ln(t / delta)) in the fifth round, four having taught."""
+
+    class Ones:
+        def standard_normal(self, count: int) -> np.ndarray:
+            return np.ones(count)
+
+    policy, x = LinTS(1, Ones(), noise=0.2), np.array((1.0, 8 / 32))  # type: ignore[arg-type]
+    mean, deviation = papers_score(*linear_rounds(policy), x)
+    assert policy._scores(x)[1] == pytest.approx(mean + 0.2 * math.sqrt(18 * math.log(5 / 0.05)) * deviation)
 
 
 def test_dsd_finds_the_best_depth_when_its_model_holds() -> None:

@@ -192,3 +192,19 @@ def test_the_same_seed_plays_the_same_arms(kind: type[Nightjar]) -> None:
 
     assert arms(3) == arms(3)
     assert arms(3) != arms(4)
+
+
+@pytest.mark.parametrize("kind", [Nightjar, NightjarV1])
+def test_below_the_deepest_draft_the_arms_are_those_allowed(kind: type[Nightjar]) -> None:
+    """Clipping would give the ceiling the draws and the merits of all that is deeper."""
+    bandit = known(kind, [1.0, 0.7, 0.9, 0.5], 0.0)
+    assert bandit.choose(Situation(4, 2, 1)) == 1, "the best of 0 to 2, not 3 cut to 2"
+    assert bandit.choose(Situation(4, 3, 1)) == 1, "locked"
+    bandit = known(kind, [1.0, 0.7, 0.9, 0.5], 0.0)
+    assert bandit.choose(Situation(4, 3, 1)) == 3
+    assert bandit.choose(Situation(4, 2, 1)) == 1, "what was locked is no longer to be had"
+    explored = np.zeros(6)
+    for seed in range(300):
+        explored[kind(5, np.random.default_rng(seed), lambda _lag, _rows: 0.0).choose(Situation(4, 2))] += 1
+    assert not explored[3:].any()
+    assert explored[:3] == pytest.approx(100, abs=35)
