@@ -27,7 +27,8 @@ from collections.abc import Sequence
 from covey.types import JsonDict
 
 MEMORY = 3000.0  # trials after which an old one counts 1/e
-IDLE = 5000.0  # rounds without any trial after which what is known counts 1/e
+IDLE = 5000.0  # rounds without any trial after which what is known counts half, where it is as old as that
+YOUNG = 50.0  # rounds that a change has lasted when it is noticed
 LEAN = 4.0  # trials that the position before is worth
 FIRST = 0.7  # the first position before anything is seen
 ALARM = 11.0  # once in 60,000 rounds at most: a step from 0.8 to 0.3 is noticed after some 20 rounds of one row
@@ -84,6 +85,7 @@ class Acceptance:
         self._asked = self._proposed = 0.0
         self._suspicions = _suspicions(max_depth)
         self._idle = 0
+        self._age = IDLE  # rounds since the last change, or IDLE
         self._rates: list[float] | None = None
         self._tokens = [1.0]
         self._doubt = [0.0]
@@ -102,7 +104,9 @@ class Acceptance:
             if suspicion.weigh(trials):
                 self._offered, self._accepted = suspicion.offered, suspicion.accepted
                 self._suspicions = _suspicions(len(self._offered))
+                self._age = YOUNG
                 break
+        self._age = min(IDLE, self._age + 1.0)
         self._changed()
 
     def fill(self, asked: int, proposed: int) -> None:
@@ -158,7 +162,8 @@ class Acceptance:
 
     def _settle(self) -> None:
         if self._idle:
-            keep = (1.0 - 1.0 / IDLE) ** self._idle
+            keep = self._age / (self._age + self._idle)
+            self._age = min(IDLE, self._age + self._idle)
             self._offered = [count * keep for count in self._offered]
             self._accepted = [count * keep for count in self._accepted]
             self._asked, self._proposed = self._asked * keep, self._proposed * keep
@@ -191,5 +196,5 @@ class Acceptance:
             raise ValueError("acceptance counts out of range")
         self._offered, self._accepted, self._idle = offered, accepted, 0
         self._asked, self._proposed = asked, proposed
-        self._suspicions = _suspicions(len(offered))
+        self._suspicions, self._age = _suspicions(len(offered)), IDLE
         self._changed()
