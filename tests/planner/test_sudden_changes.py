@@ -1,4 +1,4 @@
-"""The bars of `python -m loadtest.bench changes`: how soon `covey` follows, and what it is worth where nothing changes."""
+"""The bars of `python -m loadtest.bench changes`: how soon `covey` follows, and its worth where nothing changes."""
 
 from __future__ import annotations
 
@@ -37,6 +37,14 @@ def test_a_step_down_is_followed_and_so_is_the_way_back(rows: int) -> None:
     found = runs(rows, (before, down, up))
     assert rounds(found, down) <= MOST[rows]
     assert rounds(found, up) <= MOST[rows], "drafting has gone on, so it is seen as soon"
+
+
+def test_a_drafter_is_not_given_up_for_one_bad_request() -> None:
+    """One caller whose requests, of 85 rounds each, suit the drafter well, badly or not at all."""
+    draws = np.random.default_rng(0)
+    rates = np.clip(0.6 + draws.uniform(-0.45, 0.45, 40), 0.05, 0.97).tolist()
+    found = play(COVEY, 1, [Phase(str(index), 85, rate) for index, rate in enumerate(rates)], 0)
+    assert np.mean([efficiency for _, efficiency in found.curve]) > 0.93
 
 
 @pytest.mark.slow

@@ -83,7 +83,9 @@ class LinTS(_Linear):
     R bounds a reward's noise, here 0.1 at 32 rows and 0.5 at one: with these v is 1.3 to 7 after a thousand rounds and
     play nearly random, for the sake of a bound in the worst case. 0.05 plays best in the replay and is what it gets."""
 
-    def __init__(self, max_depth: int, rng: np.random.Generator, batch_scale: float = 32.0, noise: float = 0.05) -> None:
+    def __init__(
+        self, max_depth: int, rng: np.random.Generator, batch_scale: float = 32.0, noise: float = 0.05
+    ) -> None:
         super().__init__(max_depth, batch_scale)
         self._rng = rng
         self._noise = noise

@@ -9,14 +9,17 @@ tokens less are in the pass.
 A position that was seldom reached leans on the one before it, so depth 5 is not a blank when depth 3 is known well.
 
 Forgetting alone would take thousands of rounds to follow a sudden change. So each trial is also asked whether it speaks
-for odds of acceptance e times as good, or as bad, at every position: a CUSUM test each, over all positions together
+for better or worse odds of acceptance at every position: a CUSUM test each, over all positions together
 
-    S = max(0, S + log(P(trials | odds times e^+-1) / P(trials | a)))        a change where S reaches ALARM
+    S = max(0, S + log(P(trials | odds times e^+-CHANGE) / P(trials | a)))       a change where S reaches ALARM
 
 and what was counted before S last was 0 is then forgotten at every position: where the drafter is seldom looked at,
 what is seen at first positions is the better witness. Without a change S gets there less than once in e^ALARM rounds
 on average, however many trials a round has; a change by less than half as much is left to forgetting. While it is
 suspected that the drafter is better than it was, so much doubt is added that it is worth a try.
+
+A change that is young may soon be over. What is known fades, while nothing is tried, to half within as many rounds as
+it has held: a drafter that one request made look useless is tried again for the next, and ever more seldom.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ IDLE = 5000.0  # rounds without any trial after which what is known counts half,
 YOUNG = 50.0  # rounds that a change has lasted when it is noticed
 LEAN = 4.0  # trials that the position before is worth
 FIRST = 0.7  # the first position before anything is seen
+CHANGE = 1.5  # of the log odds: about 0.8 to 0.5 or 0.3 to 0.65
 ALARM = 11.0  # once in 60,000 rounds at most: a step from 0.8 to 0.3 is noticed after some 20 rounds of one row
 
 
@@ -73,7 +77,7 @@ class _Suspicion:
 
 def _suspicions(max_depth: int) -> tuple[_Suspicion, _Suspicion]:
     """That the drafter is better than it was, and that it is worse."""
-    return _Suspicion(1.0, max_depth), _Suspicion(-1.0, max_depth)
+    return _Suspicion(CHANGE, max_depth), _Suspicion(-CHANGE, max_depth)
 
 
 class Acceptance:
