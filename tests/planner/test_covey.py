@@ -43,16 +43,20 @@ def test_a_wandering_batch_size_is_no_harder(regime: str) -> None:
 
 
 def test_what_one_batch_size_teaches_others_know() -> None:
-    """Batch sizes met for the first time: the best depth within a few percent at once."""
-    policy, world_costs = covey(), environment("card")
-    rng = np.random.default_rng(0)
-    replay(policy, world_costs, [1, 4, 16, 48] * 400, rng)
-    world = World(world_costs, rng)
-    for rows in (2, 7, 11, 23, 40):
-        latencies = world.expected(rows)[2]
-        policy.choose(Situation(rows, 5, 1, 1, (("simulated", rows),)))
-        depth = int(np.argmin(policy.reason.predicted))
-        assert latencies[depth] < 1.04 * min(latencies), rows
+    """Batch sizes met for the first time: the best depth within a few percent at once, as a rule (median of seeds)."""
+    world_costs, met = environment("card"), (2, 7, 11, 23, 40)
+    losses = []
+    for seed in range(3):
+        policy, rng = covey(), np.random.default_rng(seed)
+        replay(policy, world_costs, [1, 4, 16, 48] * 400, rng)
+        world = World(world_costs, rng)
+        for rows in met:
+            latencies = world.expected(rows)[2]
+            policy.choose(Situation(rows, 5, 1, 1, (("simulated", rows),)))
+            depth = int(np.argmin(policy.reason.predicted))
+            losses.append(latencies[depth] / min(latencies))
+    for rows, loss in zip(met, np.median(np.reshape(losses, (3, -1)), axis=0)):
+        assert loss < 1.04, rows
 
 
 CARD, COMPUTE_BOUND = DEVICES["card"][0], DEVICES["compute"][0]

@@ -85,8 +85,8 @@ class Replay:
 
     def between(self, start: int, stop: int) -> float:
         """Efficiency of some rounds."""
-        ideal, lost = (sum(each) for each in zip(*self.rounds[start:stop]))
-        return ideal / (ideal + lost)
+        ideal = sum(ideal for ideal, _ in self.rounds[start:stop])
+        return ideal / (ideal + sum(lost for _, lost in self.rounds[start:stop]))
 
     def until(self, share: float, start: int, stop: int, window: int) -> int:
         """Rounds from `start` until the first `window` of them whose efficiency is at least `share`; all there are
