@@ -176,21 +176,20 @@ def device() -> Costs:
 
 
 def show(result: JsonDict, console: Console, picture: Path) -> None:
-    """A table, and a picture of the median efficiency over rounds."""
-    rows = [
-        [
-            *(f"{scenario}: {phase}", batch, policy),
-            *_span(found["rounds"]),
-            *(report.number(found[key], 3) for key in ("efficiency_meanwhile", "steady_efficiency")),
+    """A table for each scenario, and a picture of the median efficiency over rounds."""
+    heads = ["phase", "batch", "policy", f"rounds to {SHARE:.0%}", "quartiles", "meanwhile", "steady"]
+    for scenario, batches in result["scenarios"].items():
+        rows = [
+            [
+                *(phase.name, batch, policy),
+                *_span(found["rounds"]),
+                *(report.number(found[key], 3) for key in ("efficiency_meanwhile", "steady_efficiency")),
+            ]
+            for phase in SCENARIOS[scenario]
+            for batch, by_policy in sorted(batches.items(), key=lambda each: int(each[0]))
+            for policy, found in ((policy, cell["phases"][phase.name]) for policy, cell in by_policy.items())
         ]
-        for scenario, batches in result["scenarios"].items()
-        for phase in (each.name for each in SCENARIOS[scenario])
-        for batch, by_policy in batches.items()
-        for policy, cell in by_policy.items()
-        for found in [cell["phases"][phase]]
-    ]
-    heads = ["phase", "batch", "policy", f"rounds until {SHARE:.0%}", "quartiles", "meanwhile", "steady"]
-    console.print(report.table("Sudden changes, emulated: efficiency against the oracle", heads, rows))
+        console.print(report.table(f"Emulated: {scenario}", heads, rows))
     report.panels(picture, "Sudden changes, emulated: median efficiency against the oracle", list(_panels(result)))
 
 
