@@ -41,10 +41,13 @@ def test_a_step_down_is_followed_and_so_is_the_way_back(rows: int) -> None:
 
 def test_a_drafter_is_not_given_up_for_one_bad_request() -> None:
     """One caller whose requests, of 85 rounds each, suit the drafter well, badly or not at all."""
-    draws = np.random.default_rng(0)
-    rates = np.clip(0.6 + draws.uniform(-0.45, 0.45, 40), 0.05, 0.97).tolist()
-    found = play(COVEY, 1, [Phase(str(index), 85, rate) for index, rate in enumerate(rates)], 0)
-    assert np.mean([efficiency for _, efficiency in found.curve]) > 0.93
+    means = []
+    for seed in range(3):
+        draws = np.random.default_rng(seed)
+        rates = np.clip(0.6 + draws.uniform(-0.45, 0.45, 40), 0.05, 0.97).tolist()
+        found = play(COVEY, 1, [Phase(str(index), 85, rate) for index, rate in enumerate(rates)], seed)
+        means.append(np.mean([efficiency for _, efficiency in found.curve]))
+    assert median(means) > 0.935, "0.90 where changes are not looked for"
 
 
 @pytest.mark.slow
