@@ -108,7 +108,18 @@ def test_paced_users_ask_at_their_rate(canned_server: Running, prompts: Path, tm
 
 def test_locusts_own_command_line(canned_server: Running, prompts: Path) -> None:
     given = words(canned_server[0], prompts, "--shape", "closed:3", "--transport", "both")
-    locust = ["-f", "loadtest/locustfile.py", "--headless", "--only-summary", "-u", "4", "-r", "4", "--run-time", "2s"]
+    locust = [
+        "-f",
+        "loadtest/locustfile.py",
+        "--headless",
+        "--only-summary",
+        "-u",
+        "4",
+        "-r",
+        "4",
+        "--run-time",
+        "6s",
+    ]  # counted from before its imports
     ran = run(["locust"], *locust, *given)
     assert ran.returncode == 0, ran.stderr
     summary = ran.stdout + ran.stderr

@@ -201,10 +201,10 @@ class Covey:
 
     def _stay(self, expected: Expected, current: int, probe: int) -> int:
         """Rounds that exploring a depth lasts."""
+        if (probe == 0) != (current == 0):
+            return ACROSS  # its first round teaches no costs, and a drafter may take less than it did
         if probe > 0 and expected.variances[probe] < (SURE * expected.seconds[probe]) ** 2:
             return 1
-        if (probe == 0) != (current == 0):
-            return ACROSS
         return AMONG if self._changes.dear(current, probe) else 1
 
     def _switch(self, situation: Situation) -> float:
