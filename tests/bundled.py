@@ -18,10 +18,10 @@ import torch
 
 from covey import profile, prompts
 from covey.clock import RealClock
-from covey.engine import Engine, RoundRecord
-from covey.planner.choice import Choice
+from covey.engine import Engine
 from covey.planner.static import StaticPlanner
 from covey.ports import Drafter
+from covey.rounds import Plan, RoundRecord
 from covey.runtime.drafters import load_drafter
 from covey.runtime.target import TargetRunner
 from covey.scheduler import Batch, Scheduler
@@ -66,7 +66,7 @@ class Wishes(StaticPlanner):
         self._cases = cases
         self.granted: dict[int, tuple[int, int]] = {}
 
-    def plan(self, batch: Batch, token_budget: int) -> Choice:
+    def plan(self, batch: Batch, token_budget: int) -> Plan:
         laid_out = super().plan(batch, token_budget)
         wanted = np.array([self._cases[live.key].width for live in batch.rows], np.int32)
         choice = replace(laid_out, width=np.minimum(laid_out.width, wanted))

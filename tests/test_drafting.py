@@ -15,6 +15,7 @@ from covey.engine import Engine
 from covey.errors import CoveyError, PortError, PortTimeout, StubDead
 from covey.planner.static import StaticPlanner
 from covey.ports import Clock, Drafter
+from covey.rounds import Plan
 from covey.scheduler import Scheduler
 from covey.types import DrafterInfo, DraftReply, DraftWork, RowStatus, TargetReply, TargetWork, Trees
 from tests.fakes import VOCAB, Collector, HashTarget, ManualClock, continuation, next_token, request
@@ -464,7 +465,7 @@ def test_the_time_in_which_drafters_work_is_used() -> None:
     drafter.before = lambda: (working.set(), time.sleep(0.1), working.clear())[1]
 
     class Putting(StaticPlanner):
-        def meanwhile(self) -> None:
+        def meanwhile(self, plan: Plan) -> None:  # noqa: ARG002
             used.append(working.is_set())
 
     planner = Putting(2, 1, ("only",))

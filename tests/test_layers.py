@@ -20,8 +20,9 @@ FOREIGN = ("torch", "transformers", "triton_python_backend_utils", "tritonclient
 ORDER = [
     {"errors", "types"},
     {"ports", "profile", "clock", "private", "admin", "worker"},
-    {"bandits", "trees", "kv", "verify", "text", "tokenization", "vocabulary", "prompts"},
+    {"bandits", "kv", "verify", "text", "tokenization", "vocabulary", "prompts"},
     {"scheduler"},
+    {"rounds"},
     {"planner"},
     {"drafting"},
     {"engine", "streaming"},
@@ -32,18 +33,9 @@ ORDER = [
 
 
 def imports(path: Path) -> set[str]:
-    """What a file imports when it runs: not what it names for type checkers."""
+    """What a file imports, for type checkers too."""
     found: set[str] = set()
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    guarded = {
-        node
-        for test in ast.walk(tree)
-        if isinstance(test, ast.If) and isinstance(test.test, ast.Name) and test.test.id == "TYPE_CHECKING"
-        for node in ast.walk(test)
-    }
-    for node in ast.walk(tree):
-        if node in guarded:
-            continue
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from covey.errors import CoveyError, PortError, PortTimeout
-from covey.planner.choice import Choice
 from covey.ports import Clock, Drafter
+from covey.rounds import Drafted, Plan
 from covey.scheduler import Batch, Live
 from covey.types import DraftReply, DraftWork, Floats, Ints, RowStatus, Rule, Trees
 from covey.worker import Worker
@@ -38,6 +38,12 @@ class _Call:
     lives: list[Live]
     work: DraftWork
     future: Future[DraftReply]
+
+    @property
+    def known(self) -> Ints:
+        """Tokens of each row, all of which it was told."""
+        sizes: Ints = self.work.keep + np.diff(self.work.offsets)
+        return sizes
 
 
 class Drafting:
@@ -62,26 +68,26 @@ class Drafting:
         self._frees: dict[str, list[int]] = {name: [] for name in drafters}
         self._epochs = dict.fromkeys(drafters, 0)
         self._sequence = 0
-        self.catch_up_seconds = 0.0  # the longest of the last call to `draft`
         self._rests = dict.fromkeys(drafters, FIRST_REST)  # how long after the next failure
         self._resting = dict.fromkeys(drafters, -1.0)  # until when
 
-    def draft(self, batch: Batch, choice: Choice, meanwhile: Callable[[], None]) -> Trees:
+    def draft(self, batch: Batch, plan: Plan, meanwhile: Callable[[], None]) -> Drafted:
         """Proposals for every row of the batch, empty where none were asked for or to be had. `meanwhile` is called
         while the drafters work, if any do."""
-        self.catch_up_seconds = 0.0
-        asked = self._rows_by_drafter(choice)
+        answered = np.zeros(len(batch.rows), np.bool_)
+        asked = self._rows_by_drafter(plan)
         if not asked:
-            return Trees.empty(len(batch.rows))
+            return Drafted(Trees.empty(len(batch.rows)), answered)
         started = self._clock.now()
         calls = []
         for name, rows in asked.items():
             lives = [batch.rows[row] for row in rows]
-            work = self._work(name, lives, rows, choice)
+            work = self._work(name, lives, rows, plan)
             calls.append(_Call(name, rows, lives, work, self._workers[name].submit(self._drafters[name].draft, work)))
         wait((call.future for call in calls), SENDING)
         meanwhile()
         proposals: list[tuple[list[int], Trees]] = []
+        catch_up: dict[str, float] = {}
         for call in calls:
             left = self._deadline - (self._clock.now() - started)
             try:
@@ -96,9 +102,10 @@ class Drafting:
             reply = call.future.result()
             self._note(call, reply)
             self._rests[call.name] = FIRST_REST
-            self.catch_up_seconds = max(self.catch_up_seconds, reply.catch_up_seconds)
+            catch_up[call.name] = reply.catch_up_seconds
+            answered[call.rows] = (reply.status != RowStatus.STALE) & (reply.seen == call.known)
             proposals.append((call.rows, reply.trees))
-        return _joined(len(batch.rows), proposals)
+        return Drafted(_joined(len(batch.rows), proposals), answered, catch_up)
 
     def forget(self, live: Live) -> None:
         """A request is gone: its tag is freed with the next call to each drafter that may know it."""
@@ -110,10 +117,10 @@ class Drafting:
         for worker in self._workers.values():
             worker.close()
 
-    def _rows_by_drafter(self, choice: Choice) -> dict[str, list[int]]:
+    def _rows_by_drafter(self, plan: Plan) -> dict[str, list[int]]:
         asked: dict[str, list[int]] = {}
-        for row in np.flatnonzero(choice.depth).tolist():
-            asked.setdefault(choice.drafter[row], []).append(row)
+        for row in np.flatnonzero(plan.depth).tolist():
+            asked.setdefault(plan.drafter[row], []).append(row)
         return {name: rows for name, rows in asked.items() if self._available(name)}
 
     def _available(self, name: str) -> bool:
@@ -135,7 +142,7 @@ class Drafting:
             self._note(late, late.future.result())
         return True
 
-    def _work(self, name: str, lives: list[Live], rows: list[int], choice: Choice) -> DraftWork:
+    def _work(self, name: str, lives: list[Live], rows: list[int], plan: Plan) -> DraftWork:
         opens, parts = [], []
         keep = np.zeros(len(lives), np.int32)
         for index, live in enumerate(lives):
@@ -152,8 +159,8 @@ class Drafting:
             keep=keep,
             offsets=np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int32),
             tokens=np.concatenate(parts).astype(np.int32),
-            depth=choice.depth[rows],
-            width=choice.width[rows],
+            depth=plan.depth[rows],
+            width=plan.width[rows],
             rounds=np.fromiter((live.rounds for live in lives), np.int32, len(lives)),
             q_rows=any(live.request.sampling.rule is Rule.REJECTION for live in lives),
             opens=tuple(opens),

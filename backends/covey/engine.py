@@ -8,7 +8,7 @@ One call of `Engine.round` is one round over the running batch:
     select   drop drafts that are not worth verifying                            (planner)
     verify   one pass over the target: prefill chunks, last tokens, all trees    (target)
     commit   keep what may be kept, finish what is done, hand progress to the sink
-    observe  tell planner and observer what the round cost and brought; what can wait is learnt while drafters work
+    learn    tell planner and observer what the round cost and brought; what can wait is learnt while drafters work
 
 The engine imports neither torch nor Triton: everything outside is a port (`covey.ports`). It runs in one thread;
 `submit` and `cancel` may be called from any other. A drafter that fails costs speed, never a request. A target that
@@ -22,21 +22,18 @@ import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from covey.drafting import Drafting
 from covey.errors import CoveyError, Overloaded, PortError
-from covey.planner.choice import Choice, Planner
+from covey.planner.choice import Planner
 from covey.ports import Clock, Drafter, Sink, Target
+from covey.rounds import Round, RoundRecord, Times, record_of
 from covey.scheduler import Batch, Live, Scheduler, crop
 from covey.types import (
-    NO_FLOATS,
-    NO_INTS,
     Finish,
-    Floats,
-    Ints,
     Progress,
     Request,
     RowStatus,
@@ -49,35 +46,6 @@ log = logging.getLogger("covey.engine")
 
 RECOVERIES = 3  # failures of the target, no token in between, before the requests that run fail
 ORIGIN_BITS = 63  # of what tells this engine from the one before it, on whose tags target and drafters may still sit
-
-
-@dataclass(frozen=True, slots=True)
-class RoundRecord:
-    """What one round cost and brought; seconds by phase. `pass_seconds` is inside the target, the rest of
-    `verify_seconds` is transport."""
-
-    rows: int
-    decoding: int
-    prefill_tokens: int
-    trees: int
-    drafted: int
-    accepted: int
-    emitted: int
-    plan_seconds: float
-    draft_seconds: float
-    verify_seconds: float
-    pass_seconds: float
-    commit_seconds: float
-    waiting: int
-    running: int
-    free_blocks: int
-    total_blocks: int
-    reused: int
-    preempted: int
-    choice: Choice
-    sizes: Ints  # by row: tokens drafted, and how many of them were accepted
-    accepts: Ints
-    catch_up_seconds: float = 0.0  # of draft_seconds, the longest that a drafter took to see tokens it had missed
 
 
 class Engine:
@@ -163,49 +131,31 @@ class Engine:
 
     def round(self) -> bool:
         """One round; False when there was nothing to do."""
-        started = self._clock.now()
+        now, scheduler = self._clock.now, self.scheduler
+        started = now()
         self._intake()
-        batch = self.scheduler.plan(self._free_blocks)
+        batch = scheduler.plan(self._free_blocks)
         if not batch.rows and not batch.frees:
             return False
-        choice = self.planner.plan(batch, self.scheduler.token_budget)
-        planned = self._clock.now()
-        trees = self.planner.select(batch, self._drafting.draft(batch, choice, self.planner.meanwhile))
-        drafted = self._clock.now()
-        reply = self._verify(batch, trees)
+        plan = self.planner.plan(batch, scheduler.token_budget)
+        planned = now()
+        drafted = self._drafting.draft(batch, plan, partial(self.planner.meanwhile, plan))
+        kept = self.planner.select(batch, drafted, scheduler.token_budget)
+        selected = now()
+        reply = self._verify(batch, kept)
         if reply is None:
             return True
-        verified = self._clock.now()
-        progress = self._commit(batch, trees, reply)
+        verified = now()
+        progress = self._commit(batch, kept, reply)
         if progress:
             self._sink.publish(progress)
-        record = RoundRecord(
-            rows=len(batch.rows),
-            decoding=batch.decoding,
-            prefill_tokens=int(batch.chunk[batch.decoding :].sum()),
-            trees=int(np.count_nonzero(trees.sizes)),
-            drafted=len(trees.tokens),
-            accepted=int(reply.accepted.sum()),
-            emitted=sum(len(item.tokens) for item in progress),
-            plan_seconds=planned - started,
-            draft_seconds=drafted - planned,
-            verify_seconds=verified - drafted,
-            pass_seconds=reply.seconds,
-            commit_seconds=self._clock.now() - verified,
-            waiting=len(self.scheduler.waiting),
-            running=len(self.scheduler.running),
-            free_blocks=reply.free_blocks,
-            total_blocks=reply.total_blocks,
-            reused=int(reply.reused.sum()),
-            preempted=self.scheduler.preemptions,
-            choice=choice,
-            sizes=trees.sizes,
-            accepts=reply.accepted.copy(),  # a view would keep the whole message
-            catch_up_seconds=self._drafting.catch_up_seconds,
-        )
-        self.planner.observe(batch, trees, reply, record)
+        times = Times(planned - started, selected - planned, verified - selected, now() - verified)
+        emitted = sum(len(item.tokens) for item in progress)
+        queued = len(scheduler.waiting), len(scheduler.running), scheduler.preemptions
+        done = Round(batch, plan, drafted, kept, reply, emitted, times, *queued)
+        self.planner.learn(done)
         if self._observe is not None:
-            self._observe(record)
+            self._observe(record_of(done))
         return True
 
     def _intake(self) -> None:
@@ -218,7 +168,7 @@ class Engine:
                 try:
                     self.scheduler.submit(item)
                 except Overloaded as error:
-                    ended.append(_ending(item.key, Finish.ERROR, error))
+                    ended.append(Live(item).last_word(Finish.ERROR, error))
                 continue
             key, finish = item
             live = self.scheduler.find(key)
@@ -226,7 +176,7 @@ class Engine:
                 if key in self.scheduler.running:
                     self._failures = 0  # it may have been what the target fails of
                 self._close(live)
-                ended.append(_last_word(live, finish))
+                ended.append(live.last_word(finish))
         if ended:
             self._sink.publish(ended)
 
@@ -279,7 +229,7 @@ class Engine:
             if status[row] == RowStatus.FAULT:
                 self._close(live)
                 problem = CoveyError("the model's logits allow no token: not finite, or every token is masked")
-                progress.append(_last_word(live, Finish.ERROR, problem))
+                progress.append(live.last_word(Finish.ERROR, problem))
                 continue
             live.cached = cached[row]
             live.reused += reused[row]
@@ -294,7 +244,7 @@ class Engine:
                 live.judged(sizes[row], min(accepted[row], len(kept)))
             if finish is not None:
                 self._close(live)
-            progress.append(_progress(live, reply.tokens[start:end], reply.logprobs[start:end], finish))
+            progress.append(live.progress(reply.tokens[start:end], reply.logprobs[start:end], finish))
         if starved:
             progress.extend(self._make_room())
         if progress:
@@ -314,7 +264,7 @@ class Engine:
         problem = CoveyError(
             f"the KV pool of {self._total_blocks} blocks cannot hold this request's {live.known} tokens"
         )
-        return [_last_word(live, Finish.ERROR, problem)]
+        return [live.last_word(Finish.ERROR, problem)]
 
     def _target_failed(self, batch: Batch, error: PortError) -> None:
         """Bring the target back and replay what runs; when that has not helped, fail what runs. Requests that wait
@@ -335,33 +285,8 @@ class Engine:
         lost = list(self.scheduler.running.values())
         for live in lost:
             self._close(live)
-        self._sink.publish([_last_word(live, Finish.ERROR, error) for live in lost])
+        self._sink.publish([live.last_word(Finish.ERROR, error) for live in lost])
 
     def _close(self, live: Live) -> None:
         self.scheduler.finish(live)
         self._drafting.forget(live)
-
-
-def _progress(
-    live: Live, tokens: Ints, logprobs: Floats, finish: Finish | None, error: Exception | None = None
-) -> Progress:
-    return Progress(
-        live.key,
-        tokens,
-        logprobs,
-        finish,
-        error,
-        drafted=live.drafted,
-        accepted=live.accepted,
-        reused=live.reused,
-        rounds=live.rounds,
-        acceptance=tuple(live.acceptance),
-    )
-
-
-def _last_word(live: Live, finish: Finish, error: Exception | None = None) -> Progress:
-    return _progress(live, NO_INTS, NO_FLOATS, finish, error)
-
-
-def _ending(key: int, finish: Finish, error: Exception) -> Progress:
-    return Progress(key, NO_INTS, NO_FLOATS, finish, error)

@@ -23,16 +23,16 @@ from pathlib import Path
 
 import numpy as np
 
-from covey.engine import Engine, RoundRecord
+from covey.engine import Engine
 from covey.errors import SettingError
-from covey.planner.choice import Choice
 from covey.planner.cost_table import CostTable
 from covey.planner.rows import lay_out, spare
 from covey.planner.samples import Samples
 from covey.ports import Clock, Drafter, Target
 from covey.profile import Profile
+from covey.rounds import Drafted, Plan, Round, RoundRecord
 from covey.scheduler import Batch, Scheduler
-from covey.types import Progress, Request, Sampling, TargetReply, Trees
+from covey.types import Progress, Request, Sampling, Trees
 
 log = logging.getLogger("covey.measure")
 
@@ -264,16 +264,16 @@ class _Fixed:
         self.answered = True  # by the drafter, in the last round that asked it
         self._vocabulary = vocabulary
 
-    def plan(self, batch: Batch, token_budget: int) -> Choice:
-        depth = min(self.depth, spare(batch, token_budget))
+    def plan(self, batch: Batch, budget: int) -> Plan:
+        depth = min(self.depth, spare(batch, budget))
         if depth:
             unseen = [live.known - live.seen.get(self.drafters[0], 0) for live in batch.rows]
             self.lag = max(self.lag, -(-sum(unseen) // len(unseen)))
-        return lay_out(batch, token_budget, depth, 1, self.drafters)
+        return lay_out(batch, budget, depth, 1, self.drafters)
 
-    def select(self, batch: Batch, trees: Trees) -> Trees:
-        rows = batch.rows[: batch.decoding]
-        self.answered = not self.depth or all(live.seen.get(self.drafters[0]) == live.known for live in rows)
+    def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:  # noqa: ARG002
+        rows, trees = batch.rows[: batch.decoding], drafted.trees
+        self.answered = not self.depth or bool(drafted.answered[: batch.decoding].all())
         whole = len(rows) * self.depth
         if len(trees.tokens) == whole or len(rows) < len(batch.rows):
             return trees
@@ -285,10 +285,10 @@ class _Fixed:
             -(parents + 2).astype(np.float32),
         )
 
-    def observe(self, batch: Batch, trees: Trees, reply: TargetReply, record: RoundRecord) -> None:
+    def learn(self, done: Round) -> None:
         """Nothing is learnt."""
 
-    def meanwhile(self) -> None:
+    def meanwhile(self, plan: Plan) -> None:
         """Nothing waits."""
 
 

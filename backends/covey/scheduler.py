@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from covey.errors import Overloaded
-from covey.types import Finish, Ints, Open, Request
+from covey.types import NO_FLOATS, NO_INTS, Finish, Floats, Ints, Open, Progress, Request
 
 
 @dataclass(slots=True, eq=False)
@@ -65,6 +65,27 @@ class Live:
         if start >= len(prompt):
             return np.asarray(self.output[start - len(prompt) :], np.int32)
         return np.concatenate([prompt[start:], np.asarray(self.output, np.int32)])
+
+    def progress(
+        self, tokens: Ints, logprobs: Floats, finish: Finish | None = None, error: Exception | None = None
+    ) -> Progress:
+        """What its listener is told of new tokens."""
+        return Progress(
+            self.key,
+            tokens,
+            logprobs,
+            finish,
+            error,
+            drafted=self.drafted,
+            accepted=self.accepted,
+            reused=self.reused,
+            rounds=self.rounds,
+            acceptance=tuple(self.acceptance),
+        )
+
+    def last_word(self, finish: Finish, error: Exception | None = None) -> Progress:
+        """That it has ended with what was told before."""
+        return self.progress(NO_INTS, NO_FLOATS, finish, error)
 
     def opening(self) -> Open:
         """What a target or drafter must be told that does not know the tag."""

@@ -24,15 +24,16 @@ import numpy as np
 
 from covey import profile
 from covey.clock import RealClock
-from covey.engine import Engine, RoundRecord
+from covey.engine import Engine
 from covey.errors import BadField, CoveyError, Overloaded, PortError, RequestError, SettingError, StubDead
 from covey.measure import Curves
 from covey.planner import learnt
 from covey.planner.build import build
 from covey.planner.cost_table import CostTable
-from covey.planner.gamma import GammaPlanner
 from covey.planner.policies import FROM_COSTS
+from covey.planner.round_planner import RoundPlanner
 from covey.private import kept_folder
+from covey.rounds import RoundRecord
 from covey.scheduler import Scheduler
 from covey.server.command import HTTP_VARIABLE
 from covey.server.control import of_this_server
@@ -242,7 +243,7 @@ class TritonPythonModel:
                 del found[name]
         return found
 
-    def _private_state_file(self, info: TargetInfo, planner: GammaPlanner, drafters: tuple[str, ...]) -> Path | None:
+    def _private_state_file(self, info: TargetInfo, planner: RoundPlanner, drafters: tuple[str, ...]) -> Path | None:
         """Where `speculation.state` leaves it to us and there is something to keep. Deployments that differ do not
         write over each other's."""
         folder = kept_folder("learnt")

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from covey.bandits.length import LengthPolicy
-from covey.engine import Engine, RoundRecord
+from covey.engine import Engine
 from covey.planner import policies
 from covey.planner.choice import Planner
-from covey.planner.gamma import GammaPlanner
+from covey.planner.round_planner import RoundPlanner
 from covey.planner.switching import SwitchCost
 from covey.ports import Clock
+from covey.rounds import RoundRecord
 from covey.runtime.emulated import EmulatedDrafter, EmulatedTarget, HashModel
 from covey.runtime.virtual import VirtualClock, serve
 from covey.scheduler import Scheduler
@@ -122,7 +123,7 @@ def _drafter(name: str, pair: Pair, clock: Clock, *, pauses_cost: bool) -> Emula
 def _planner(policy: str, pair: Pair, seed: int) -> Planner:
     if policy == ORACLE:
         oracle: LengthPolicy = Oracle(pair, MAX_DEPTH)
-        return GammaPlanner(oracle, max_depth=MAX_DEPTH, drafters=pair.drafters)
+        return RoundPlanner(oracle, max_depth=MAX_DEPTH, drafters=pair.drafters)
     switch_cost = SwitchCost(pair.table.switch[pair.drafters[0]])
     made = policies.make(
         policy,
@@ -132,7 +133,7 @@ def _planner(policy: str, pair: Pair, seed: int) -> Planner:
         switch_cost=switch_cost,
         table=pair.profile.speculation.table,
     )
-    return GammaPlanner(made, max_depth=MAX_DEPTH, drafters=pair.drafters, switch_cost=switch_cost)
+    return RoundPlanner(made, max_depth=MAX_DEPTH, drafters=pair.drafters, switch_cost=switch_cost)
 
 
 def _request(key: int, at: float, length: Lengths, pair: Pair) -> Request:

@@ -14,8 +14,8 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from covey.engine import RoundRecord
 from covey.planner.cost_table import CostTable
+from covey.rounds import RoundRecord
 from covey.types import NO_INTS, DraftWork, JsonDict, Open, Sampling
 from loadtest.bench.gpu_rig import DRAFTER, OFF, Rig
 from loadtest.bench.policies import fixed

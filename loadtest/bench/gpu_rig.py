@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from covey.engine import RoundRecord
 from covey.errors import CoveyError, SettingError
 from covey.profile import (
     DrafterSettings,
@@ -23,6 +22,7 @@ from covey.profile import (
     SpeculationSettings,
     TargetSettings,
 )
+from covey.rounds import RoundRecord
 from covey.runtime.drafters.neural import PASS_TOKENS, NeuralDrafter
 from covey.runtime.drafters.paged_stepper import PagedStepper
 from covey.runtime.kernels import INTERPRETED

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from covey.engine import RoundRecord
+from covey.rounds import RoundRecord
 from covey.runtime import target as target_module
 from covey.runtime import verification
 from covey.runtime.lanes import Lanes, Pass

@@ -15,11 +15,12 @@ import torch
 from tokenizers import Tokenizer
 
 from covey.clock import RealClock
-from covey.engine import Engine, RoundRecord
+from covey.engine import Engine
 from covey.errors import PortError
 from covey.planner.build import build
 from covey.ports import Drafter, Target
 from covey.profile import Profile
+from covey.rounds import RoundRecord
 from covey.runtime.target import TargetRunner
 from covey.scheduler import Scheduler
 from covey.streaming import Chunk, Streamer

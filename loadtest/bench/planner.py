@@ -15,7 +15,7 @@ import numpy as np
 from rich.console import Console
 
 from covey.bandits.length import Situation
-from covey.engine import Engine, RoundRecord
+from covey.engine import Engine
 from covey.planner import policies
 from covey.planner.build import build
 from covey.planner.devices import environment
@@ -24,6 +24,7 @@ from covey.planner.replay import World
 from covey.planner.switching import SwitchCost
 from covey.ports import Drafter, Target
 from covey.profile import SpeculationSettings
+from covey.rounds import RoundRecord
 from covey.runtime.emulated import EmulatedDrafter, EmulatedTarget, HashModel
 from covey.runtime.virtual import VirtualClock
 from covey.scheduler import Scheduler

@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from covey.engine import Engine, RoundRecord
+from covey.engine import Engine
 from covey.errors import SettingError
 from covey.planner.build import build
 from covey.planner.cost_table import CostTable, Surface
 from covey.profile import SpeculationSettings
+from covey.rounds import RoundRecord
 from covey.runtime.emulated import EmulatedDrafter, EmulatedTarget, HashModel
 from covey.runtime.virtual import VirtualClock, serve
 from covey.scheduler import Scheduler
@@ -180,8 +181,8 @@ def test_a_run_can_be_repeated() -> None:
     one, other = Deployment("covey"), Deployment("covey")
     arrivals = [(0.03 * key, request(key, [9, key], 30)) for key in range(30)]
     assert one.serve(arrivals) == other.serve(arrivals)
-    assert [record.choice.depth.tolist() for record in one.records] == [
-        record.choice.depth.tolist() for record in other.records
+    assert [record.plan.depth.tolist() for record in one.records] == [
+        record.plan.depth.tolist() for record in other.records
     ]
 
 

@@ -15,9 +15,9 @@ from covey.bandits.length import Situation
 from covey.errors import SettingError
 from covey.planner.covey import Covey
 from covey.planner.devices import environment
-from covey.planner.gamma import GammaPlanner
 from covey.planner.learnt import Keeper, file_in, restore, save
 from covey.planner.replay import replay
+from covey.planner.round_planner import RoundPlanner
 from covey.planner.switching import SwitchCost
 
 BROKEN = (
@@ -110,7 +110,7 @@ def test_what_does_not_fit_is_ignored_with_a_warning(
 
 
 def keeper(path: Path, policy: Covey | Fixed, seconds: float = 3600.0, target: str = "t") -> Keeper:
-    return Keeper(path, GammaPlanner(policy, max_depth=5), name="covey", target=target, seconds=seconds)
+    return Keeper(path, RoundPlanner(policy, max_depth=5), name="covey", target=target, seconds=seconds)
 
 
 def test_a_keeper_saves_when_it_ends_and_the_next_goes_on_from_there(policy: Covey, tmp_path: Path) -> None:

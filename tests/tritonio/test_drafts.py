@@ -4,8 +4,7 @@ from collections import Counter
 
 import numpy as np
 
-from covey.engine import RoundRecord
-from covey.planner.choice import Choice
+from covey.rounds import Plan, RoundRecord
 from covey.tritonio.drafts import Drafts
 
 PREFIX = "covey_spec_decode_num_"
@@ -32,7 +31,7 @@ def record(drafters: list[str], sizes: list[int], accepts: list[int]) -> RoundRe
         total_blocks=1,
         reused=0,
         preempted=0,
-        choice=Choice(counts, np.ones(rows, np.int32), tuple(drafters)),
+        plan=Plan(counts, np.ones(rows, np.int32), tuple(drafters)),
         sizes=counts,
         accepts=np.asarray(accepts, np.int32),
     )

@@ -9,7 +9,7 @@ import numpy as np
 
 from covey.planner import policies
 from covey.planner.cost_table import CostTable
-from covey.planner.gamma import GammaPlanner
+from covey.planner.round_planner import RoundPlanner
 from covey.planner.switching import SwitchCost
 from covey.profile import SpeculationSettings
 
@@ -25,7 +25,7 @@ def build(
     max_rows: int = MAX_ROWS,
     costs: CostTable | None = None,
     seed: int = 0,
-) -> GammaPlanner:
+) -> RoundPlanner:
     """`drafters` are those that can be used; without any, every policy decodes plainly. `max_rows` is the largest batch
     that the curves have knots for; larger ones are extrapolated."""
     max_depth = policies.fixed_depth(settings.policy) or settings.max_depth
@@ -41,4 +41,4 @@ def build(
         table=settings.table,
         costs=costs,
     )
-    return GammaPlanner(policy, max_depth=max_depth, width=settings.width, drafters=drafters, switch_cost=switch_cost)
+    return RoundPlanner(policy, max_depth=max_depth, width=settings.width, drafters=drafters, switch_cost=switch_cost)

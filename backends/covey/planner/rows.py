@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from covey.planner.choice import Choice
+from covey.rounds import Plan
 from covey.scheduler import Batch, Live
 from covey.types import Rule
 
@@ -24,7 +24,7 @@ def own_depth(live: Live) -> int | None:
     return 0 if speculation == "off" else int(speculation.removeprefix("fixed:"))
 
 
-def lay_out(batch: Batch, token_budget: int, depth: int, width: int, drafters: Sequence[str]) -> Choice:
+def lay_out(batch: Batch, token_budget: int, depth: int, width: int, drafters: Sequence[str]) -> Plan:
     """`depth` for every decoding row that asks for none, clipped to what it may still emit and to the budget; chains
     under the rejection rule, which verifies nothing else. Without drafters every row decodes plainly."""
     rows = len(batch.rows)
@@ -39,4 +39,4 @@ def lay_out(batch: Batch, token_budget: int, depth: int, width: int, drafters: S
             if width > 1 and wanted and live.request.sampling.rule is not Rule.REJECTION:
                 widths[row] = max(1, min(width, most // wanted))
             names[row] = live.request.drafter or first
-    return Choice(np.array(depths, np.int32), np.array(widths, np.int32), tuple(names))
+    return Plan(np.array(depths, np.int32), np.array(widths, np.int32), tuple(names))

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from covey.planner.choice import Choice
 from covey.planner.rows import lay_out
+from covey.rounds import Drafted, Plan, Round
 from covey.scheduler import Batch
-from covey.types import TargetReply, Trees
-
-if TYPE_CHECKING:
-    from covey.engine import RoundRecord
+from covey.types import Trees
 
 
 class StaticPlanner:
@@ -22,14 +18,14 @@ class StaticPlanner:
         self.width = width
         self.drafters = tuple(drafters)
 
-    def plan(self, batch: Batch, token_budget: int) -> Choice:
-        return lay_out(batch, token_budget, self.depth, self.width, self.drafters)
+    def plan(self, batch: Batch, budget: int) -> Plan:
+        return lay_out(batch, budget, self.depth, self.width, self.drafters)
 
-    def select(self, batch: Batch, trees: Trees) -> Trees:  # noqa: ARG002
-        return trees
+    def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:  # noqa: ARG002
+        return drafted.trees
 
-    def observe(self, batch: Batch, trees: Trees, reply: TargetReply, record: RoundRecord) -> None:
+    def learn(self, done: Round) -> None:
         """Nothing to learn."""
 
-    def meanwhile(self) -> None:
+    def meanwhile(self, plan: Plan) -> None:
         """Nothing was put off."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from covey.engine import RoundRecord
+from covey.rounds import RoundRecord
 
 PREFIX = "covey_spec_decode_num"
 
@@ -31,7 +31,7 @@ class Drafts:
         if not record.trees:
             return
         drafted = np.flatnonzero(record.sizes)
-        owners = [record.choice.drafter[row] for row in drafted.tolist()]
+        owners = [record.plan.drafter[row] for row in drafted.tolist()]
         for name in set(owners):
             rows = drafted if owners.count(name) == len(owners) else drafted[np.array(owners) == name]
             brought = self._by_drafter.setdefault(name, _Brought())

@@ -10,7 +10,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from covey.engine import RoundRecord
+from covey.rounds import RoundRecord
 from covey.streaming import Served
 from covey.tritonio.drafts import Drafts
 from covey.types import TargetInfo

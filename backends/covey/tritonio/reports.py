@@ -12,10 +12,10 @@ import re
 from collections import deque
 from dataclasses import asdict
 
-from covey.engine import RoundRecord
 from covey.errors import BadField
-from covey.planner.gamma import GammaPlanner
+from covey.planner.round_planner import RoundPlanner
 from covey.profile import Profile
+from covey.rounds import RoundRecord
 from covey.types import JsonDict, TargetInfo
 
 ROUNDS = 4096  # kept: twenty seconds of short ones
@@ -31,7 +31,7 @@ SECONDS = (
 class Reports:
     """Owns the ring of rounds; reads the planner's log."""
 
-    def __init__(self, planner: GammaPlanner, info: TargetInfo, profile: Profile, drafters: tuple[str, ...]) -> None:
+    def __init__(self, planner: RoundPlanner, info: TargetInfo, profile: Profile, drafters: tuple[str, ...]) -> None:
         self._planner = planner
         self._policy = profile.speculation.policy
         self._rounds: deque[tuple[int, RoundRecord]] = deque(maxlen=ROUNDS)

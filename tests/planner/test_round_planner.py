@@ -16,8 +16,8 @@ from covey.errors import PortError, SettingError
 from covey.planner import policies
 from covey.planner.build import build
 from covey.planner.covey import Covey
-from covey.planner.gamma import GammaPlanner
 from covey.planner.ranking import best
+from covey.planner.round_planner import RoundPlanner
 from covey.planner.static import StaticPlanner
 from covey.planner.switching import SwitchCost
 from covey.profile import SpeculationSettings
@@ -111,7 +111,7 @@ class Serving:
 
     def __init__(
         self,
-        planner: GammaPlanner | StaticPlanner,
+        planner: RoundPlanner | StaticPlanner,
         right: int = 2,
         budget: int = 64,
         drafter: Callable[[ManualClock], PrefixDrafter] | None = None,
@@ -131,8 +131,8 @@ class Serving:
                 return
 
 
-def planner(policy: Listed, max_depth: int = 4, **settings: object) -> GammaPlanner:
-    return GammaPlanner(policy, max_depth=max_depth, drafters=("first", "second"), **settings)  # type: ignore[arg-type]
+def planner(policy: Listed, max_depth: int = 4, **settings: object) -> RoundPlanner:
+    return RoundPlanner(policy, max_depth=max_depth, drafters=("first", "second"), **settings)  # type: ignore[arg-type]
 
 
 class Order(Listed):
@@ -360,7 +360,7 @@ def test_c_switch_is_refined_where_the_policy_asks_for_it(longest: bool, monkeyp
 
 def test_without_drafters_the_policy_is_not_asked() -> None:
     policy = Listed(3)
-    serving = Serving(GammaPlanner(policy, max_depth=4))
+    serving = Serving(RoundPlanner(policy, max_depth=4))
     serving.engine.submit(request(0, [1, 2, 3], 10))
     serving.run()
     assert not policy.asked

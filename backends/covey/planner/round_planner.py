@@ -1,0 +1,136 @@
+"""The planner around a policy: asks it where its answer matters, lays its depth out over rows, has it learn of them.
+
+C_switch is refined by every catch-up that was measured after a pause, whatever the policy, at the lag at which the
+policy asks for it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+
+from covey.bandits.length import LengthPolicy, Reason
+from covey.planner.acceptance import Acceptance
+from covey.planner.account import Account
+from covey.planner.decisions import DecisionLog
+from covey.planner.lessons import Lesson, drafted_in, lesson_of
+from covey.planner.ranking import best
+from covey.planner.rows import lay_out
+from covey.planner.situations import situation_of
+from covey.planner.switching import SwitchCost
+from covey.rounds import Choice, Drafted, Plan, Round
+from covey.scheduler import Batch
+from covey.types import JsonDict, Trees
+
+
+class RoundPlanner:
+    """Implements `Planner`. Owns the policy's surroundings, not what it learns. Any thread may read `decisions` and
+    `account` and ask for `state`; the rest is the engine's."""
+
+    def __init__(
+        self,
+        policy: LengthPolicy,
+        *,
+        max_depth: int,
+        width: int = 1,
+        drafters: Sequence[str] = (),
+        switch_cost: SwitchCost | None = None,
+        log_capacity: int = 256,
+    ) -> None:
+        self.policy = policy
+        self.decisions = DecisionLog(max_depth + 1, log_capacity)
+        self.account = Account()
+        self._learning = threading.Lock()  # held while the policy changes
+        self._max_depth = max_depth
+        self._width = width
+        self._drafters = tuple(drafters)
+        self._switch_cost = switch_cost or SwitchCost()
+        self._acceptance = Acceptance(max_depth)  # over all drafters, for ranking
+        self._previous = 0  # the deepest draft of the last round that decoded
+        self._unlearnt: Round | None = None
+
+    def plan(self, batch: Batch, budget: int) -> Plan:
+        """The policy is asked only where its answer matters: some row leaves the depth to it."""
+        situation = situation_of(
+            batch, budget, self._previous, max_depth=self._max_depth, width=self._width, drafters=self._drafters
+        )
+        depth, reason = 0, Reason("")
+        if situation.rows:
+            with self._learning:
+                depth = self.policy.choose(situation)
+                reason = self.policy.reason
+        choice = Choice(situation, depth, reason, self._previous)
+        return replace(lay_out(batch, budget, depth, self._width, self._drafters), choice=choice)
+
+    def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:  # noqa: ARG002
+        keep = self.policy.keep(batch.decoding)
+        return drafted.trees if keep is None else best(batch, drafted.trees, keep, self._acceptance.rates())
+
+    def learn(self, done: Round) -> None:
+        """A patient policy learns of a round that drafted while the next one drafts."""
+        self._catch_up()
+        drafted = drafted_in(done)
+        if done.batch.decoding:
+            self._previous = int(done.plan.depth[: done.batch.decoding].max()) if drafted else 0
+        self._unlearnt = done
+        if not (self.policy.patient and drafted and done.running):
+            self._catch_up()
+
+    def meanwhile(self, plan: Plan) -> None:
+        if self._unlearnt is None:
+            return
+        self._catch_up()
+        if plan.choice is not None and plan.choice.situation.rows:
+            self.policy.prepare(plan.choice.situation)
+
+    def state(self) -> JsonDict | None:
+        """What the policy has learnt; the engine waits meanwhile, for less than a millisecond."""
+        with self._learning:
+            return self.policy.state()
+
+    def restore(self, state: JsonDict) -> None:
+        """As `LengthPolicy.restore`."""
+        with self._learning:
+            self.policy.restore(state)
+
+    def _catch_up(self) -> None:
+        """Learn of the round that was put off, if any."""
+        done, self._unlearnt = self._unlearnt, None
+        if done is not None and done.plan.choice is not None:
+            with self._learning:
+                self._learn_of(done, done.plan.choice)
+
+    def _learn_of(self, done: Round, choice: Choice) -> None:
+        situation, paused = choice.situation, choice.previous == 0
+        catch_up = done.drafted.catch_up_seconds
+        if paused and catch_up > 0 and drafted_in(done):
+            self._switch_cost.observe(self.policy.switch_lag(situation), situation.drafting, catch_up)
+        if situation.rows and done.batch.decoding:
+            self._teach(lesson_of(done, choice, self._max_depth))
+
+    def _teach(self, lesson: Lesson) -> None:
+        choice, outcome = lesson.choice, lesson.outcome
+        situation = choice.situation
+        if outcome is not None:
+            for counts in outcome.trials.values():
+                self._acceptance.update(counts.offered, counts.accepted)
+            (self.policy.update if lesson.learnt else self.policy.overhear)(situation, lesson.depth, outcome)
+        self.account.add(
+            lesson.depth,
+            choice.reason,
+            ceiling=situation.ceiling,
+            switch="" if lesson.drafted == (choice.previous > 0) else "on" if lesson.drafted else "off",
+            tokens=lesson.tokens,
+            seconds=lesson.seconds if lesson.learnt else None,
+        )
+        self.decisions.add(
+            rows=situation.rows,
+            lag=situation.lag,
+            depth=lesson.depth,
+            why=choice.reason.word,
+            predicted=choice.reason.predicted,
+            seconds=lesson.seconds,
+            tokens=lesson.tokens,
+            learnt=lesson.learnt,
+        )

@@ -1,0 +1,144 @@
+"""One round as a value: what was planned, what was drafted, what of that was verified, and what came of it.
+
+    Batch --plan--> Plan --draft--> Drafted --select--> kept --verify--> TargetReply, all of it: Round --learn-->
+
+Whoever learns from rounds is given the whole of one and needs to remember nothing from call to call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from covey.bandits.length import Reason, Situation
+from covey.scheduler import Batch
+from covey.types import Ints, TargetReply, Trees
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a length policy was asked, what it answered and why. No decoding rows in the situation: it was not asked."""
+
+    situation: Situation
+    depth: int
+    reason: Reason
+    previous: int  # the deepest draft of the round before
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Per row of the batch: draft depth (0: plain decoding), beam width, and the drafter's name."""
+
+    depth: Ints
+    width: Ints
+    drafter: tuple[str, ...]
+    choice: Choice | None = None  # None: nobody learns which depth is best
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """What the drafters proposed for a plan."""
+
+    trees: Trees
+    answered: npt.NDArray[np.bool_]  # rows whose drafter has read their last token, whether or not it proposed any
+    catch_up: Mapping[str, float] = field(default_factory=dict)  # by drafter that answered: seconds in which it read
+
+    @property
+    def catch_up_seconds(self) -> float:
+        """The longest that a drafter took to see tokens it had missed."""
+        return max(self.catch_up.values(), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds of a round by phase; the draft's include the selection."""
+
+    plan: float
+    draft: float
+    verify: float
+    commit: float
+
+    @property
+    def whole(self) -> float:
+        return self.plan + self.draft + self.verify + self.commit
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A round that is over."""
+
+    batch: Batch
+    plan: Plan
+    drafted: Drafted
+    kept: Trees  # the drafts that were verified
+    reply: TargetReply
+    emitted: int  # tokens
+    times: Times
+    waiting: int  # requests, after it
+    running: int
+    preempted: int  # so far
+
+    @property
+    def prefill_tokens(self) -> int:
+        return int(self.batch.chunk[self.batch.decoding :].sum())
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRecord:
+    """What one round cost and brought, in numbers that may be kept; seconds by phase. `pass_seconds` is inside the
+    target, the rest of `verify_seconds` is transport."""
+
+    rows: int
+    decoding: int
+    prefill_tokens: int
+    trees: int
+    drafted: int
+    accepted: int
+    emitted: int
+    plan_seconds: float
+    draft_seconds: float
+    verify_seconds: float
+    pass_seconds: float
+    commit_seconds: float
+    waiting: int
+    running: int
+    free_blocks: int
+    total_blocks: int
+    reused: int
+    preempted: int
+    plan: Plan
+    sizes: Ints  # by row: tokens drafted, and how many of them were accepted
+    accepts: Ints
+    catch_up_seconds: float = 0.0  # of draft_seconds, the longest that a drafter took to see tokens it had missed
+
+
+def record_of(done: Round) -> RoundRecord:
+    """The numbers of a round, without its requests and messages."""
+    times, reply, kept = done.times, done.reply, done.kept
+    return RoundRecord(
+        rows=len(done.batch.rows),
+        decoding=done.batch.decoding,
+        prefill_tokens=done.prefill_tokens,
+        trees=int(np.count_nonzero(kept.sizes)),
+        drafted=len(kept.tokens),
+        accepted=int(reply.accepted.sum()),
+        emitted=done.emitted,
+        plan_seconds=times.plan,
+        draft_seconds=times.draft,
+        verify_seconds=times.verify,
+        pass_seconds=reply.seconds,
+        commit_seconds=times.commit,
+        waiting=done.waiting,
+        running=done.running,
+        free_blocks=reply.free_blocks,
+        total_blocks=reply.total_blocks,
+        reused=int(reply.reused.sum()),
+        preempted=done.preempted,
+        plan=done.plan,
+        sizes=kept.sizes,
+        accepts=reply.accepted.copy(),  # a view would keep the whole message
+        catch_up_seconds=done.drafted.catch_up_seconds,
+    )
