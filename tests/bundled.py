@@ -21,6 +21,7 @@ from covey.clock import RealClock
 from covey.engine import Engine
 from covey.planner.static import StaticPlanner
 from covey.ports import Drafter
+from covey.roster import Roster
 from covey.rounds import Plan, RoundRecord
 from covey.runtime.drafters import load_drafter
 from covey.runtime.target import TargetRunner
@@ -61,13 +62,13 @@ class Case:
 class Wishes(StaticPlanner):
     """Drafts each request as its case wishes; `granted` is the most that each got at once."""
 
-    def __init__(self, cases: Mapping[int, Case], drafters: Sequence[str]) -> None:
-        super().__init__(0, MAX_WIDTH, drafters)
+    def __init__(self, cases: Mapping[int, Case]) -> None:
+        super().__init__(0, MAX_WIDTH)
         self._cases = cases
         self.granted: dict[int, tuple[int, int]] = {}
 
-    def plan(self, batch: Batch, token_budget: int) -> Plan:
-        laid_out = super().plan(batch, token_budget)
+    def plan(self, batch: Batch, roster: Roster, budget: int) -> Plan:
+        laid_out = super().plan(batch, roster, budget)
         wanted = np.array([self._cases[live.key].width for live in batch.rows], np.int32)
         choice = replace(laid_out, width=np.minimum(laid_out.width, wanted))
         for live, depth, width in zip(batch.rows, choice.depth.tolist(), choice.width.tolist()):
@@ -99,7 +100,7 @@ def generate(cases: Sequence[Case], length: int, batch: int) -> Outputs:
     """The cases' outputs, from an engine with up to `batch` of them in flight; prompt n is seeded with n."""
     sink, numbered = Collector(), dict(enumerate(cases, start=1))
     drafters = {case.drafter: drafter(case.drafter) for case in cases if case.drafter}
-    planner, records = Wishes(numbered, tuple(drafters)), list[RoundRecord]()
+    planner, records = Wishes(numbered), list[RoundRecord]()
     scheduler = Scheduler(
         max_running=batch,
         max_waiting=len(cases),

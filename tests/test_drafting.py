@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from covey.clock import RealClock
-from covey.drafting import LONGEST_REST
 from covey.engine import Engine
 from covey.errors import CoveyError, PortError, PortTimeout, StubDead
 from covey.planner.static import StaticPlanner
 from covey.ports import Clock, Drafter
+from covey.roster import LONGEST_REST
 from covey.rounds import Plan
 from covey.scheduler import Scheduler
 from covey.types import DrafterInfo, DraftReply, DraftWork, RowStatus, TargetReply, TargetWork, Trees
@@ -85,7 +85,7 @@ def run(
 ) -> tuple[HashTarget, Collector]:
     target, sink = HashTarget(blocks=blocks), Collector()
     scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=64, growth_tokens=8, block_size=target.block_size)
-    planner = StaticPlanner(depth, 1, tuple(drafters))
+    planner = StaticPlanner(depth, 1)
     engine = Engine(
         target,
         scheduler,
@@ -189,7 +189,7 @@ def test_a_dead_drafter_costs_no_request_and_rests_longer_each_time() -> None:
     engine = Engine(
         type("Slow", (), {"info": target.info, "step": staticmethod(slow_step)})(),
         scheduler,
-        StaticPlanner(4, 1, ("one",)),
+        StaticPlanner(4, 1),
         sink,
         clock,
         drafters={"one": drafter},
@@ -265,7 +265,7 @@ def test_a_late_call_that_ends_in_death_is_reported_as_death() -> None:
     engine = Engine(
         Slow(),
         scheduler,
-        StaticPlanner(4, 1, ("one",)),
+        StaticPlanner(4, 1),
         Collector(),
         RealClock(),
         drafters={"one": drafter},
@@ -285,7 +285,7 @@ def serving(
     """An engine whose drafters have a real deadline, however time passes."""
     target, sink = HashTarget(), Collector()
     scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=64, growth_tokens=8, block_size=4)
-    planner = StaticPlanner(4, 1, tuple(drafters))
+    planner = StaticPlanner(4, 1)
     engine = Engine(
         target, scheduler, planner, sink, clock, drafters=drafters, draft_deadline=deadline, drafter_failed=failed
     )
@@ -466,9 +466,9 @@ def test_the_time_in_which_drafters_work_is_used() -> None:
 
     class Putting(StaticPlanner):
         def meanwhile(self, plan: Plan) -> None:  # noqa: ARG002
-            used.append(working.is_set())
+            used.append(working.wait(5))
 
-    planner = Putting(2, 1, ("only",))
+    planner = Putting(2, 1)
     scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=64, growth_tokens=8, block_size=4)
     engine = Engine(HashTarget(), scheduler, planner, sink, RealClock(), drafters={"only": drafter})
     engine.submit(request(1, [1, 2, 3], 9))

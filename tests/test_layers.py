@@ -21,7 +21,7 @@ ORDER = [
     {"errors", "types"},
     {"ports", "profile", "clock", "private", "admin", "worker"},
     {"bandits", "kv", "verify", "text", "tokenization", "vocabulary", "prompts"},
-    {"scheduler"},
+    {"scheduler", "roster"},
     {"rounds"},
     {"planner"},
     {"drafting"},

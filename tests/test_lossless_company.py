@@ -234,7 +234,7 @@ class Serving:
         scheduler = Scheduler(
             max_running=batch, max_waiting=len(wanted), token_budget=budget, growth_tokens=0, block_size=BLOCK
         )
-        planner = StaticPlanner(0, 3, tuple(known))
+        planner = StaticPlanner(0, 3)
         engine = Engine(self.runner, scheduler, planner, sink, RealClock(), drafters=known, draft_deadline=60.0)
         for key, each in enumerate(wanted, start=1):
             speculation = "fixed:4" if known else "off"

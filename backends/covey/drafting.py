@@ -2,8 +2,7 @@
 
 A drafter that is missing, late, stale or broken proposes nothing this round: its rows decode plainly. A late call is
 left to end by itself; until it has, its drafter is not asked again, and what it read of the requests that are still
-there then counts: a catch-up that takes longer than the deadline is not begun anew. After a failure a drafter rests,
-longer each time, so that a dead one does not cost every round its deadline.
+there then counts: a catch-up that takes longer than the deadline is not begun anew. Who can be asked, the roster says.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import numpy as np
 
 from covey.errors import CoveyError, PortError, PortTimeout
 from covey.ports import Clock, Drafter
+from covey.roster import Roster
 from covey.rounds import Drafted, Plan
 from covey.scheduler import Batch, Live
 from covey.types import DraftReply, DraftWork, Floats, Ints, RowStatus, Rule, Trees
@@ -25,7 +25,6 @@ from covey.worker import Worker
 
 log = logging.getLogger("covey.drafting")
 
-FIRST_REST, LONGEST_REST = 0.5, 30.0  # seconds
 SENDING = 0.0005  # seconds in which the calls are on their way: only one thread at a time can run Python
 
 
@@ -52,6 +51,7 @@ class Drafting:
     def __init__(
         self,
         drafters: Mapping[str, Drafter],
+        roster: Roster,
         clock: Clock,
         deadline: float,
         failed: Callable[[str, CoveyError], None] | None = None,
@@ -61,6 +61,7 @@ class Drafting:
         self._report = failed
         self._origin = origin
         self._drafters = dict(drafters)
+        self._roster = roster
         self._clock = clock
         self._deadline = deadline
         self._workers = {name: Worker(f"draft-{name}") for name in drafters}
@@ -68,8 +69,6 @@ class Drafting:
         self._frees: dict[str, list[int]] = {name: [] for name in drafters}
         self._epochs = dict.fromkeys(drafters, 0)
         self._sequence = 0
-        self._rests = dict.fromkeys(drafters, FIRST_REST)  # how long after the next failure
-        self._resting = dict.fromkeys(drafters, -1.0)  # until when
 
     def draft(self, batch: Batch, plan: Plan, meanwhile: Callable[[], None]) -> Drafted:
         """Proposals for every row of the batch, empty where none were asked for or to be had. `meanwhile` is called
@@ -94,18 +93,32 @@ class Drafting:
                 error = call.future.exception(max(0.0, left))
             except FutureTimeout:
                 self._late[call.name] = call
-                self._rest(call.name, PortTimeout(f"no proposals within {self._deadline:g} s"))
+                self._roster.late(call.name)
+                self._tell(call.name, PortTimeout(f"no proposals within {self._deadline:g} s"))
                 continue
             if error is not None:
                 self._failed(call, error)
                 continue
             reply = call.future.result()
             self._note(call, reply)
-            self._rests[call.name] = FIRST_REST
+            self._roster.answered(call.name)
             catch_up[call.name] = reply.catch_up_seconds
             answered[call.rows] = (reply.status != RowStatus.STALE) & (reply.seen == call.known)
             proposals.append((call.rows, reply.trees))
         return Drafted(_joined(len(batch.rows), proposals), answered, catch_up)
+
+    def settle(self) -> None:
+        """Late calls that have ended by now: their proposals are of the past, but what they read is not; and what one
+        failed of may say more than that it was late."""
+        for name, late in list(self._late.items()):
+            if late.future.done():
+                del self._late[name]
+                self._roster.settled(name)
+                error = late.future.exception()
+                if error is not None:
+                    self._failed(late, error)
+                else:
+                    self._note(late, late.future.result())
 
     def forget(self, live: Live) -> None:
         """A request is gone: its tag is freed with the next call to each drafter that may know it."""
@@ -121,26 +134,7 @@ class Drafting:
         asked: dict[str, list[int]] = {}
         for row in np.flatnonzero(plan.depth).tolist():
             asked.setdefault(plan.drafter[row], []).append(row)
-        return {name: rows for name, rows in asked.items() if self._available(name)}
-
-    def _available(self, name: str) -> bool:
-        if name in self._late and not self._settle(name):
-            return False
-        return name in self._drafters and self._clock.now() >= self._resting[name]
-
-    def _settle(self, name: str) -> bool:
-        """Whether a late call has ended by now. Its proposals are of the past, but what it read is not; and what it
-        failed of may say more than that it was late."""
-        late = self._late[name]
-        if not late.future.done():
-            return False
-        del self._late[name]
-        error = late.future.exception()
-        if error is not None:
-            self._failed(late, error)
-        else:
-            self._note(late, late.future.result())
-        return True
+        return {name: rows for name, rows in asked.items() if self._roster.serves(name)}
 
     def _work(self, name: str, lives: list[Live], rows: list[int], plan: Plan) -> DraftWork:
         opens, parts = [], []
@@ -193,11 +187,10 @@ class Drafting:
         if not isinstance(error, CoveyError):
             log.error("drafter %s raised what no drafter should", call.name, exc_info=error)
             error = PortError(f"{type(error).__name__}: {error}")
-        self._rest(call.name, error)
+        self._roster.failed(call.name)
+        self._tell(call.name, error)
 
-    def _rest(self, name: str, error: CoveyError) -> None:
-        self._resting[name] = self._clock.now() + self._rests[name]
-        self._rests[name] = min(LONGEST_REST, 2 * self._rests[name])
+    def _tell(self, name: str, error: CoveyError) -> None:
         log.warning("drafter %s: %s; its rows decode plainly", name, error)
         if self._report is not None:
             self._report(name, error)

@@ -30,6 +30,7 @@ from covey.drafting import Drafting
 from covey.errors import CoveyError, Overloaded, PortError
 from covey.planner.choice import Planner
 from covey.ports import Clock, Drafter, Sink, Target
+from covey.roster import Roster
 from covey.rounds import Round, RoundRecord, Times, record_of
 from covey.scheduler import Batch, Live, Scheduler, crop
 from covey.types import (
@@ -71,7 +72,10 @@ class Engine:
         self._sink = sink
         self._clock = clock
         self._origin = secrets.randbits(ORIGIN_BITS)
-        self._drafting = Drafting(drafters or {}, clock, draft_deadline, drafter_failed, origin=self._origin)
+        self.roster = Roster(drafters or {}, clock)
+        self._drafting = Drafting(
+            drafters or {}, self.roster, clock, draft_deadline, drafter_failed, origin=self._origin
+        )
         self._recover = recover
         self._observe = observe
         info = target.info()
@@ -137,7 +141,8 @@ class Engine:
         batch = scheduler.plan(self._free_blocks)
         if not batch.rows and not batch.frees:
             return False
-        plan = self.planner.plan(batch, scheduler.token_budget)
+        self._drafting.settle()
+        plan = self.planner.plan(batch, self.roster, scheduler.token_budget)
         planned = now()
         drafted = self._drafting.draft(batch, plan, partial(self.planner.meanwhile, plan))
         kept = self.planner.select(batch, drafted, scheduler.token_budget)

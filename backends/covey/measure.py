@@ -30,6 +30,7 @@ from covey.planner.rows import lay_out, spare
 from covey.planner.samples import Samples
 from covey.ports import Clock, Drafter, Target
 from covey.profile import Profile
+from covey.roster import Roster
 from covey.rounds import Drafted, Plan, Round, RoundRecord
 from covey.scheduler import Batch, Scheduler
 from covey.types import Progress, Request, Sampling, Trees
@@ -264,12 +265,12 @@ class _Fixed:
         self.answered = True  # by the drafter, in the last round that asked it
         self._vocabulary = vocabulary
 
-    def plan(self, batch: Batch, budget: int) -> Plan:
+    def plan(self, batch: Batch, roster: Roster, budget: int) -> Plan:
         depth = min(self.depth, spare(batch, budget))
         if depth:
             unseen = [live.known - live.seen.get(self.drafters[0], 0) for live in batch.rows]
             self.lag = max(self.lag, -(-sum(unseen) // len(unseen)))
-        return lay_out(batch, budget, depth, 1, self.drafters)
+        return lay_out(batch, roster, budget, depth, 1)
 
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:  # noqa: ARG002
         rows, trees = batch.rows[: batch.decoding], drafted.trees

@@ -30,7 +30,8 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Per row of the batch: draft depth (0: plain decoding), beam width, and the drafter's name."""
+    """Per row of the batch: draft depth (0: plain decoding), beam width, and the drafter's name ("": none could be
+    asked)."""
 
     depth: Ints
     width: Ints

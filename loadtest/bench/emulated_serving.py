@@ -123,7 +123,7 @@ def _drafter(name: str, pair: Pair, clock: Clock, *, pauses_cost: bool) -> Emula
 def _planner(policy: str, pair: Pair, seed: int) -> Planner:
     if policy == ORACLE:
         oracle: LengthPolicy = Oracle(pair, MAX_DEPTH)
-        return RoundPlanner(oracle, max_depth=MAX_DEPTH, drafters=pair.drafters)
+        return RoundPlanner(oracle, max_depth=MAX_DEPTH)
     switch_cost = SwitchCost(pair.table.switch[pair.drafters[0]])
     made = policies.make(
         policy,
@@ -133,7 +133,7 @@ def _planner(policy: str, pair: Pair, seed: int) -> Planner:
         switch_cost=switch_cost,
         table=pair.profile.speculation.table,
     )
-    return RoundPlanner(made, max_depth=MAX_DEPTH, drafters=pair.drafters, switch_cost=switch_cost)
+    return RoundPlanner(made, max_depth=MAX_DEPTH, switch_cost=switch_cost)
 
 
 def _request(key: int, at: float, length: Lengths, pair: Pair) -> Request:

@@ -115,6 +115,7 @@ class Serving:
         right: int = 2,
         budget: int = 64,
         drafter: Callable[[ManualClock], PrefixDrafter] | None = None,
+        names: tuple[str, ...] = ("first", "second"),
     ) -> None:
         clock = ManualClock()
         scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=budget, growth_tokens=16, block_size=4)
@@ -122,7 +123,7 @@ class Serving:
         self.drafters = (make(clock), make(clock))
         self.target, self.sink, self.planner = SlowTarget(clock), Collector(), planner
         self.engine = Engine(
-            self.target, scheduler, planner, self.sink, clock, drafters=dict(zip(("first", "second"), self.drafters))
+            self.target, scheduler, planner, self.sink, clock, drafters=dict(zip(names, self.drafters))
         )
 
     def run(self, rounds: int = 1000) -> None:
@@ -132,7 +133,7 @@ class Serving:
 
 
 def planner(policy: Listed, max_depth: int = 4, **settings: object) -> RoundPlanner:
-    return RoundPlanner(policy, max_depth=max_depth, drafters=("first", "second"), **settings)  # type: ignore[arg-type]
+    return RoundPlanner(policy, max_depth=max_depth, **settings)  # type: ignore[arg-type]
 
 
 class Order(Listed):
@@ -360,11 +361,54 @@ def test_c_switch_is_refined_where_the_policy_asks_for_it(longest: bool, monkeyp
 
 def test_without_drafters_the_policy_is_not_asked() -> None:
     policy = Listed(3)
-    serving = Serving(RoundPlanner(policy, max_depth=4))
+    serving = Serving(RoundPlanner(policy, max_depth=4), names=())
     serving.engine.submit(request(0, [1, 2, 3], 10))
     serving.run()
     assert not policy.asked
     assert all(not work.trees.sizes.any() for work in serving.target.works)
+
+
+@pytest.mark.parametrize("policy", ["covey", "nightjar", "fixed:3"])
+def test_while_no_drafter_can_be_asked_nothing_else_is_chosen_or_counted(policy: str) -> None:
+    made = build(SpeculationSettings(policy=policy, max_depth=4, drafters=("first",)), ("first",))
+    serving = Serving(made, drafter=lambda clock: Sparing(clock, 2), names=("first",))
+    for key in range(2):
+        serving.engine.submit(request(key, [1, 2, 3 + key], 300))
+    serving.run(20)
+    serving.drafters[0].fails = True  # type: ignore[attr-defined]
+    while serving.engine.roster.serves("first"):
+        serving.run(1)
+    serving.run(12)  # of .5 s that it rests
+    assert not serving.engine.roster.serves("first")
+    latest = made.decisions.latest(11)
+    assert [entry.depth for entry in latest] == [0] * 11
+    if policy != "fixed:3":
+        assert {entry.why for entry in latest} == {"no drafter"}
+    serving.drafters[0].fails = False  # type: ignore[attr-defined]
+    serving.engine._clock.sleep(1.0)
+    serving.run(100)
+    assert any(entry.depth for entry in made.decisions.latest(100)), "it is asked again"
+
+
+def test_a_pass_that_is_full_is_no_lack_of_drafters() -> None:
+    made = build(SpeculationSettings(policy="covey", max_depth=4, drafters=("first",)), ("first",))
+    serving = Serving(made, budget=4, names=("first",))
+    for key in range(4):
+        serving.engine.submit(request(key, [1, 2, 3 + key], 30))
+    serving.run(12)
+    assert made.decisions.latest(1)[0].why == "no room"
+
+
+def test_rows_of_a_drafter_that_rests_decode_plainly_beside_the_others() -> None:
+    policy = Listed(2)
+    serving = Serving(planner(policy), drafter=lambda clock: Sparing(clock, 2))
+    serving.engine.submit(request(0, [1, 2, 3], 90))
+    serving.engine.submit(request(1, [1, 2, 4], 90, drafter="second"))
+    serving.drafters[1].fails = True  # type: ignore[attr-defined]
+    serving.run(6)
+    assert serving.target.works[-1].trees.sizes.tolist() == [2, 0]
+    assert policy.asked[-1].ceiling > 0
+    assert policy.asked[-1].drafts == (0, 1, 2, 3, 4), "of the first row alone"
 
 
 def test_decisions_explain_themselves() -> None:

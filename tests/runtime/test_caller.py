@@ -86,7 +86,7 @@ def tags(drafter: Any) -> set[int]:
 def engine(target: Target, drafter: Drafter) -> tuple[Engine, Collector]:
     sink = Collector()
     scheduler = Scheduler(max_running=8, max_waiting=8, token_budget=64, growth_tokens=8, block_size=16)
-    planner = StaticPlanner(2, 1, ("draft",))
+    planner = StaticPlanner(2, 1)
     return Engine(target, scheduler, planner, sink, ManualClock(), drafters={"draft": drafter}, draft_deadline=60), sink
 
 

@@ -133,7 +133,7 @@ def test_the_saved_profile_serves_the_pair_and_accepts_as_often(folder: Path) ->
     engine = Engine(
         target,
         Scheduler(max_running=8, max_waiting=16, token_budget=256, growth_tokens=64, block_size=16),
-        StaticPlanner(1, 1, (DRAFTER,)),
+        StaticPlanner(1, 1),
         sink,
         RealClock(),
         drafters={DRAFTER: drafter},

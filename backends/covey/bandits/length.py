@@ -17,13 +17,19 @@ class Situation:
     """A round about to be played."""
 
     rows: int  # B, the batch size: decoding rows, those with a depth of their own included
-    ceiling: int  # the deepest draft that may be chosen; 0 while no drafter is to be had
+    ceiling: int  # the deepest draft that may be chosen; 0 while no drafter is to be had, or no room in the pass
     previous: int = 0  # gamma of the round before, whatever its batch size
     lag: int = 0  # L_max: most tokens of one row that its drafter has not seen
     shares: tuple[tuple[str, int], ...] = ()  # rows that leave their depth to the policy, by drafter; empty: all rows
     prefill: int = 0  # prompt tokens in the same pass; such a round is only overheard
     missed: int = 0  # tokens of those rows that their drafters have not seen; 0: as many of each row as `lag` says
     drafts: tuple[int, ...] = ()  # by depth: draft tokens of all rows in the pass; empty: one a step and drafting row
+    served: bool = True  # whether any of its rows' drafters can be asked
+
+    @property
+    def why_plain(self) -> str:
+        """The reason where nothing else may be chosen."""
+        return "no room" if self.served else "no drafter"
 
     @property
     def drafting(self) -> int:

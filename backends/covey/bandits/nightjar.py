@@ -65,7 +65,7 @@ class Nightjar(Forgetful):
 
     def choose(self, situation: Situation) -> int:
         if situation.ceiling == 0:
-            self.reason = Reason("no drafter")
+            self.reason = Reason(situation.why_plain)
             return 0
         arms = self.arms(situation.rows)
         bins = arms.bins

@@ -41,4 +41,4 @@ def build(
         table=settings.table,
         costs=costs,
     )
-    return RoundPlanner(policy, max_depth=max_depth, width=settings.width, drafters=drafters, switch_cost=switch_cost)
+    return RoundPlanner(policy, max_depth=max_depth, width=settings.width, switch_cost=switch_cost)

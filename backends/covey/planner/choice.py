@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from covey.roster import Roster
 from covey.rounds import Drafted, Plan, Round
 from covey.scheduler import Batch
 from covey.types import Trees
@@ -12,7 +13,7 @@ from covey.types import Trees
 class Planner(Protocol):
     """Chooses before a round, learns after it."""
 
-    def plan(self, batch: Batch, budget: int) -> Plan:
+    def plan(self, batch: Batch, roster: Roster, budget: int) -> Plan:
         """Does not mutate the batch. `budget`: tokens of a pass. Rows past `batch.decoding` must get depth 0."""
         ...
 

@@ -97,7 +97,7 @@ class Covey:
             return self._beside_prefill(situation, expected)
         if situation.ceiling == 0:
             self._current, self._debt, self._more = 0, 0.0, 0
-            self.reason = Reason("no drafter", predicted)
+            self.reason = Reason(situation.why_plain, predicted)
             return 0
         best = max(range(situation.ceiling + 1), key=expected.values.__getitem__)
         restart = self._switch(situation) if situation.previous == 0 else 0.0

@@ -1,8 +1,8 @@
 """From a round that is over to what a length policy may learn of it.
 
-A round teaches only when it shows what a depth costs: no row with a depth of its own, and an answer from every drafter
-that was asked; one with prefill in it is overheard. An answer may be empty: that a drafter has nothing to offer is a
-lesson too, and a drafter that is late or rests has not answered.
+A round teaches only when it shows what a depth costs: no row with a depth of its own or a drafter that cannot be asked,
+and an answer from every drafter that was; one with prefill in it is overheard. An answer may be empty: that a drafter
+has nothing to offer is a lesson too, and a drafter that is late has not answered.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ def lesson_of(done: Round, choice: Choice, max_depth: int) -> Lesson:
     drafted = drafted_in(done)
     taught = (
         bool(asked.any()) == (choice.depth > 0)
+        and (choice.depth == 0 or "" not in done.plan.drafter[: batch.decoding])
         and _all_answered(done, choice)
         and done.emitted > 0
         and all(live.request.speculation == "auto" for live in batch.rows)

@@ -7,7 +7,6 @@ policy asks for it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from dataclasses import replace
 
 from covey.bandits.length import LengthPolicy, Reason
@@ -19,6 +18,7 @@ from covey.planner.ranking import best
 from covey.planner.rows import lay_out
 from covey.planner.situations import situation_of
 from covey.planner.switching import SwitchCost
+from covey.roster import Roster
 from covey.rounds import Choice, Drafted, Plan, Round
 from covey.scheduler import Batch
 from covey.types import JsonDict, Trees
@@ -34,7 +34,6 @@ class RoundPlanner:
         *,
         max_depth: int,
         width: int = 1,
-        drafters: Sequence[str] = (),
         switch_cost: SwitchCost | None = None,
         log_capacity: int = 256,
     ) -> None:
@@ -44,24 +43,21 @@ class RoundPlanner:
         self._learning = threading.Lock()  # held while the policy changes
         self._max_depth = max_depth
         self._width = width
-        self._drafters = tuple(drafters)
         self._switch_cost = switch_cost or SwitchCost()
         self._acceptance = Acceptance(max_depth)  # over all drafters, for ranking
         self._previous = 0  # the deepest draft of the last round that decoded
         self._unlearnt: Round | None = None
 
-    def plan(self, batch: Batch, budget: int) -> Plan:
+    def plan(self, batch: Batch, roster: Roster, budget: int) -> Plan:
         """The policy is asked only where its answer matters: some row leaves the depth to it."""
-        situation = situation_of(
-            batch, budget, self._previous, max_depth=self._max_depth, width=self._width, drafters=self._drafters
-        )
+        situation = situation_of(batch, roster, budget, self._previous, max_depth=self._max_depth, width=self._width)
         depth, reason = 0, Reason("")
         if situation.rows:
             with self._learning:
                 depth = self.policy.choose(situation)
                 reason = self.policy.reason
         choice = Choice(situation, depth, reason, self._previous)
-        return replace(lay_out(batch, budget, depth, self._width, self._drafters), choice=choice)
+        return replace(lay_out(batch, roster, budget, depth, self._width), choice=choice)
 
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:  # noqa: ARG002
         keep = self.policy.keep(batch.decoding)

@@ -2,40 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from covey.bandits.length import Situation
 from covey.planner.rows import lay_out, spare
+from covey.roster import Roster
 from covey.scheduler import Batch
 
 NOBODY = Situation(0, 0)  # leaves its depth to the policy
 
 
-def situation_of(
-    batch: Batch, budget: int, previous: int, *, max_depth: int, width: int, drafters: Sequence[str]
-) -> Situation:
-    """The batch as the policy sees it; `NOBODY` where its answer would not matter."""
-    if not drafters or all(live.request.speculation != "auto" for live in batch.rows[: batch.decoding]):
-        return NOBODY
+def situation_of(batch: Batch, roster: Roster, budget: int, previous: int, *, max_depth: int, width: int) -> Situation:
+    """The batch as the policy sees it; `NOBODY` where its answer would not matter: no row leaves its depth to it, or
+    there are no drafters."""
     rows = batch.decoding
     counts: dict[str, int] = {}
     lag = missed = 0
     alike = True  # every row drafts a chain of the policy's depth
-    for live in batch.rows[:rows]:
+    served = False  # somebody could draft
+    for live in batch.rows[:rows] if roster.names else ():
         if live.request.speculation != "auto":
             alike = False
             continue
-        name = live.request.drafter or drafters[0]
+        name = roster.drafter_of(live.request.drafter)
+        serves = roster.serves(name)
+        served, alike = served or serves, alike and serves
         counts[name] = counts.get(name, 0) + 1
         unseen = live.known - live.seen.get(name, 0)
         lag = max(lag, unseen)
         missed += unseen
-    ceiling = max(0, min(max_depth, spare(batch, budget)))
+    if not counts:
+        return NOBODY
+    ceiling = max(0, min(max_depth, spare(batch, budget))) if served else 0
     prefill = int(batch.chunk[rows:].sum()) if len(batch.rows) > rows else 0
     drafts: tuple[int, ...] = ()
     if not alike or width > 1:  # tokens that all rows are asked to draft, by the policy's depth
-        plans = (lay_out(batch, budget, depth, width, drafters) for depth in range(max_depth + 1))
+        plans = (lay_out(batch, roster, budget, depth, width) for depth in range(max_depth + 1))
         drafts = tuple(int(np.dot(plan.depth, plan.width)) for plan in plans)
-    return Situation(rows, ceiling, previous, lag, tuple(counts.items()), prefill, missed, drafts)
+    return Situation(rows, ceiling, previous, lag, tuple(counts.items()), prefill, missed, drafts, served)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from covey.planner.rows import lay_out
+from covey.roster import Roster
 from covey.rounds import Drafted, Plan, Round
 from covey.scheduler import Batch
 from covey.types import Trees
@@ -13,13 +12,12 @@ from covey.types import Trees
 class StaticPlanner:
     """`off` and `fixed:k`. Learns nothing."""
 
-    def __init__(self, depth: int = 0, width: int = 1, drafters: Sequence[str] = ()) -> None:
-        self.depth = depth if drafters else 0
+    def __init__(self, depth: int = 0, width: int = 1) -> None:
+        self.depth = depth
         self.width = width
-        self.drafters = tuple(drafters)
 
-    def plan(self, batch: Batch, budget: int) -> Plan:
-        return lay_out(batch, budget, self.depth, self.width, self.drafters)
+    def plan(self, batch: Batch, roster: Roster, budget: int) -> Plan:
+        return lay_out(batch, roster, budget, self.depth, self.width)
 
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:  # noqa: ARG002
         return drafted.trees

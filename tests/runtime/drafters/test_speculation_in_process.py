@@ -70,7 +70,7 @@ class Unreliable:
 def run(target: TargetRunner, drafters: dict[str, Drafter], depth: int, width: int, sampling: Sampling) -> Collector:
     sink = Collector()
     scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=256, growth_tokens=16, block_size=8)
-    planner = StaticPlanner(depth, width, tuple(drafters))
+    planner = StaticPlanner(depth, width)
     engine = Engine(target, scheduler, planner, sink, RealClock(), drafters=drafters, draft_deadline=30.0)
     for number, prompt in enumerate(prompts(np.random.default_rng(7), 97, 5, 40, 1, 17, 23), start=1):
         seeded = replace(sampling, seed=sampling.seed + number)

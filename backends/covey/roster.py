@@ -1,0 +1,79 @@
+"""Which drafters there are, and which of them can be asked now.
+
+    SERVING --late--> LATE --answered--> SERVING
+       |                |
+       +-----failed-----+--> RESTING --its time is up--> SERVING
+
+A drafter that failed or was late rests, longer each time, so that a dead one does not cost every round its deadline; a
+late one is not asked before its call has ended, either. One whose call ended well starts with the shortest rest again.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from covey.ports import Clock
+
+FIRST_REST, LONGEST_REST = 0.5, 30.0  # seconds
+
+
+class State(enum.Enum):
+    SERVING = "serving"
+    LATE = "late"  # a call has not ended
+    RESTING = "resting"
+    ABSENT = "absent"  # of that name there is none
+
+
+@dataclass(slots=True)
+class _Entry:
+    late: bool = False
+    rests_until: float = -1.0
+    next_rest: float = FIRST_REST
+
+
+class Roster:
+    """Owns every drafter's state. Changed by the engine's thread alone; any may ask."""
+
+    def __init__(self, names: Iterable[str], clock: Clock) -> None:
+        self._clock = clock
+        self._entries = {name: _Entry() for name in names}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All drafters; the first drafts for requests that name none."""
+        return tuple(self._entries)
+
+    def drafter_of(self, wanted: str) -> str:
+        """Who drafts for a request that names `wanted`, or nobody; "" where there are no drafters."""
+        return wanted or next(iter(self._entries), "")
+
+    def state(self, name: str) -> State:
+        entry = self._entries.get(name)
+        if entry is None:
+            return State.ABSENT
+        if entry.late:
+            return State.LATE
+        return State.RESTING if self._clock.now() < entry.rests_until else State.SERVING
+
+    def serves(self, name: str) -> bool:
+        """Whether it can be asked."""
+        return self.state(name) is State.SERVING
+
+    def answered(self, name: str) -> None:
+        self._entries[name].next_rest = FIRST_REST
+
+    def late(self, name: str) -> None:
+        """Its call has not ended in time: it is not asked until it has, nor before it has rested."""
+        self._entries[name].late = True
+        self.failed(name)
+
+    def settled(self, name: str) -> None:
+        """Its late call has ended."""
+        self._entries[name].late = False
+
+    def failed(self, name: str) -> None:
+        entry = self._entries[name]
+        entry.rests_until = self._clock.now() + entry.next_rest
+        entry.next_rest = min(LONGEST_REST, 2 * entry.next_rest)

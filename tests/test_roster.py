@@ -1,0 +1,46 @@
+"""Who can be asked, and when again."""
+
+from __future__ import annotations
+
+from covey.roster import FIRST_REST, LONGEST_REST, Roster, State
+from tests.fakes import ManualClock
+
+
+def test_a_failure_is_followed_by_a_longer_rest_each_time() -> None:
+    clock = ManualClock()
+    roster = Roster(["one", "two"], clock)
+    rests = []
+    for _ in range(8):
+        assert roster.serves("one")
+        roster.failed("one")
+        assert (roster.state("one"), roster.state("two")) == (State.RESTING, State.SERVING)
+        began = clock.now()
+        while not roster.serves("one"):
+            clock.sleep(0.25)
+        rests.append(clock.now() - began)
+    assert rests == [min(LONGEST_REST, FIRST_REST * 2**place) for place in range(8)]
+    roster.answered("one")
+    roster.failed("one")
+    clock.sleep(FIRST_REST)
+    assert roster.serves("one"), "an answer makes rests short again"
+
+
+def test_a_late_drafter_is_asked_when_it_has_answered_and_rested() -> None:
+    clock = ManualClock()
+    roster = Roster(["one"], clock)
+    roster.late("one")
+    clock.sleep(10 * LONGEST_REST)
+    assert roster.state("one") is State.LATE
+    roster.settled("one")
+    assert roster.serves("one")
+    roster.late("one")
+    roster.settled("one")
+    assert roster.state("one") is State.RESTING
+
+
+def test_names_and_who_drafts_for_whom() -> None:
+    roster = Roster(["one", "two"], ManualClock())
+    assert roster.names == ("one", "two")
+    assert (roster.drafter_of(""), roster.drafter_of("two")) == ("one", "two")
+    assert roster.state("three") is State.ABSENT
+    assert Roster([], ManualClock()).drafter_of("") == ""
