@@ -20,13 +20,12 @@ import numpy.typing as npt
 import torch
 
 from covey.runtime.lanes import Lanes
-from covey.runtime.product import padded
+from covey.runtime.product import by_rows, padded
 from covey.types import Ints
 
 QUERY_TILE = 64  # longer lanes are cut: bounds the mask, and skips keys that a chunk's first queries cannot see
-AT_ONCE = (
-    16 << 20
-)  # bytes of a group's keys, values and weights: far more are slower, taken from the system anew each time
+# Bytes of a group's keys, values and weights: the memory of much larger ones is taken from the system anew each time.
+AT_ONCE = 16 << 20
 WORTH_A_GROUP = 1200  # padded keys whose work outweighs the calls of one more group (measured)
 
 Bools = npt.NDArray[np.bool_]
@@ -51,9 +50,13 @@ class Tiling:
     """Shapes that products are brought to, so that a row's sum has one order."""
 
     rows: int = 1  # the rows of a pass are padded to a multiple of this
-    queries: int = 1  # and so are the queries of a lane,
-    keys: int = 32  # and the keys of a lane
+    queries: int = 1  # the queries of a lane are padded to a multiple of this
+    keys: int = 32  # the keys of a lane are padded to a multiple of this
     span: int = 0  # lanes of more keys are padded to a multiple of this, and their values summed span by span; 0: never
+
+    def __post_init__(self) -> None:
+        if min(self.rows, self.queries, self.keys, self.span + 1) < 1:
+            raise ValueError(f"{self}: products have no such shapes")
 
 
 @dataclass(slots=True)
@@ -148,7 +151,8 @@ def weighed(
     there are more keys than a `span`, each span's product is taken apart, all of them in one batched call, and the
     results are added in order, in float32: spans that a query does not see add zeros."""
     if softcap:
-        scores = torch.tanh(torch.bmm(queries, kv[0].transpose(1, 2)) * (scale / softcap)) * softcap + mask
+        scores = torch.bmm(queries, kv[0].transpose(1, 2)) * (scale / softcap)
+        scores = by_rows(torch.tanh, scores) * softcap + mask
     else:
         scores = torch.baddbmm(mask, queries, kv[0].transpose(1, 2), alpha=scale)
     weights = torch.softmax(scores, -1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ import torch.nn.functional as F
 
 from covey.runtime.attention import Plan, Shape, attend
 from covey.runtime.modules import AttentionSetting
-from covey.runtime.product import Norm, Product
+from covey.runtime.product import Norm, Product, by_rows
 
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})  # model types whose modules compute this at every position
 
@@ -58,6 +59,9 @@ class FusedDecoder:
         self._act: Callable[[torch.Tensor], torch.Tensor] = core.layers[0].mlp.act_fn
         if isinstance(self._act, torch.nn.SiLU) or type(self._act).__name__ == "SiLUActivation":
             self._act = F.silu
+        if alike:
+            self._act = partial(by_rows, self._act)
+        self.width = int(core.layers[0].mlp.down_proj.in_features)
         self._layers = [
             _take(layer, setting, pool, alike)
             for layer, setting, pool in zip(core.layers, settings, pools, strict=True)
@@ -70,6 +74,11 @@ class FusedDecoder:
         self._cos = cos[0]
         self._sin = torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1)  # of x and x rolled by half a head
 
+    def gated(self, both: torch.Tensor) -> torch.Tensor:
+        """Rows of a gate's results beside those that it lets through."""
+        gate, up = both.chunk(2, -1)
+        return self._act(gate) * up
+
     def products(self) -> list[Product]:
         """The linear maps of the first layer and the head."""
         layer = self._layers[0]
@@ -78,7 +87,6 @@ class FusedDecoder:
     def forward(self, tokens: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor, plan: Plan) -> torch.Tensor:
         shape = self._shape
         heads, both, dim = shape.heads, shape.heads + shape.kv_heads, shape.head_dim
-        act = self._act
         size = tokens.shape[0]
         x = F.embedding(tokens, self._embedding)
         cos = x.new_ones(size, both + shape.kv_heads, dim)  # values turn by nothing
@@ -98,8 +106,7 @@ class FusedDecoder:
             h = attend(plan, qkv[:, :heads], layer.pool, setting.scale, setting.window, setting.softcap)
             x = x + layer.out(h)
             h = layer.after(x)
-            gate, up = layer.gate_up(h).chunk(2, -1)
-            x = x + layer.down(act(gate) * up)
+            x = x + layer.down(self.gated(layer.gate_up(h)))
         return self._norm(x)
 
 

@@ -27,6 +27,7 @@ from covey.runtime.verdicts import here, verdict
 from covey.types import Ints
 
 _LOG = logging.getLogger(__name__)
+_NO_WEIGHTS = 1 << 40  # in place of their number, for a map that has none: never a small product
 
 
 class PagedModel:
@@ -75,6 +76,7 @@ class PagedModel:
         if group is not None:
             group.join()
         self._settle(alike=numerics != "fast")
+        self._activations = modules.activate_by_rows() if numerics != "fast" and self._fused is None else []
         if numerics != "fast" and self._make_invariant():
             self.numerics = "invariant"
         elif numerics == "invariant":
@@ -174,7 +176,7 @@ class PagedModel:
         """Take products' shapes under which no token's result depends on its company, where there are any."""
         modules, matrices = self._modules, self._matrices()
         sizes = sorted((matrix.width, matrix.count) for matrix in matrices)
-        facts = modules.config.model_type, modules.layers, self.shape, self.dtype, self.device, sizes
+        facts = modules.config.to_json_string(use_diff=False), self.shape, self.dtype, self.device, sizes
         limits = self.max_positions, self.blocks, self.block_size, self.max_pass_tokens
         folder = kept_folder("numerics") if self._group is None else None  # ranks go on in step
         found = verdict(folder, here(*facts, *limits), lambda: self._find_tiling(matrices))
@@ -202,9 +204,11 @@ class PagedModel:
         return None
 
     def _matrices(self) -> list[Matrix]:
-        """One of each shape of the linear maps that passes go through."""
+        """One of each shape of the maps that passes go through: the linear ones and the activation between them."""
         if self._fused is not None:
-            found = [Matrix(product.alone, product.width, product.count) for product in self._fused.products()]
+            fused = self._fused
+            found = [Matrix(product.alone, product.width, product.count) for product in fused.products()]
+            found.append(Matrix(fused.gated, 2 * fused.width, _NO_WEIGHTS))
         else:
             found = [
                 Matrix(
@@ -215,4 +219,6 @@ class PagedModel:
                 for module in self._modules.module.modules()
                 if isinstance(module, torch.nn.Linear)
             ]
+            widest = max(matrix.width for matrix in found)  # as a rule what goes through the activation
+            found += [Matrix(act, widest, _NO_WEIGHTS) for act in self._activations]
         return list({(matrix.width, matrix.count): matrix for matrix in found}.values())

@@ -6,6 +6,7 @@ Knows nothing of passes, pools that last or how a pass is made fast: `PagedModel
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -20,9 +21,22 @@ from covey.runtime.lanes import Lanes
 from covey.runtime.parallel.group import Group
 from covey.runtime.parallel.plan import share_of_heads
 from covey.runtime.parallel.sharding import load_shard
+from covey.runtime.product import by_rows
 from covey.types import Ints
 
 _ATTENTION = "covey_paged"
+ACTIVATIONS = ("act_fn", "act", "activation_fn", "activation")  # what transformers' feed-forward modules call theirs
+
+
+class _ByRows(torch.nn.Module):
+    """An activation, a few rows at a time."""
+
+    def __init__(self, act: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.act = act
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return by_rows(self.act, x)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +174,19 @@ class Modules:
         logits: torch.Tensor = (head or self.module.get_output_embeddings())(hidden)
         cap = getattr(self.config, "final_logit_softcapping", None)
         if cap is not None:
-            logits = torch.tanh(logits / cap) * cap
+            logits = by_rows(torch.tanh, logits / cap) * cap
         return logits if logits.dtype == torch.float64 else logits.float()
+
+    def activate_by_rows(self) -> list[Callable[[torch.Tensor], torch.Tensor]]:
+        """Have activations computed so that a row's do not depend on its company; says which there are."""
+        found: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {}
+        for part in list(self.module.modules()):
+            for name in ACTIVATIONS:
+                act = getattr(part, name, None)
+                if callable(act) and not isinstance(act, _ByRows):
+                    setattr(part, name, _ByRows(act))
+                    found[repr(act)] = getattr(part, name)
+        return list(found.values())
 
     def trial(self, count: int) -> Ints:
         """Tokens from all over the vocabulary."""

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """One linear map of a model, to stand for all of its shape."""
+    """One map of a model's rows, linear as a rule, to stand for all of its shape."""
 
     apply: Callable[[torch.Tensor], torch.Tensor]
     width: int

@@ -20,14 +20,8 @@ from covey.runtime.attention import Tiling
 
 log = logging.getLogger(__name__)
 
-_SOURCES = (
-    "attention.py",
-    "fuse.py",
-    "model.py",
-    "modules.py",
-    "numerics.py",
-    "product.py",
-)  # which decide on products
+# The code that decides which products there are.
+_SOURCES = ("attention.py", "fuse.py", "model.py", "modules.py", "numerics.py", "product.py")
 _SETTINGS = ("MKL_", "ONEDNN_", "DNNL_", "ATEN_CPU_", "OMP_NUM_", "KMP_")  # variables that change what libraries do
 
 
