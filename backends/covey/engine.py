@@ -18,7 +18,6 @@ fails is reloaded through `recover` and every request is replayed from its token
 from __future__ import annotations
 
 import logging
-import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -28,6 +27,7 @@ import numpy as np
 
 from covey.drafting import Drafting
 from covey.errors import CoveyError, Overloaded, PortError
+from covey.ledger import new_origin
 from covey.planner.choice import Planner
 from covey.ports import Clock, Drafter, Sink, Target
 from covey.roster import Roster
@@ -46,7 +46,6 @@ from covey.types import (
 log = logging.getLogger("covey.engine")
 
 RECOVERIES = 3  # failures of the target, no token in between, before the requests that run fail
-ORIGIN_BITS = 63  # of what tells this engine from the one before it, on whose tags target and drafters may still sit
 
 
 class Engine:
@@ -65,13 +64,16 @@ class Engine:
         drafter_failed: Callable[[str, CoveyError], None] | None = None,
         recover: Callable[[PortError], None] | None = None,
         observe: Callable[[RoundRecord], None] | None = None,
+        caller: str = "",
     ) -> None:
+        """`caller` is what this engine and those after it are to target and drafters: what an engine of the same name
+        left there when it ended is closed. Engines of several names share a drafter."""
         self.scheduler = scheduler
         self.planner = planner
         self._target = target
         self._sink = sink
         self._clock = clock
-        self._origin = secrets.randbits(ORIGIN_BITS)
+        self._origin = new_origin(caller)
         self.roster = Roster(drafters or {}, clock)
         self._drafting = Drafting(
             drafters or {}, self.roster, clock, draft_deadline, drafter_failed, origin=self._origin

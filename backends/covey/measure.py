@@ -61,11 +61,12 @@ class Curves:
         folder: Path | None,
         *,
         go_on: Callable[[], bool] = lambda: True,
+        caller: str = "",
     ) -> None:
         """The first drafter is the one measured. `folder` keeps tables, None nothing. Measuring ends early where
-        `go_on` says so."""
+        `go_on` says so. `caller` is that of the engine that will serve."""
         self._target, self._drafters, self._profile = target, dict(drafters), profile
-        self._clock, self._folder, self._go_on = clock, folder, go_on
+        self._clock, self._folder, self._go_on, self._caller = clock, folder, go_on, caller
 
     def get(self) -> CostTable:
         """Raises PortError where target or drafter cannot say who they are."""
@@ -75,7 +76,7 @@ class Curves:
             log.info("cost curves as %s has them: %s", path, kept.origin)
             return kept
         started = self._clock.now()
-        bench = _Bench(self._target, self._drafters, self._profile, self._clock)
+        bench = _Bench(self._target, self._drafters, self._profile, self._clock, self._caller)
         whole = bench.run(self._go_on)
         seconds = self._clock.now() - started
         table = bench.samples.table(
@@ -128,7 +129,9 @@ def _shown(table: CostTable) -> str:
 class _Bench:
     """An engine with nobody to answer, whose every round has the depth that is measured."""
 
-    def __init__(self, target: Target, drafters: Mapping[str, Drafter], profile: Profile, clock: Clock) -> None:
+    def __init__(
+        self, target: Target, drafters: Mapping[str, Drafter], profile: Profile, clock: Clock, caller: str
+    ) -> None:
         self.samples = Samples()
         settings, info = profile.scheduler, target.info()
         self._clock = clock
@@ -150,6 +153,7 @@ class _Bench:
             drafters=dict(list(drafters.items())[:1]),
             draft_deadline=profile.speculation.draft_deadline_ms / 1000,
             observe=self._observe,
+            caller=caller,
         )
         self._max_depth = profile.speculation.max_depth if drafters else 0
         self._most = min(scheduler.max_running, info.total_blocks // -(-(PROMPT + self._room) // info.block_size))
@@ -241,7 +245,7 @@ class _Bench:
 
     def _leave(self) -> None:
         """Have the target free what was opened, and end the engine's threads. The drafter frees it when it hears from
-        another engine."""
+        the caller's next engine."""
         self._planner.depth = 0
         for key in list(self._engine.scheduler.running):
             self._engine.cancel(key)

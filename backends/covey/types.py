@@ -154,7 +154,7 @@ class TargetWork:
     sequence: int = 0  # a replay of the last sequence number gets the stored answer; 0: never sent again
     epoch: int = 0  # the incarnation of the target that the sender knows; 0 before the first answer
     room: Ints = field(default_factory=lambda: NO_INTS)  # per row: tokens its request may still emit; empty: not said
-    origin: int = 0  # the sender's own incarnation: the tags of another one are closed
+    origin: int = 0  # who sends, and which incarnation of it (`covey.ledger`)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import itertools
 import json
 import logging
 import os
+import socket
 import sys
 import threading
 import time
@@ -63,6 +64,7 @@ class TritonPythonModel:
         to_triton("covey")
         self._profile = profile.from_environment()
         self._name = args["model_name"]
+        self._caller = f"{socket.gethostname()} {os.getppid()} {self._name}"  # the same when its process is revived
         speculation = self._profile.speculation
         costs = speculation.costs
         self._costs = CostTable.load(profile.costs_file(costs)) if costs and costs != profile.AUTO else None
@@ -167,6 +169,7 @@ class TritonPythonModel:
             self._clock,
             kept_folder("curves"),
             go_on=lambda: not self._asked.is_set(),
+            caller=self._caller,
         )
         try:
             return curves.get()
@@ -218,6 +221,7 @@ class TritonPythonModel:
             drafter_failed=self._drafter_failed,
             recover=self._recover,
             observe=self._observe,
+            caller=self._caller,
         )
         self._streamer.start(self._engine)
         log.info("serving %s: %s, %s numerics, %d KV blocks", info.model, info.dtype, info.numerics, info.total_blocks)

@@ -18,7 +18,7 @@ def test_tables_follow_blocks_that_the_pool_moves() -> None:
     second = sequences.open(Open(2, tokens, 9, Sampling()), 0)  # shares two blocks
     assert sequences.reserve(second, 20)
     assert second.blocks == [0, 1, 3, 4, 5]
-    sequences.close(1)
+    sequences.close(first)
     plan = pool.contract(5)
     assert plan == ([5], [2])
     sequences.renumber(dict(zip(*plan)))

@@ -13,18 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
+from covey.ledger import Ledger
 from covey.planner.cost_table import CostTable, Surface
 from covey.ports import Clock
-from covey.runtime.caller import Caller
 from covey.runtime.identity import identity
 from covey.types import (
     DrafterInfo,
     DraftReply,
     DraftWork,
     Ints,
+    Open,
     RowStatus,
     TargetInfo,
     TargetReply,
@@ -72,13 +74,18 @@ class _Text:
 
     tokens: list[int]
     states: list[int]
+    tenant: str
     cached: int = 0
 
     @classmethod
-    def of(cls, model: HashModel, tokens: Sequence[int]) -> _Text:
-        text = cls([], [0])
-        text.append(model, tokens)
+    def of(cls, model: HashModel, opening: Open) -> _Text:
+        text = cls([], [0], opening.tenant)
+        text.append(model, opening.tokens.tolist())
         return text
+
+    @property
+    def known(self) -> int:
+        return len(self.tokens)
 
     def append(self, model: HashModel, tokens: Sequence[int]) -> None:
         for token in tokens:
@@ -106,8 +113,9 @@ class EmulatedTarget:
     ) -> None:
         self._verify = Surface(costs.verify)
         self._model, self._clock = model, clock
-        self._texts: dict[int, _Text] = {}
-        self._caller: Caller[TargetReply] = Caller()
+        self._ledger: Ledger[_Text, TargetReply] = Ledger(
+            partial(_Text.of, model), _nothing_to_release, exclusive=True, epoch=EPOCH, now=clock.now
+        )
         self._info = TargetInfo(
             model=f"emulated {costs.name}",
             vocab_size=model.vocab_size,
@@ -132,30 +140,24 @@ class EmulatedTarget:
     @property
     def used(self) -> int:
         """Blocks in use."""
-        return sum(self._blocks(text.cached) for text in self._texts.values())
+        return sum(self._blocks(text.cached) for text in self._ledger.states())
 
     def step(self, work: TargetWork) -> TargetReply:
-        stored = self._caller.answer_to(work.origin, work.sequence)
-        if stored is not None:
-            return stored
+        return self._ledger.once(work, self._step)
+
+    def _step(self, work: TargetWork) -> TargetReply:
         started = self._clock.now()
-        if self._caller.begin(work.origin, work.sequence):
-            self._texts.clear()
-        for tag in work.frees:
-            self._texts.pop(tag, None)
-        for opening in work.opens:
-            self._texts[opening.tag] = _Text.of(self._model, opening.tokens.tolist())
+        self._ledger.update(work)
         rows = [self._row(work, row) for row in range(len(work.tags))]
         passed = [row for row in rows if row.computed]
         seconds = self._verify(len(passed), sum(row.computed for row in passed)) if passed else 0.0
         _pass_time(self._clock, started, seconds)
-        reply = self._reply(work, rows, seconds)
-        self._caller.answered(reply)
-        return reply
+        return self._reply(work, rows, seconds)
 
     def _row(self, work: TargetWork, row: int) -> _Done:
-        text = self._texts.get(int(work.tags[row]))
-        if text is None or len(text.tokens) != work.base[row]:
+        base = int(work.base[row])
+        text = self._ledger.find(work, int(work.tags[row]), base)
+        if text is None or text.known != base:
             return _Done(RowStatus.STALE)
         start, end = int(work.trees.offsets[row]), int(work.trees.offsets[row + 1])
         chunk = min(int(work.chunk[row]), len(text.tokens) - text.cached)
@@ -190,7 +192,7 @@ class EmulatedTarget:
         return -(-tokens // self._info.block_size)
 
     def _reply(self, work: TargetWork, rows: list[_Done], seconds: float) -> TargetReply:
-        texts = [self._texts.get(tag) for tag in work.tags.tolist()]
+        texts = [self._ledger.get(work, tag) for tag in work.tags.tolist()]
         new = [token for row in rows for token in row.new]
         return TargetReply(
             status=np.array([row.status for row in rows], np.int32),
@@ -238,42 +240,34 @@ class EmulatedDrafter:
     ) -> None:
         """`rates`: by tenant, "" being all others, the probability that a draft is right where those before it were,
         by position; the last serves all deeper ones."""
-        self._draft = Surface(costs.draft[name])
+        self._step = Surface(costs.draft[name])
         self._switch = Surface(costs.switch[name]) if name in costs.switch else None
         self._model, self._clock = model, clock
         self._rates = {tenant: tuple(listed) for tenant, listed in rates.items()}
         self._rates.setdefault("", (0.0,))
         self._pauses_cost = pauses_cost
         self._salt = model.state(list(name.encode()))
-        self._texts: dict[int, _Text] = {}
-        self._tenants: dict[int, str] = {}
-        self._caller: Caller[DraftReply] = Caller()
+        self._ledger: Ledger[_Text, DraftReply] = Ledger(
+            partial(_Text.of, model), _nothing_to_release, epoch=EPOCH, now=clock.now
+        )
         self._info = DrafterInfo(name, model.vocab_size, max_positions, EPOCH, resident_bytes, identity(costs))
 
     def info(self) -> DrafterInfo:
         return self._info
 
     def draft(self, work: DraftWork) -> DraftReply:
-        stored = self._caller.answer_to(work.origin, work.sequence)
-        if stored is not None:
-            return stored
+        return self._ledger.once(work, self._draft)
+
+    def _draft(self, work: DraftWork) -> DraftReply:
         started = self._clock.now()
-        if self._caller.begin(work.origin, work.sequence):
-            self._texts.clear()
-            self._tenants.clear()
-        for tag in work.frees:
-            self._texts.pop(tag, None)
-            self._tenants.pop(tag, None)
-        for opening in work.opens:
-            self._texts[opening.tag] = _Text.of(self._model, opening.tokens.tolist())
-            self._tenants[opening.tag] = opening.tenant
+        self._ledger.update(work)
         opened = {opening.tag: opening for opening in work.opens}
         status, seen, sizes = [], [], []
         chains: list[int] = []
         lags: list[int] = []
         for row, tag in enumerate(work.tags.tolist()):
-            text = self._texts.get(tag)
-            if text is None or len(text.tokens) < work.keep[row]:
+            text = self._ledger.find(work, tag, int(work.keep[row]))
+            if text is None:
                 status.append(RowStatus.STALE)
                 seen.append(0)
                 sizes.append(0)
@@ -287,14 +281,14 @@ class EmulatedDrafter:
                 lags.append(len(fresh.tokens) + len(new) if self._pauses_cost else fresh.num_prompt)
             elif len(new) > ALONG and self._pauses_cost:
                 lags.append(len(new))
-            chain = self._chain(text, self._tenants[tag], int(work.depth[row]))
+            chain = self._chain(text, text.tenant, int(work.depth[row]))
             status.append(RowStatus.OK)
             seen.append(len(text.tokens))
             sizes.append(len(chain))
             chains += chain
         catch_up = self._switch(sum(lags) / len(lags), len(lags)) if self._switch is not None and lags else 0.0
         depth = max(sizes, default=0)
-        seconds = self._draft(len(status), depth) if depth else 0.0
+        seconds = self._step(len(status), depth) if depth else 0.0
         _pass_time(self._clock, started, catch_up + seconds)
         parents = [position - 1 for size in sizes for position in range(size)]
         trees = Trees(
@@ -303,9 +297,7 @@ class EmulatedDrafter:
             np.array(parents, np.int32),
             np.array([-0.5 * (parent + 2) for parent in parents], np.float32),
         )
-        reply = DraftReply(np.array(status, np.int32), np.array(seen, np.int32), trees, EPOCH, catch_up, seconds)
-        self._caller.answered(reply)
-        return reply
+        return DraftReply(np.array(status, np.int32), np.array(seen, np.int32), trees, EPOCH, catch_up, seconds)
 
     def _chain(self, text: _Text, tenant: str, depth: int) -> list[int]:
         rates = self._rates.get(tenant, self._rates[""])
@@ -317,6 +309,10 @@ class EmulatedDrafter:
             chain.append(token)
             state = self._model.state((token,), state)
         return chain
+
+
+def _nothing_to_release(_text: _Text, _ended: bool) -> None:
+    """A text holds nothing but itself."""
 
 
 ALONG = 16  # tokens of a row that a drafter's first step reads at no extra cost

@@ -56,17 +56,11 @@ class Sequences:
         self.pool = pool
         self.block_size = block_size
         self._reuse = reuse
-        self._open: dict[int, Sequence] = {}
+        self._open: set[Sequence] = set()
         self._in_block = np.arange(block_size, dtype=np.int32)
 
     def __len__(self) -> int:
         return len(self._open)
-
-    def get(self, tag: int) -> Sequence | None:
-        return self._open.get(tag)
-
-    def tags(self) -> list[int]:
-        return list(self._open)
 
     def open(self, opening: Open, settings: int) -> Sequence:
         """Take a request, with the KV that earlier ones of its tenant left for its first blocks. At least its last
@@ -82,15 +76,13 @@ class Sequences:
             sequence.hashes = hashes[: len(sequence.blocks)]
             sequence.cached = len(sequence.blocks) * self.block_size
             self._map(sequence)
-        self._open[opening.tag] = sequence
+        self._open.add(sequence)
         return sequence
 
-    def close(self, tag: int) -> Sequence | None:
+    def close(self, sequence: Sequence) -> None:
         """Forget a request; its blocks go back, or are kept for prompts that start alike."""
-        sequence = self._open.pop(tag, None)
-        if sequence is not None:
-            self.pool.release(sequence.blocks)
-        return sequence
+        self._open.remove(sequence)
+        self.pool.release(sequence.blocks)
 
     def reserve(self, sequence: Sequence, length: int) -> bool:
         """Own slots for `length` positions. False, and nothing changed, when the pool is exhausted."""
@@ -132,15 +124,15 @@ class Sequences:
 
     def renumber(self, moved: Mapping[int, int]) -> None:
         """Follow blocks that the pool has given other ids (`BlockPool.contract`)."""
-        for sequence in self._open.values():
+        for sequence in self._open:
             if not moved.keys().isdisjoint(sequence.blocks):
                 sequence.blocks = [moved.get(block, block) for block in sequence.blocks]
                 self._map(sequence)
 
     def check(self) -> None:
         """Raise AssertionError unless blocks and tables agree."""
-        self.pool.check(sequence.blocks for sequence in self._open.values())
-        for sequence in self._open.values():
+        self.pool.check(sequence.blocks for sequence in self._open)
+        for sequence in self._open:
             assert 0 <= sequence.cached <= sequence.known, "KV beyond the known tokens"
             assert sequence.cached <= len(sequence.slots), "KV without blocks"
 

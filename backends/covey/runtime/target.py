@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,9 +18,9 @@ import torch
 
 from covey.errors import SettingError
 from covey.kv.pool import BlockPool
+from covey.ledger import Ledger
 from covey.profile import TargetSettings
 from covey.runtime.ahead import Ahead, Foretold
-from covey.runtime.caller import Caller
 from covey.runtime.identity import of_model
 from covey.runtime.loading import choose_device, choose_dtype, read_config
 from covey.runtime.models import Model, open_model
@@ -31,7 +30,7 @@ from covey.runtime.parallel.plan import share_of_heads
 from covey.runtime.sampling import Context, SettingsTable, draw
 from covey.runtime.sequences import Sequence, Sequences
 from covey.runtime.verification import Mask, Places, Verified, merged, pick, rows_of, verify
-from covey.types import NO_FLOATS, NO_INTS, Ints, RowStatus, Sampling, TargetInfo, TargetReply, TargetWork, Trees
+from covey.types import NO_FLOATS, NO_INTS, Ints, Open, RowStatus, Sampling, TargetInfo, TargetReply, TargetWork, Trees
 
 log = logging.getLogger("covey.target")
 
@@ -54,8 +53,8 @@ class TargetRunner:
         self._model = model
         self._sequences = Sequences(BlockPool(blocks), block_size, reuse=reuse)
         self._settings = SettingsTable()
-        self._epoch = secrets.randbelow(1 << 31) + 1
-        self._caller: Caller[TargetReply] = Caller()
+        # Exclusive: the caller counts the blocks, and preempts its own requests when they run out.
+        self._ledger: Ledger[Sequence, TargetReply] = Ledger(self._open, self._close, exclusive=True)
         self._ahead = Ahead(self._plain, _as_here(model)) if run_ahead else None
         self._info = TargetInfo(
             model=name,
@@ -67,7 +66,7 @@ class TargetRunner:
             numerics=model.numerics,
             dtype=model.dtype,
             device=model.device,
-            epoch=self._epoch,
+            epoch=self._ledger.epoch,
             folder=folder,
             identity=identity,
         )
@@ -119,37 +118,25 @@ class TargetRunner:
         self._sequences.check()
 
     def step(self, work: TargetWork) -> TargetReply:
-        stored = self._caller.answer_to(work.origin, work.sequence)
-        if stored is not None:
-            return stored
+        return self._ledger.once(work, self._step)
+
+    def _step(self, work: TargetWork) -> TargetReply:
         started = time.perf_counter()
         foretold = self._ahead.collect() if self._ahead is not None else None
-        if self._caller.begin(work.origin, work.sequence):
-            self._close_all()
-        for tag in work.frees:
-            self._close(tag)
-        reused = {}
-        for opening in work.opens:
-            self._close(opening.tag)
-            sequence = self._sequences.open(opening, self._settings.add(opening.sampling, opening.num_prompt))
-            reused[opening.tag] = sequence.cached
+        reused = {tag: sequence.cached for tag, sequence in self._ledger.update(work).items()}
         if not len(work.tags) and not len(self._sequences):
             self.check()  # idle: nothing waits for it
         reply = self._pass(work, reused, started, foretold)
-        self._caller.answered(reply)
         if self._ahead is not None:
             self._guess(self._ahead, work, reply)
         return reply
 
-    def _close(self, tag: int) -> None:
-        sequence = self._sequences.close(tag)
-        if sequence is not None:
-            self._settings.remove(sequence.settings)
+    def _open(self, opening: Open) -> Sequence:
+        return self._sequences.open(opening, self._settings.add(opening.sampling, opening.num_prompt))
 
-    def _close_all(self) -> None:
-        log.info("another orchestrator calls: %d requests of the one before are closed", len(self._sequences))
-        for tag in self._sequences.tags():
-            self._close(tag)
+    def _close(self, sequence: Sequence, _ended: bool) -> None:
+        self._sequences.close(sequence)
+        self._settings.remove(sequence.settings)
 
     def _guess(self, ahead: Ahead, work: TargetWork, reply: TargetReply) -> None:
         """Begin the next pass where this one was plain; rows that have ended, or find no block, are not in it."""
@@ -158,7 +145,7 @@ class TargetRunner:
             return
         rows = []
         for tag, room, token in zip(work.tags.tolist(), work.room.tolist(), reply.tokens.tolist()):
-            sequence = self._sequences.get(tag)
+            sequence = self._ledger.get(work, tag)
             if sequence is None or room <= 1 or token in self._settings.sampling(sequence.settings).end_ids:
                 continue
             if self._sequences.reserve(sequence, sequence.known):
@@ -185,7 +172,7 @@ class TargetRunner:
                 tokens, logprobs = verified.tokens, verified.logprobs
             for sequence in rows:
                 self._sequences.settle(sequence)
-        known = [self._sequences.get(tag) for tag in work.tags.tolist()]
+        known = [self._ledger.get(work, tag) for tag in work.tags.tolist()]
         return TargetReply(
             status=status,
             cached=np.asarray([0 if sequence is None else sequence.cached for sequence in known], np.int32),
@@ -196,7 +183,7 @@ class TargetRunner:
             logprobs=logprobs,
             free_blocks=self._sequences.pool.available,
             total_blocks=self._info.total_blocks,
-            epoch=self._epoch,
+            epoch=self._ledger.epoch,
             seconds=max(time.perf_counter() - started, 0.0 if foretold is None else foretold.seconds),
         )
 
@@ -243,7 +230,7 @@ class TargetRunner:
         planted = np.zeros(len(work.tags), np.bool_)
         sizes, bases, chunks = work.trees.sizes.tolist(), work.base.tolist(), work.chunk.tolist()
         for row, tag in enumerate(work.tags.tolist()):
-            sequence = self._sequences.get(tag)
+            sequence = self._ledger.find(work, tag, bases[row])
             if sequence is None or sequence.known != bases[row]:
                 status[row] = RowStatus.STALE
                 continue

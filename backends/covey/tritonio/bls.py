@@ -40,7 +40,7 @@ def _done(request: Any, what: str) -> Any:
 
 def deliver(model: str, message: Ints) -> Ints:
     """`call`, and once more where the answer may have been lost on its way back: work that is done is not done again
-    (`covey.runtime.caller`). Raises what went wrong first."""
+    (`covey.ledger`). Raises what went wrong first."""
     try:
         return call(model, message)
     except (StubDead, PortTimeout):

@@ -8,21 +8,18 @@ takes chains only, each is proposed with certainty, and its q row says so.
 from __future__ import annotations
 
 import math
-import secrets
 import time
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from covey.ledger import Ledger
 from covey.profile import DrafterSettings
-from covey.runtime.caller import Caller
 from covey.runtime.identity import identity
 from covey.types import SPARSE, DrafterInfo, DraftReply, DraftWork, Open, RowStatus, Rule, Trees
 
-MOST_TAGS = 2048  # the least recently drafted are forgotten; they are asked for again with all their tokens
 ANY_VOCABULARY = 0  # unknown, and of no importance to a lookup
 
 
@@ -55,6 +52,10 @@ class Lookup(ABC):
         self.tokens: list[int] = []
         self.chains = False  # whether its rule takes chains only
 
+    @property
+    def known(self) -> int:
+        return len(self.tokens)
+
     @abstractmethod
     def extend(self, tokens: Sequence[int]) -> None:
         """Take new last tokens."""
@@ -83,10 +84,9 @@ class LookupDrafter(ABC):
     """Implements `covey.ports.Drafter` over one `Lookup` for each tag."""
 
     def __init__(self, settings: DrafterSettings, *, name: str, vocab_size: int) -> None:
-        self._tags: OrderedDict[int, Lookup] = OrderedDict()
-        self._caller: Caller[DraftReply] = Caller()
-        epoch = secrets.randbelow(1 << 31) + 1
-        self._info = DrafterInfo(name, vocab_size, 1 << 30, epoch, 0, identity([type(self).__name__, settings]))
+        self._ledger: Ledger[Lookup, DraftReply] = Ledger(self._open, self._close)
+        whose = identity([type(self).__name__, settings])
+        self._info = DrafterInfo(name, vocab_size, 1 << 30, self._ledger.epoch, 0, whose)
 
     @abstractmethod
     def opened(self, opening: Open) -> Lookup:
@@ -94,19 +94,16 @@ class LookupDrafter(ABC):
 
     @abstractmethod
     def closed(self, lookup: Lookup) -> None:
-        """A tag was freed; what it read may serve others."""
+        """A tag's request has ended; what it read may serve others."""
 
     def info(self) -> DrafterInfo:
         return self._info
 
     def draft(self, work: DraftWork) -> DraftReply:
-        stored = self._caller.answer_to(work.origin, work.sequence)
-        if stored is not None:
-            return stored
+        return self._ledger.once(work, self._draft)
+
+    def _draft(self, work: DraftWork) -> DraftReply:
         started = time.perf_counter()
-        if self._caller.begin(work.origin, work.sequence):
-            for tag in list(self._tags):
-                self._close(tag)
         status, rows = self._update(work)
         caught_up = time.perf_counter()
         trees = _joined(
@@ -116,49 +113,40 @@ class LookupDrafter(ABC):
             ],
             work.q_rows,
         )
-        reply = DraftReply(
+        return DraftReply(
             status=np.asarray(status, np.int32),
-            seen=np.asarray([0 if lookup is None else len(lookup.tokens) for lookup in rows], np.int32),
+            seen=np.asarray([0 if lookup is None else lookup.known for lookup in rows], np.int32),
             trees=trees,
             epoch=self._info.epoch,
             catch_up_seconds=caught_up - started,
             draft_seconds=time.perf_counter() - caught_up,
         )
-        self._caller.answered(reply)
-        return reply
 
     def _update(self, work: DraftWork) -> tuple[list[int], list[Lookup | None]]:
-        for tag in work.frees:
-            self._close(tag)
-        opened = set()
-        for opening in work.opens:
-            lookup = self.opened(opening)
-            lookup.chains = opening.sampling.rule is Rule.REJECTION
-            lookup.extend(opening.tokens.tolist())
-            self._tags[opening.tag] = lookup
-            opened.add(opening.tag)
-        foreign = work.epoch not in (0, self._info.epoch)
+        self._ledger.update(work)
         status: list[int] = []
         rows: list[Lookup | None] = []
         bounds, keeps = work.offsets.tolist(), work.keep.tolist()
         for row, tag in enumerate(work.tags.tolist()):
-            found = self._tags.get(tag)
-            if found is None or keeps[row] > len(found.tokens) or (foreign and tag not in opened):
+            found = self._ledger.find(work, tag, keeps[row])
+            if found is None:
                 status.append(RowStatus.STALE)
                 rows.append(None)
                 continue
-            self._tags.move_to_end(tag)
             found.keep(keeps[row])
             found.extend(work.tokens[bounds[row] : bounds[row + 1]].tolist())
             status.append(RowStatus.OK)
             rows.append(found)
-        while len(self._tags) > MOST_TAGS:
-            self._tags.popitem(last=False)
         return status, rows
 
-    def _close(self, tag: int) -> None:
-        lookup = self._tags.pop(tag, None)
-        if lookup is not None:
+    def _open(self, opening: Open) -> Lookup:
+        lookup = self.opened(opening)
+        lookup.chains = opening.sampling.rule is Rule.REJECTION
+        lookup.extend(opening.tokens.tolist())
+        return lookup
+
+    def _close(self, lookup: Lookup, ended: bool) -> None:
+        if ended:
             self.closed(lookup)
 
 

@@ -13,7 +13,6 @@ applied: a proposal need not be right, only likely.
 from __future__ import annotations
 
 import logging
-import secrets
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -21,16 +20,18 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from covey.kv.pool import BlockPool
+from covey.ledger import Ledger
 from covey.profile import DrafterSettings, TargetSettings
-from covey.runtime.caller import Caller
 from covey.runtime.drafters.fastest import make_stepper
 from covey.runtime.drafters.proposing import Lattice, Rows, joined, propose_trees
-from covey.runtime.drafters.sessions import Session, Sessions
+from covey.runtime.drafters.sessions import Session
 from covey.runtime.drafters.stepper import Call, Stepper
 from covey.runtime.identity import of_model
 from covey.runtime.lanes import Lanes, Pass
 from covey.runtime.models import Model, open_model
 from covey.runtime.noise import Index
+from covey.runtime.sequences import Sequences
 from covey.runtime.settings import SettingsTable
 from covey.runtime.target import blocks_in
 from covey.types import NO_INTS, DrafterInfo, DraftReply, DraftWork, Ints, Open, RowStatus, Rule, Sampling, Trees
@@ -58,14 +59,14 @@ class NeuralDrafter:
         self._model = model
         self._stepper = stepper
         self._limits = settings
-        self._sessions = Sessions(model.blocks, model.block_size)
+        self._sequences = Sequences(BlockPool(model.blocks), model.block_size, reuse=False)
         self._table = SettingsTable()
-        self._caller: Caller[DraftReply] = Caller()
+        self._ledger: Ledger[Session, DraftReply] = Ledger(self._open, self._close)
         self._info = DrafterInfo(
             model=name,
             vocab_size=model.vocab_size,
             max_positions=model.max_positions,
-            epoch=secrets.randbelow(1 << 31) + 1,
+            epoch=self._ledger.epoch,
             resident_bytes=weights + stepper.resident_bytes + model.blocks * model.bytes_per_block,
             identity=identity,
         )
@@ -110,21 +111,21 @@ class NeuralDrafter:
                         opens=(opening,),
                     )
                 )
-        self._close(tag)
+        self._ledger.clear()
 
     def check(self) -> None:
         """Raise AssertionError unless every block is where it should be."""
-        self._sessions.check()
+        self._sequences.check()
+        for session in self._ledger.states():
+            session.check()
+        assert len(self._ledger) == len(self._sequences), "tags and tables differ"
 
     @torch.inference_mode()
     def draft(self, work: DraftWork) -> DraftReply:
-        stored = self._caller.answer_to(work.origin, work.sequence)
-        if stored is not None:
-            return stored
+        return self._ledger.once(work, self._draft)
+
+    def _draft(self, work: DraftWork) -> DraftReply:
         started = time.perf_counter()
-        if self._caller.begin(work.origin, work.sequence):
-            for tag in self._sessions.tags():
-                self._close(tag)
         status, rows = self._update(work)
         ready, pieces = self._catch_up(work, status, rows)
         before = time.perf_counter()
@@ -132,7 +133,7 @@ class NeuralDrafter:
         catch_up = time.perf_counter() - before if pieces else 0.0
         trees = self._propose(work, ready)
         seen = [0 if session is None else session.known for session in rows]
-        reply = DraftReply(
+        return DraftReply(
             status=status,
             seen=np.asarray(seen, np.int32),
             trees=trees,
@@ -140,31 +141,20 @@ class NeuralDrafter:
             catch_up_seconds=catch_up,
             draft_seconds=time.perf_counter() - started - catch_up,
         )
-        self._caller.answered(reply)
-        return reply
 
     def _update(self, work: DraftWork) -> tuple[Ints, list[Session | None]]:
         """Bring every tag's tokens up to date; rows of which too little is known are STALE."""
-        for tag in work.frees:
-            self._close(tag)
-        opened = set()
-        for opening in work.opens:
-            self._close(opening.tag)
-            slot = self._table.add(opening.sampling, opening.num_prompt)
-            self._sessions.open(opening, slot, opening.sampling.rule is Rule.REJECTION)
-            opened.add(opening.tag)
-        foreign = work.epoch not in (0, self._info.epoch)
+        self._ledger.update(work)
         status = np.zeros(len(work.tags), np.int32)
         rows: list[Session | None] = []
         sources, destinations = [], []
         bounds, keeps = work.offsets.tolist(), work.keep.tolist()
         for row, tag in enumerate(work.tags.tolist()):
-            session = self._sessions.get(tag)
-            if session is None or keeps[row] > session.known or (foreign and tag not in opened):
+            session = self._ledger.find(work, tag, keeps[row])
+            if session is None:
                 status[row] = RowStatus.STALE
                 rows.append(None)
                 continue
-            self._sessions.touch(tag)
             session.keep(keeps[row])
             source, destination = session.append(work.tokens[bounds[row] : bounds[row + 1]])
             if len(source):
@@ -175,17 +165,19 @@ class NeuralDrafter:
             self._model.copy_slots(np.concatenate(sources), np.concatenate(destinations))
         return status, rows
 
-    def _close(self, tag: int) -> None:
-        session = self._sessions.close(tag)
-        if session is not None:
-            self._table.remove(session.sequence.settings)
+    def _open(self, opening: Open) -> Session:
+        slot = self._table.add(opening.sampling, opening.num_prompt)
+        return Session(self._sequences.open(opening, slot), opening.sampling.rule is Rule.REJECTION)
+
+    def _close(self, session: Session, _ended: bool) -> None:
+        self._sequences.close(session.sequence)
+        self._table.remove(session.sequence.settings)
 
     def _catch_up(
         self, work: DraftWork, status: Ints, rows: list[Session | None]
     ) -> tuple[list[tuple[int, Session]], list[tuple[Session, int]]]:
         """Returns the rows that can propose; those beyond the budget, and without room, are SKIPPED. And what is to be
         read until no row has more pending tokens than the first step takes along."""
-        spared = frozenset(work.tags.tolist())
         budget = self._limits.catch_up_tokens
         depths, widths = work.depth.tolist(), work.width.tolist()
         few = self._together([session for session in rows if session is not None])
@@ -203,7 +195,7 @@ class NeuralDrafter:
             budget -= count
             behind = count < pending - leave
             nodes = 0 if behind else depth * widths[row]
-            if session.known + depth > self._model.max_positions or not self._make_room(session, nodes, spared):
+            if session.known + depth > self._model.max_positions or not self._make_room(work, session, nodes):
                 status[row] = RowStatus.SKIPPED
                 continue
             if count > 0:
@@ -221,13 +213,11 @@ class NeuralDrafter:
         contiguous = min([session.contiguous for session in sessions])
         return min(max(2, TOGETHER // len(sessions)), contiguous, TOGETHER)
 
-    def _make_room(self, session: Session, nodes: int, spared: frozenset[int]) -> bool:
+    def _make_room(self, work: DraftWork, session: Session, nodes: int) -> bool:
         """Own slots for all its tokens and `nodes` proposals, evicting what was drafted longest ago."""
-        while not self._sessions.reserve(session, session.width + nodes):
-            tag = self._sessions.oldest(spared)
-            if tag is None:
+        while not self._sequences.reserve(session.sequence, session.width + nodes):
+            if not self._ledger.evict(work, lambda each: bool(each.sequence.blocks)):
                 return False
-            self._close(tag)
         return True
 
     def _read(self, pieces: list[tuple[Session, int]]) -> None:

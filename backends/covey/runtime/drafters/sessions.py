@@ -12,14 +12,12 @@ Knows no tensors: what to copy is given back to the caller.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from covey.kv.pool import BlockPool
-from covey.runtime.sequences import Sequence, Sequences
-from covey.types import NO_INTS, Ints, Open
+from covey.runtime.sequences import Sequence
+from covey.types import NO_INTS, Ints
 
 
 @dataclass(slots=True, eq=False)
@@ -106,52 +104,7 @@ class Session:
             path.append(at)
         return path
 
-
-class Sessions:
-    """Owns the open tags, the least recently drafted first, and their blocks."""
-
-    def __init__(self, blocks: int, block_size: int) -> None:
-        self._sequences = Sequences(BlockPool(blocks), block_size, reuse=False)
-        self._open: OrderedDict[int, Session] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def get(self, tag: int) -> Session | None:
-        return self._open.get(tag)
-
-    def tags(self) -> list[int]:
-        return list(self._open)
-
-    def open(self, opening: Open, settings: int, rejection: bool) -> Session:
-        session = Session(self._sequences.open(opening, settings), rejection)
-        self._open[opening.tag] = session
-        return session
-
-    def close(self, tag: int) -> Session | None:
-        self._sequences.close(tag)
-        return self._open.pop(tag, None)
-
-    def touch(self, tag: int) -> None:
-        """Now the most recently drafted."""
-        self._open.move_to_end(tag)
-
-    def reserve(self, session: Session, columns: int) -> bool:
-        """Own slots for so many columns; False, and nothing changed, when the pool has no room."""
-        return self._sequences.reserve(session.sequence, columns)
-
-    def oldest(self, spared: frozenset[int]) -> int | None:
-        """The tag to evict, if there is one that is not `spared`. Does not mutate."""
-        for tag, session in self._open.items():
-            if tag not in spared and session.sequence.blocks:
-                return tag
-        return None
-
     def check(self) -> None:
-        """Raise AssertionError unless every block is where it should be."""
-        self._sequences.check()
-        assert len(self._open) == len(self._sequences), "tags and tables differ"
-        for tag, session in self._open.items():
-            assert self._sequences.get(tag) is session.sequence, "tags and tables differ"
-            assert session.sequence.cached <= session.width, "keys beyond the known tokens"
-            assert session.skipped >= 0, "a gap of negative length"
+        """Raise AssertionError unless columns and tokens agree."""
+        assert self.sequence.cached <= self.width, "keys beyond the known tokens"
+        assert self.skipped >= 0, "a gap of negative length"

@@ -1,0 +1,196 @@
+"""Who asks a target or drafter, which tags they have open, and what each one's last message was answered.
+
+A caller whose answer was lost sends the message again, under the same number. Its work was done and is not done twice:
+it gets the answer that is stored, or hears again that the work failed.
+
+An origin names a caller and which incarnation of it speaks:
+
+    |<- 31 bits: the caller ->|<- 32 bits: its incarnation ->|
+
+Tags are kept by origin, so that several callers share one drafter and each knows its own tags alone. A new incarnation
+knows nothing of what the one before it opened and would never free it, so its first message closes that. A caller that
+never comes back is forgotten when others call after its lease has run out; until then its tags are the first to go
+when room is needed, because nobody uses them. A caller that is alone keeps its tags however long it is silent.
+
+The messages are answered one at a time. Knows neither tensors nor Triton.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from covey.errors import PortError
+from covey.types import DraftReply, DraftWork, Open, TargetReply, TargetWork
+
+log = logging.getLogger("covey.ledger")
+
+CALLER_BITS, INCARNATION_BITS = 31, 32
+UNNUMBERED = 0  # a message that nobody sends again
+MOST_TAGS = 2048  # of a drafter; those it forgets are opened again with all their tokens
+LEASE = 600.0  # seconds without a message after which a caller is taken for gone
+
+
+def new_origin(caller: str) -> int:
+    """The origin of a new incarnation of `caller`: what calls itself so is always one and the same caller."""
+    who = int.from_bytes(hashlib.sha256(caller.encode()).digest()[:4], "big") >> (32 - CALLER_BITS)
+    return who << INCARNATION_BITS | secrets.randbits(INCARNATION_BITS)
+
+
+class Text(Protocol):
+    """What a ledger asks of the state that is kept for a tag."""
+
+    @property
+    def known(self) -> int:
+        """How many of the tag's tokens it holds."""
+        ...
+
+
+State = TypeVar("State", bound=Text)
+Work = TypeVar("Work", TargetWork, DraftWork)
+Reply = TypeVar("Reply", TargetReply, DraftReply)
+
+
+@dataclass(slots=True, eq=False)
+class _Caller(Generic[Reply]):
+    """One caller's last message: from which incarnation it came, its number, its answer, and when it was begun."""
+
+    origin: int
+    sequence: int
+    reply: Reply | None
+    heard: float
+
+
+class Ledger(Generic[State, Reply]):
+    """Owns the open tags' states, the least recently used first, and the callers' last messages and their answers."""
+
+    def __init__(
+        self,
+        opened: Callable[[Open], State],
+        closed: Callable[[State, bool], None],
+        *,
+        exclusive: bool = False,
+        epoch: int = 0,
+        most: int = MOST_TAGS,
+        lease: float = LEASE,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`opened` makes the state of a tag. `closed` hears of every state that is let go, and whether its request has
+        ended; if not, the tag was opened anew, or forgotten to make room. An `exclusive` answerer has one caller at a
+        time, which counts on every tag that it opened: none is forgotten, and a message of another origin closes all.
+        `epoch` 0: one is drawn."""
+        self.epoch = epoch or secrets.randbelow(1 << 31) + 1
+        self._opened = opened
+        self._closed = closed
+        self._exclusive = exclusive
+        self._most = most
+        self._lease = lease
+        self._now = now
+        self._open: OrderedDict[tuple[int, int], State] = OrderedDict()
+        self._callers: dict[int, _Caller[Reply]] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def states(self) -> Iterable[State]:
+        """Of all open tags. Does not mutate."""
+        return self._open.values()
+
+    def tags(self) -> set[tuple[int, int]]:
+        """The origin and tag of all that is open. Does not mutate."""
+        return set(self._open)
+
+    def get(self, work: Work, tag: int) -> State | None:
+        """What is open under the tag of the message's caller, stale or not. Does not mutate."""
+        return self._open.get((work.origin, tag))
+
+    def once(self, work: Work, answer: Callable[[Work], Reply]) -> Reply:
+        """What the message was answered when it came before, else `answer(work)`, which must call `update` before it
+        changes anything. Raises PortError for a message that was begun before and never answered."""
+        caller = self._callers.get(self._who(work.origin))
+        if (
+            caller is not None
+            and work.sequence != UNNUMBERED
+            and (caller.origin, caller.sequence) == (work.origin, work.sequence)
+        ):
+            if caller.reply is None:
+                raise PortError(f"message {work.sequence} failed when it first came")
+            return caller.reply
+        reply = answer(work)
+        self._callers[self._who(work.origin)].reply = reply
+        while not self._exclusive and len(self._open) > self._most:
+            self._close(next(iter(self._open)), ended=False)
+        return reply
+
+    def update(self, work: Work) -> dict[int, State]:
+        """Begin a message: close what its caller's incarnation before left and what it frees, and open what it opens.
+        Returns what was opened, by tag."""
+        self._begin(work)
+        for tag in work.frees:
+            self._close((work.origin, tag), ended=True)
+        found = {}
+        for opening in work.opens:
+            key = work.origin, opening.tag
+            self._close(key, ended=False)
+            self._open[key] = found[opening.tag] = self._opened(opening)
+        return found
+
+    def find(self, work: Work, tag: int, least: int) -> State | None:
+        """The state behind a row, which is now the most recently used. None for a row that is stale: unknown, with
+        fewer than `least` tokens, or of a caller that means another incarnation of this answerer."""
+        key = work.origin, tag
+        state = self._open.get(key)
+        if state is None or state.known < least:
+            return None
+        if work.epoch not in (0, self.epoch) and all(opening.tag != tag for opening in work.opens):
+            return None
+        self._open.move_to_end(key)
+        return state
+
+    def evict(self, work: Work, where: Callable[[State], bool]) -> bool:
+        """Forget the least recently used tag of those whose state is `where` and that are no rows of the message.
+        False when there is none."""
+        rows = {(work.origin, tag) for tag in work.tags.tolist()}
+        for key, state in self._open.items():
+            if key not in rows and where(state):
+                self._close(key, ended=False)
+                return True
+        return False
+
+    def clear(self) -> None:
+        """Forget all callers and close their tags."""
+        for caller in self._callers.values():
+            self._close_all(caller.origin)
+        self._callers.clear()
+
+    def _begin(self, work: Work) -> None:
+        now, who = self._now(), self._who(work.origin)
+        for each, caller in list(self._callers.items()):
+            if each == who:
+                gone = caller.origin != work.origin
+            else:
+                gone = now - caller.heard > self._lease
+            if gone:
+                del self._callers[each]
+                self._close_all(caller.origin)
+        self._callers[who] = _Caller(work.origin, work.sequence, None, now)
+
+    def _close_all(self, origin: int) -> None:
+        left = [key for key in self._open if key[0] == origin]
+        log.info("a caller is gone or has started anew: %d tags of it are closed", len(left))
+        for key in left:
+            self._close(key, ended=True)
+
+    def _close(self, key: tuple[int, int], *, ended: bool) -> None:
+        state = self._open.pop(key, None)
+        if state is not None:
+            self._closed(state, ended)
+
+    def _who(self, origin: int) -> int:
+        return 0 if self._exclusive else origin >> INCARNATION_BITS
