@@ -19,7 +19,7 @@ FOREIGN = ("torch", "transformers", "triton_python_backend_utils", "tritonclient
 # Each layer may import itself and what stands before it.
 ORDER = [
     {"errors", "types"},
-    {"ports", "profile", "clock", "private", "admin", "worker", "ledger"},
+    {"ports", "profile", "clock", "private", "admin", "worker", "ledger", "wire"},
     {"bandits", "kv", "verify", "text", "tokenization", "vocabulary", "prompts"},
     {"scheduler", "roster"},
     {"rounds"},
@@ -80,7 +80,8 @@ def configured(model: str, kind: str) -> dict[str, tuple[str, int]]:
 
 def test_configurations_codec_and_client_agree_on_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", type(sys)("triton_python_backend_utils"))
-    from covey.tritonio import codec, fields, outlets
+    from covey.tritonio import fields, outlets
+    from covey.wire import codec
 
     inputs = {field.name: (field.dtype, field.dims) for field in fields.INPUTS}
     outputs = {field.name: (field.dtype, field.dims) for field in fields.OUTPUTS}

@@ -7,19 +7,18 @@ refused.
 
 from __future__ import annotations
 
-import hmac
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
 from covey.server.control import of_this_server
-from covey.tritonio.token import token
+from covey.wire.token import same, token
 
 
 class TritonPythonModel:
     def initialize(self, _args: dict[str, str]) -> None:
-        self._token = str(token())
-        if not token():
+        self._token = token()
+        if not self._token:
             pb_utils.Logger.log_warn(
                 "this server was started without COVEY_TOKEN: whoever may send requests may load and unload models"
             )
@@ -32,7 +31,7 @@ class TritonPythonModel:
     def _answer(self, request: Any) -> Any:
         try:
             action, model = (_value(request, name).decode(errors="replace") for name in ("action", "model"))
-            if not hmac.compare_digest(str(int(_value(request, "token"))), self._token):
+            if not same(int(_value(request, "token")), self._token):
                 raise PermissionError("model control is for this server's own models")
             if action not in self._actions:
                 raise ValueError(f"action: got {action!r}, allowed: {', '.join(self._actions)}")

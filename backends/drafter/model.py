@@ -8,7 +8,8 @@ from typing import Any
 
 from covey import profile
 from covey.runtime.drafters import load_drafter
-from covey.tritonio import bls, codec
+from covey.tritonio import bls
+from covey.wire import codec
 
 
 class TritonPythonModel:

@@ -9,7 +9,8 @@ from typing import Any
 from covey import profile
 from covey.errors import SettingError
 from covey.runtime.targets import load_target
-from covey.tritonio import bls, codec
+from covey.tritonio import bls
+from covey.wire import codec
 
 
 class TritonPythonModel:

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from covey.server import FREE, Options, Server
-from covey.tritonio import codec
 from covey.types import NO_INTS, TargetWork, Trees
+from covey.wire import codec
 from covey_client import Client, ConnectionLost, CoveyClientError, ServerError
 
 pytestmark = pytest.mark.e2e

@@ -15,9 +15,9 @@ from covey.errors import PortError, StubDead
 from covey.planner.cost_table import CostTable
 from covey.runtime.emulated import EmulatedDrafter, EmulatedTarget, HashModel
 from covey.runtime.virtual import VirtualClock
-from covey.tritonio import codec
-from covey.tritonio.token import VARIABLE
 from covey.types import DraftWork, Ints, Open, RowStatus, Sampling, TargetReply, TargetWork, Trees
+from covey.wire import codec
+from covey.wire.token import VARIABLE
 
 Transport = Callable[[Callable[[], Any]], Any]
 

@@ -15,7 +15,7 @@ from covey.profile import FOLDER_VARIABLE, LEFT_OUT_VARIABLE, PROFILE_VARIABLE
 from covey.server.backend_dir import OWN_LIBRARY
 from covey.server.installation import Installation
 from covey.server.options import Options, reachable
-from covey.tritonio import token
+from covey.wire import token
 
 HTTP_VARIABLE = "COVEY_HTTP"  # where the controller reaches its server
 RESTRICTED = "model-repository,model-config,shared-memory,statistics,trace,logging"

@@ -9,9 +9,9 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from covey.errors import PortError, PortTimeout, StubDead
-from covey.tritonio import codec
-from covey.tritonio.token import token
 from covey.types import DrafterInfo, DraftReply, DraftWork, Ints, TargetInfo, TargetReply, TargetWork
+from covey.wire import codec
+from covey.wire.token import token
 
 log = logging.getLogger("covey.bls")
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from covey.errors import PortError
-from covey.tritonio import codec
 from covey.types import DraftReply, DraftWork, Ints, Open, Rule, Sampling, TargetInfo, TargetReply, TargetWork, Trees
+from covey.wire import codec
 
 
 def ints(*values: int) -> Ints:

@@ -30,6 +30,7 @@ from covey.types import (
     TargetWork,
     Trees,
 )
+from covey.wire.token import same
 
 VERSION = 5
 REQUEST_TENSOR = "message"
@@ -119,7 +120,7 @@ def seal(message: Ints, token: int) -> None:
 def authenticate(message: Ints, token: int) -> None:
     """Raises PortError for a message that no model of this server sent."""
     kind_of(message)
-    if int(message[_TOKEN:_COUNT].view(np.int64)[0]) != token:
+    if not same(int(message[_TOKEN:_COUNT].view(np.int64)[0]), token):
         raise PortError("the message is not of this server's own models")
 
 
