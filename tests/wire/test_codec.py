@@ -1,13 +1,26 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytest
 
 from covey.errors import PortError
-from covey.types import DraftReply, DraftWork, Ints, Open, Rule, Sampling, TargetInfo, TargetReply, TargetWork, Trees
+from covey.types import (
+    DrafterInfo,
+    DraftReply,
+    DraftWork,
+    Ints,
+    Open,
+    Rule,
+    Sampling,
+    TargetInfo,
+    TargetReply,
+    TargetWork,
+    Trees,
+)
 from covey.wire import codec
 
 
@@ -107,3 +120,120 @@ def test_foreign_messages_are_refused() -> None:
         codec.kind_of(message)
     with pytest.raises(PortError, match="version none"):
         codec.kind_of(ints())
+
+
+WORK = TargetWork(ints(1, 2, 3), ints(10, 11, 12), ints(1, 1, 5), TREES, OPENS, (4,), 1, 2, ints(8, 1, 0), 3)
+DRAFT = DraftWork(ints(1, 2), ints(5, 6), ints(0, 1, 3), ints(1, 2, 3), ints(4, 2), ints(1, 3), ints(0, 9), True, OPENS)
+REPLY = TargetReply(
+    ints(0, 1), ints(3, 0), ints(0, 3), ints(1, 0), ints(0, 2, 2), ints(8, 9), np.zeros(2, np.float32), 5, 10, 1, 0.5
+)
+DRAFTED = DraftReply(ints(0, 2, 0), ints(4, 0, 6), TREES, 3, 0.5, 0.25)
+TARGET = TargetInfo("target", 4096, 2048, 16, 100, (0, 2), "invariant", "bfloat16", "cpu", 5, "/somewhere")
+DRAFTER = DrafterInfo("draft", 0, 2048, 5, 0)
+GREEDY = Open(7, ints(1, 2, 3), 2, Sampling())
+
+
+def opened(**changed: Any) -> dict[str, Any]:
+    return {"opens": (dataclasses.replace(GREEDY, **changed),)}
+
+
+def sampled(**changed: Any) -> dict[str, Any]:
+    return opened(sampling=dataclasses.replace(GREEDY.sampling, **changed))
+
+
+def tree(**changed: Any) -> dict[str, Any]:
+    return {"trees": dataclasses.replace(TREES, **changed)}
+
+
+OPENINGS: list[dict[str, Any]] = [
+    opened(tokens=ints(-1)),
+    opened(tokens=ints()),
+    opened(num_prompt=4),
+    opened(num_prompt=-1),
+    opened(num_prompt=1.5),
+    opened(rounds=-1),
+    opened(tag=1 << 31),
+    opened(tenant=5),
+    {"opens": (GREEDY, GREEDY)},
+    sampled(temperature=-1.0),
+    sampled(temperature=float("nan")),
+    sampled(temperature=float("inf")),
+    sampled(top_k=-1),
+    sampled(top_p=1.5),
+    sampled(repetition_penalty=0.0),
+    sampled(presence_penalty="much"),
+    sampled(seed=1 << 64),
+    sampled(end_ids=(-1,)),
+    sampled(bad_words=(("word",),)),
+]
+PLANTED = [
+    tree(offsets=ints(0, 2, 2, 4)),
+    tree(offsets=ints(0, 2, 1, 3)),
+    tree(offsets=ints(0, 3)),
+    tree(parents=ints(-1, 1, -1)),
+    tree(parents=ints(-1, -2, -1)),
+    tree(parents=ints(-1, 0, 0)),
+    tree(parents=ints(-1)),
+    tree(tokens=ints(5, -6, 7)),
+    tree(scores=np.zeros(2, np.float32)),
+    tree(q_probs=np.zeros((3, 1), np.float32)),
+    tree(q_ids=ints(1), q_probs=np.zeros(1, np.float32)),
+]
+HEADS: list[dict[str, Any]] = [{"sequence": -1}, {"origin": -1}, {"epoch": -1}, {"tags": ints(1, 1, 1)}]
+DAMAGED: list[tuple[Any, list[dict[str, Any]]]] = [
+    (WORK, [*OPENINGS, *PLANTED, *HEADS]),
+    (WORK, [{"base": ints(1, 2)}, {"base": ints(1, 0, 3)}, {"chunk": ints(1, -1, 1)}, {"room": ints(1)}]),
+    (DRAFT, [*OPENINGS, *HEADS[:3], {"tags": ints(1, 1)}, {"keep": ints(-1, 1)}, {"offsets": ints(0, 1, 4)}]),
+    (DRAFT, [{"tokens": ints(1, -2, 3)}, {"depth": ints(1 << 30, 1)}, {"depth": ints(1, -1)}, {"width": ints(0, 1)}]),
+    (DRAFT, [{"width": ints(1 << 30, 1)}, {"rounds": ints(1, -1)}, {"offsets": ints(1, 1, 3)}]),
+    (REPLY, [{"status": ints(0, 9)}, {"status": ints(0)}, {"accepted": ints(3, 0)}, {"accepted": ints(-1, 0)}]),
+    (REPLY, [{"offsets": ints(0, 2, 1)}, {"tokens": ints(8, -9)}, {"logprobs": np.zeros(1, np.float32)}]),
+    (REPLY, [{"free_blocks": 11}, {"free_blocks": -1}, {"seconds": float("nan")}, {"seconds": -1.0}, {"epoch": -1}]),
+    (DRAFTED, [*PLANTED, {"status": ints(0, -1, 0)}, {"seen": ints(1, 2)}, {"draft_seconds": float("inf")}]),
+    (TARGET, [{"vocab_size": -1}, {"block_size": 0}, {"total_blocks": "many"}, {"max_positions": 0}]),
+    (DRAFTER, [{"resident_bytes": -1}, {"epoch": None}]),
+]
+CODE: dict[type, tuple[Any, Any]] = {
+    TargetWork: (codec.encode_target_work, codec.decode_target_work),
+    DraftWork: (codec.encode_draft_work, codec.decode_draft_work),
+    TargetReply: (codec.encode_target_reply, codec.decode_target_reply),
+    DraftReply: (codec.encode_draft_reply, codec.decode_draft_reply),
+    TargetInfo: (codec.encode_info, codec.decode_target_info),
+    DrafterInfo: (codec.encode_info, codec.decode_drafter_info),
+}
+
+
+@pytest.mark.parametrize(("whole", "changes"), DAMAGED)
+def test_values_that_do_not_fit_are_refused_where_they_are_decoded(whole: Any, changes: list[dict[str, Any]]) -> None:
+    encode, decode = CODE[type(whole)]
+    decode(encode(whole))
+    for changed in changes:
+        with pytest.raises(PortError, match="damaged message"):
+            decode(encode(dataclasses.replace(whole, **changed)))
+
+
+@pytest.mark.parametrize("whole", [WORK, DRAFT, REPLY, DRAFTED, TARGET, DRAFTER], ids=lambda each: type(each).__name__)
+def test_words_that_are_cut_off_added_or_changed_are_refused_or_harmless(whole: Any) -> None:
+    """Whatever arrives is read as a value whose parts fit, or refused by name."""
+    encode, decode = CODE[type(whole)]
+    message = encode(whole)
+    for count in range(len(message)):
+        with pytest.raises(PortError):
+            decode(message[:count])
+    with pytest.raises(PortError):
+        decode(np.concatenate([message, ints(0)]))
+    rng = np.random.default_rng(0)
+    for place in range(len(message)):
+        for value in (-1, 0, 1 << 30, int(rng.integers(-(1 << 31), 1 << 31))):
+            changed = message.copy()
+            changed[place] = value
+            with suppress(PortError):
+                decode(changed)
+
+
+def test_an_answer_of_another_number_of_rows_is_refused() -> None:
+    for whole in (REPLY, DRAFTED):
+        encode, decode = CODE[type(whole)]
+        assert_same(whole, decode(encode(whole), len(whole.status)))
+        with pytest.raises(PortError, match="rows are answered"):
+            decode(encode(whole), len(whole.status) + 1)

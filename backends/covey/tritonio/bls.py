@@ -66,7 +66,7 @@ class BlsTarget:
         return codec.decode_target_info(call(self.model, codec.pack(codec.INFO_REQUEST)))
 
     def step(self, work: TargetWork) -> TargetReply:
-        return codec.decode_target_reply(deliver(self.model, codec.encode_target_work(work)))
+        return codec.decode_target_reply(deliver(self.model, codec.encode_target_work(work)), len(work.tags))
 
 
 class BlsDrafter:
@@ -79,7 +79,7 @@ class BlsDrafter:
         return codec.decode_drafter_info(call(self.model, codec.pack(codec.INFO_REQUEST)))
 
     def draft(self, work: DraftWork) -> DraftReply:
-        return codec.decode_draft_reply(deliver(self.model, codec.encode_draft_work(work)))
+        return codec.decode_draft_reply(deliver(self.model, codec.encode_draft_work(work)), len(work.tags))
 
 
 def control(controller: str, action: str, model: str) -> None:

@@ -3,7 +3,7 @@
 A message is one INT32 tensor: [version, kind, the server's token in two words, number of fields, each field's length
 in words] and then the fields. Anyone who reaches the public port can send one: those without the token are refused.
 Wider values are viewed as words; text travels as JSON bytes. One tensor each way keeps a BLS call near its floor.
-The layouts below are the one table of what a message holds.
+The layouts below are the one table of what a message holds; what is decoded is checked (`checks.py`).
 """
 
 from __future__ import annotations
@@ -29,6 +29,15 @@ from covey.types import (
     TargetReply,
     TargetWork,
     Trees,
+)
+from covey.wire.checks import (
+    check_draft_reply,
+    check_draft_work,
+    check_info,
+    check_offsets,
+    check_target_reply,
+    check_target_work,
+    must,
 )
 from covey.wire.token import same
 
@@ -138,13 +147,16 @@ def unpack(layout: Layout, message: Ints) -> dict[str, Any]:
     if kind_of(message) != layout.kind or message[_COUNT] != count:
         raise PortError(f"message of kind {message[1]} with {message[_COUNT]} fields where kind {layout.kind} is due")
     sizes = message[_HEAD : _HEAD + count].tolist()
+    whole = len(sizes) == count and min(sizes, default=0) >= 0 and _HEAD + count + sum(sizes) == len(message)
+    must(whole, "its %d words are not those of its fields, %s", len(message), sizes)
     raw = message.tobytes()
     at = 4 * (_HEAD + count)
     fields: dict[str, Any] = {}
     for (name, kind), size in zip(layout.fields.items(), sizes, strict=True):
         if kind == "u1":
-            fields[name] = json.loads(raw[at : at + 4 * size]) if size else None
+            fields[name] = _json(raw[at : at + 4 * size]) if size else None
         elif size:
+            must(4 * size % _TYPES[kind].itemsize == 0, "%s has half a number", name)
             fields[name] = np.frombuffer(raw, _TYPES[kind], 4 * size // _TYPES[kind].itemsize, at)
         else:
             fields[name] = _NOTHING[kind]
@@ -167,9 +179,9 @@ def encode_target_work(work: TargetWork) -> Ints:
 
 def decode_target_work(message: Ints) -> TargetWork:
     fields = unpack(TARGET_WORK, message)
-    sequence, epoch, origin = fields["head"].tolist()
+    sequence, epoch, origin = _numbers(fields["head"], 3)
     opens, frees = _opens_in(fields)
-    return TargetWork(
+    work = TargetWork(
         fields["tags"],
         fields["base"],
         fields["chunk"],
@@ -181,6 +193,8 @@ def decode_target_work(message: Ints) -> TargetWork:
         fields["room"],
         origin,
     )
+    check_target_work(work)
+    return work
 
 
 def encode_target_reply(reply: TargetReply) -> Ints:
@@ -198,11 +212,14 @@ def encode_target_reply(reply: TargetReply) -> Ints:
     )
 
 
-def decode_target_reply(message: Ints) -> TargetReply:
+def decode_target_reply(message: Ints, rows: int | None = None) -> TargetReply:
+    """The answer to a message of so many `rows`, where that is known."""
     fields = unpack(TARGET_REPLY, message)
-    free_blocks, total_blocks, epoch = fields.pop("head").tolist()
-    seconds = float(fields.pop("seconds")[0])
-    return TargetReply(free_blocks=free_blocks, total_blocks=total_blocks, epoch=epoch, seconds=seconds, **fields)
+    free_blocks, total_blocks, epoch = _numbers(fields.pop("head"), 3)
+    (seconds,) = _numbers(fields.pop("seconds"), 1)
+    reply = TargetReply(free_blocks=free_blocks, total_blocks=total_blocks, epoch=epoch, seconds=seconds, **fields)
+    check_target_reply(reply, rows)
+    return reply
 
 
 def encode_draft_work(work: DraftWork) -> Ints:
@@ -222,13 +239,15 @@ def encode_draft_work(work: DraftWork) -> Ints:
 
 def decode_draft_work(message: Ints) -> DraftWork:
     fields = unpack(DRAFT_WORK, message)
-    sequence, epoch, origin, q_rows = fields.pop("head").tolist()
+    sequence, epoch, origin, q_rows = _numbers(fields.pop("head"), 4)
     opens, frees = _opens_in(fields)
     for name in _OPENS:
         del fields[name]
-    return DraftWork(
+    work = DraftWork(
         **fields, q_rows=bool(q_rows), opens=opens, frees=frees, sequence=sequence, epoch=epoch, origin=origin
     )
+    check_draft_work(work)
+    return work
 
 
 def encode_draft_reply(reply: DraftReply) -> Ints:
@@ -242,10 +261,14 @@ def encode_draft_reply(reply: DraftReply) -> Ints:
     )
 
 
-def decode_draft_reply(message: Ints) -> DraftReply:
+def decode_draft_reply(message: Ints, rows: int | None = None) -> DraftReply:
+    """The answer to a message of so many `rows`, where that is known."""
     fields = unpack(DRAFT_REPLY, message)
-    catch_up, draft = fields["seconds"].tolist()
-    return DraftReply(fields["status"], fields["seen"], _trees_in(fields), int(fields["head"][0]), catch_up, draft)
+    catch_up, draft = _numbers(fields["seconds"], 2)
+    (epoch,) = _numbers(fields["head"], 1)
+    reply = DraftReply(fields["status"], fields["seen"], _trees_in(fields), epoch, catch_up, draft)
+    check_draft_reply(reply, rows)
+    return reply
 
 
 def encode_info(info: TargetInfo | DrafterInfo) -> Ints:
@@ -253,12 +276,22 @@ def encode_info(info: TargetInfo | DrafterInfo) -> Ints:
 
 
 def decode_target_info(message: Ints) -> TargetInfo:
-    info = unpack(INFO_REPLY, message)["info"]
-    return TargetInfo(**{**info, "end_ids": tuple(info["end_ids"])})
+    try:
+        fields = unpack(INFO_REPLY, message)["info"]
+        info = TargetInfo(**{**fields, "end_ids": tuple(fields["end_ids"])})
+    except (TypeError, KeyError) as error:
+        raise PortError(f"damaged message: facts of a target: {error}") from None
+    check_info(info)
+    return info
 
 
 def decode_drafter_info(message: Ints) -> DrafterInfo:
-    return DrafterInfo(**unpack(INFO_REPLY, message)["info"])
+    try:
+        info = DrafterInfo(**unpack(INFO_REPLY, message)["info"])
+    except TypeError as error:
+        raise PortError(f"damaged message: facts of a drafter: {error}") from None
+    check_info(info)
+    return info
 
 
 def _trees_out(trees: Trees) -> dict[str, Ints | Floats | None]:
@@ -274,10 +307,13 @@ def _trees_out(trees: Trees) -> dict[str, Ints | Floats | None]:
 
 def _trees_in(fields: dict[str, Any]) -> Trees:
     tokens = fields["tree_tokens"]
-    q_ids = q_probs = None
-    if len(tokens) and len(fields["q_ids"]):
-        q_ids = fields["q_ids"].reshape(len(tokens), -1)
-        q_probs = fields["q_probs"].reshape(len(tokens), -1)
+    q_ids, q_probs = fields["q_ids"], fields["q_probs"]
+    whole = len(q_ids) == len(q_probs) and len(q_ids) % max(1, len(tokens)) == 0
+    must(whole, "%d q_ids and %d q_probs for %d nodes", len(q_ids), len(q_probs), len(tokens))
+    if len(tokens) and len(q_ids):
+        q_ids, q_probs = q_ids.reshape(len(tokens), -1), q_probs.reshape(len(tokens), -1)
+    else:
+        q_ids = q_probs = None
     return Trees(fields["tree_offsets"], tokens, fields["tree_parents"], fields["tree_scores"], q_ids, q_probs)
 
 
@@ -304,13 +340,37 @@ def _opens_out(opens: tuple[Open, ...], frees: tuple[int, ...]) -> dict[str, Any
 
 
 def _opens_in(fields: dict[str, Any]) -> tuple[tuple[Open, ...], tuple[int, ...]]:
-    opens = []
+    frees, settings = tuple(fields["frees"].tolist()), fields["open_settings"]
+    if not settings:
+        return (), frees
     offsets, tokens = fields["open_offsets"], fields["open_tokens"]
-    for index, item in enumerate(fields["open_settings"] or ()):
-        sampling = item["sampling"]
-        sampling["end_ids"] = tuple(sampling["end_ids"])
-        sampling["bad_words"] = tuple(tuple(word) for word in sampling["bad_words"])
-        sampling["rule"] = Rule(sampling["rule"])
-        span = np.array(tokens[offsets[index] : offsets[index + 1]], np.int32)
-        opens.append(Open(item["tag"], span, item["num_prompt"], Sampling(**sampling), item["tenant"], item["rounds"]))
-    return tuple(opens), tuple(fields["frees"].tolist())
+    must(isinstance(settings, list), "open_settings are no list")
+    check_offsets("open_offsets", offsets, len(settings), len(tokens))
+    try:
+        return tuple(
+            _open_in(item, np.array(tokens[offsets[index] : offsets[index + 1]], np.int32))
+            for index, item in enumerate(settings)
+        ), frees
+    except (TypeError, KeyError, ValueError) as error:
+        raise PortError(f"damaged message: settings of a tag: {type(error).__name__}: {error}") from None
+
+
+def _open_in(item: Any, tokens: Ints) -> Open:
+    sampling = item["sampling"]
+    sampling["end_ids"] = tuple(sampling["end_ids"])
+    sampling["bad_words"] = tuple(tuple(word) for word in sampling["bad_words"])
+    sampling["rule"] = Rule(sampling["rule"])
+    return Open(item["tag"], tokens, item["num_prompt"], Sampling(**sampling), item["tenant"], item["rounds"])
+
+
+def _numbers(field: Any, count: int) -> list[Any]:
+    must(len(field) == count, "%d numbers where %d are due", len(field), count)
+    numbers: list[Any] = field.tolist()
+    return numbers
+
+
+def _json(raw: bytes) -> Any:
+    try:
+        return json.loads(raw)
+    except ValueError as error:
+        raise PortError(f"damaged message: {error}") from None

@@ -1,0 +1,197 @@
+"""What a message must be before anybody works with it: every check raises PortError.
+
+Lengths that fit each other, offsets that cut an array into rows, numbers in their range, trees that are trees. Whoever
+reads a message after that indexes without looking. How many tokens the vocabulary has is not known here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sized
+from typing import Any
+
+import numpy as np
+
+from covey.errors import PortError
+from covey.types import (
+    DrafterInfo,
+    DraftReply,
+    DraftWork,
+    Ints,
+    Open,
+    RowStatus,
+    Sampling,
+    TargetInfo,
+    TargetReply,
+    TargetWork,
+    Trees,
+)
+
+FEW = 128
+MOST_DEPTH = MOST_WIDTH = 1024  # of a draft: what it allocates grows with both
+_LAST_STATUS = max(RowStatus)
+_LARGEST = sys.float_info.max  # a bound that keeps infinity out, as any bound does a number that is none
+
+# By field of `Sampling`: the least and the most. The public request is checked more closely (`covey.tritonio.fields`).
+_SAMPLING: dict[str, tuple[float, float]] = {
+    "temperature": (0.0, _LARGEST),
+    "top_k": (0, _LARGEST),
+    "top_p": (0.0, 1.0),
+    "min_p": (0.0, 1.0),
+    "repetition_penalty": (sys.float_info.min, _LARGEST),  # it divides
+    "presence_penalty": (-_LARGEST, _LARGEST),
+    "frequency_penalty": (-_LARGEST, _LARGEST),
+    "min_tokens": (0, _LARGEST),
+    "seed": (0, (1 << 64) - 1),
+}
+
+
+def must(holds: bool, what: str, *values: object) -> None:
+    """`what` is formatted with the values where it is needed: there are checks in every round."""
+    if not holds:
+        raise PortError("damaged message: " + what % values)
+
+
+def check_target_work(work: TargetWork) -> None:
+    rows = len(work.tags)
+    _head(work.sequence, work.epoch, work.origin)
+    _rows(rows, base=work.base, chunk=work.chunk)
+    must(len(work.room) in (0, rows), "room has %d values for %d rows", len(work.room), rows)
+    _distinct(work.tags)
+    _within(1, base=work.base)
+    _within(0, chunk=work.chunk, room=work.room)
+    _trees(work.trees, rows)
+    _opens(work.opens)
+
+
+def check_draft_work(work: DraftWork) -> None:
+    rows = len(work.tags)
+    _head(work.sequence, work.epoch, work.origin)
+    _rows(rows, keep=work.keep, depth=work.depth, width=work.width, rounds=work.rounds)
+    _distinct(work.tags)
+    check_offsets("offsets", work.offsets, rows, len(work.tokens))
+    _within(0, keep=work.keep, tokens=work.tokens, rounds=work.rounds)
+    _within(0, MOST_DEPTH, depth=work.depth)
+    _within(1, MOST_WIDTH, width=work.width)
+    _opens(work.opens)
+
+
+def check_target_reply(reply: TargetReply, rows: int | None) -> None:
+    """`rows` were asked for; None where that is not known."""
+    _answers(reply.status, rows)
+    _rows(len(reply.status), cached=reply.cached, reused=reply.reused, accepted=reply.accepted)
+    check_offsets("offsets", reply.offsets, len(reply.status), len(reply.tokens))
+    _rows(len(reply.tokens), logprobs=reply.logprobs)
+    _within(0, cached=reply.cached, reused=reply.reused, accepted=reply.accepted, tokens=reply.tokens)
+    must(
+        not np.count_nonzero(reply.accepted > reply.offsets[1:] - reply.offsets[:-1]),
+        "more tokens accepted than emitted",
+    )
+    free, total = reply.free_blocks, reply.total_blocks
+    must(0 <= free <= total, "%d of %d blocks are free", free, total)
+    _seconds(reply.epoch, reply.seconds)
+
+
+def check_draft_reply(reply: DraftReply, rows: int | None) -> None:
+    _answers(reply.status, rows)
+    _rows(len(reply.status), seen=reply.seen)
+    _within(0, seen=reply.seen)
+    _trees(reply.trees, len(reply.status))
+    _seconds(reply.epoch, reply.catch_up_seconds, reply.draft_seconds)
+
+
+def check_info(info: TargetInfo | DrafterInfo) -> None:
+    _numbers({name: getattr(info, name) for name in ("vocab_size", "epoch")}, 0)
+    _numbers({"max_positions": info.max_positions}, 1)
+    if isinstance(info, TargetInfo):
+        _numbers({"block_size": info.block_size, "total_blocks": info.total_blocks}, 1)
+    else:
+        _numbers({"resident_bytes": info.resident_bytes}, 0)
+
+
+def _head(sequence: int, epoch: int, origin: int) -> None:
+    holds = sequence >= 0 and epoch >= 0 and origin >= 0
+    must(holds, "sequence %d, epoch %d, origin %d: none is negative", sequence, epoch, origin)
+
+
+def _answers(status: Ints, rows: int | None) -> None:
+    must(rows is None or len(status) == rows, "%d rows are answered where %s were asked for", len(status), rows)
+    _within(0, _LAST_STATUS, status=status)
+
+
+def _seconds(epoch: int, *seconds: float) -> None:
+    must(epoch >= 0, "epoch %d", epoch)
+    for each in seconds:
+        must(0 <= each <= _LARGEST, "it took %g seconds", each)
+
+
+def _rows(count: int, **arrays: Sized) -> None:
+    for name, values in arrays.items():
+        must(len(values) == count, "%s has %d values where %d are due", name, len(values), count)
+
+
+def _within(low: int, high: int | None = None, **arrays: Ints) -> None:
+    for name, values in arrays.items():
+        if len(values):
+            least, most = _ends(values)
+            must(least >= low, "%s has %d, the least is %d", name, least, low)
+            must(high is None or most <= high, "%s has %d, the most is %s", name, most, high)
+
+
+def _ends(values: Ints) -> tuple[int, int]:
+    """The least and the most. Of a few numbers, a list's are found sooner than an array's."""
+    if len(values) > FEW:
+        return int(values.min()), int(values.max())
+    listed = values.tolist()
+    return min(listed), max(listed)
+
+
+def _numbers(values: dict[str, Any], low: float, high: float = _LARGEST) -> None:
+    """Where the least is a whole number, so must they be."""
+    kind = int if isinstance(low, int) else (int, float)
+    for name, value in values.items():
+        fits = isinstance(value, kind) and low <= value <= high
+        must(fits, "%s is %r, due is a number from %g to %g", name, value, low, high)
+
+
+def _distinct(tags: Ints) -> None:
+    must(len(set(tags.tolist())) == len(tags), "two rows of one tag")
+
+
+def check_offsets(name: str, offsets: Ints, rows: int, total: int) -> None:
+    bounds = offsets.tolist()
+    must(len(bounds) == rows + 1, "%s has %d values for %d rows", name, len(bounds), rows)
+    must(bounds[0] == 0 and bounds[-1] == total, "%s run from %d to %d of %d", name, bounds[0], bounds[-1], total)
+    must(bounds == sorted(bounds), "%s go back", name)
+
+
+def _trees(trees: Trees, rows: int) -> None:
+    nodes = len(trees.tokens)
+    check_offsets("tree_offsets", trees.offsets, rows, nodes)
+    _rows(nodes, tree_parents=trees.parents)
+    must(len(trees.scores) in (0, nodes), "tree_scores has %d values for %d nodes", len(trees.scores), nodes)
+    if nodes:
+        _within(0, tree_tokens=trees.tokens)
+        _within(-1, tree_parents=trees.parents)
+        first = np.repeat(trees.offsets[:-1], trees.sizes)
+        late = np.count_nonzero(trees.parents + first >= np.arange(nodes))
+        must(not late, "%d parents come after their children, or are of another row", late)
+
+
+def _opens(opens: tuple[Open, ...]) -> None:
+    for opening in opens:
+        _numbers({"tag": opening.tag}, -(1 << 31), (1 << 31) - 1)
+        must(len(opening.tokens) > 0, "tag %d is opened without tokens", opening.tag)
+        _within(0, open_tokens=opening.tokens)
+        _numbers({"num_prompt": opening.num_prompt}, 0, len(opening.tokens))
+        _numbers({"rounds": opening.rounds}, 0)
+        must(isinstance(opening.tenant, str), "tenant is %r, due is a text", opening.tenant)
+        _sampling(opening.sampling)
+    must(len({opening.tag for opening in opens}) == len(opens), "a tag is opened twice")
+
+
+def _sampling(sampling: Sampling) -> None:
+    for name, (low, high) in _SAMPLING.items():
+        _numbers({name: getattr(sampling, name)}, low, high)
+    for token in (*sampling.end_ids, *(token for word in sampling.bad_words for token in word)):
+        must(isinstance(token, int) and token >= 0, "token %r among end_ids or bad_words", token)
