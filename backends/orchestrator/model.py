@@ -21,8 +21,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from covey import profile
 from covey.clock import RealClock
 from covey.engine import Engine
@@ -343,28 +341,25 @@ class TritonPythonModel:
             outlet.fail(error)
 
     def _received(self, peer: link.Peer, message: link.Message) -> None:
-        exchange, kind, value = message
+        exchange, kind = message.exchange, message.kind
         entry = (id(peer), exchange)
         if kind == "submit":
-            tensors, parameters = value
-            for name, array in tensors.items():
-                tensors[name] = np.asarray(array)
             outlet = PeerOutlet(peer, exchange)
             key = next(self._keys)
             self._peers[entry] = (key, outlet)
             outlet.closed = lambda: self._peers.pop(entry, None)
-            self._take(key, outlet, tensors.get, parameters)
+            self._take(key, outlet, message.arrays.get, message.value)
         elif kind == "cancel" and entry in self._peers:
             key, outlet = self._peers[entry]
             outlet.cancelled = True
             self._engine.cancel(key)
         elif kind == "serves":
-            peer.send((exchange, kind, self._started.wait(link.ANSWER_SECONDS / 2)))
+            peer.send(link.Message(exchange, kind, self._started.wait(link.ANSWER_SECONDS / 2)))
         elif kind == "drain":
             if self._engine is not None:
                 self._engine.drain()
                 self._supervisor.stop(0)  # Triton may crash when it unloads a model that is being reloaded
-            peer.send((exchange, "draining", None))
+            peer.send(link.Message(exchange, "draining"))
 
     def _lost(self, peer: link.Peer) -> None:
         for (owner, _exchange), (key, outlet) in list(self._peers.items()):

@@ -14,7 +14,7 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from covey.errors import PortError
-from covey.streaming import Cancelled, Chunk
+from covey.streaming import Cancelled
 from covey.tritonio import link, outlets
 
 POLL_SECONDS = 0.05
@@ -46,7 +46,7 @@ class TritonPythonModel:
         with self._lock:
             self._open[exchange] = (sender, asked.wanted)
         try:
-            self._line().send((exchange, "submit", (asked.tensors, asked.parameters)))
+            self._line().send(link.Message(exchange, "submit", asked.parameters, asked.tensors))
         except Exception as error:
             self._answer(exchange, outlets.error_response(error))
             if not isinstance(error, PortError):
@@ -59,14 +59,14 @@ class TritonPythonModel:
             return self._peer
 
     def _received(self, _peer: link.Peer, message: link.Message) -> None:
-        exchange, kind, value = message
-        if kind == "error":
-            self._answer(exchange, outlets.error_response(outlets.raised(*value)))
+        exchange = message.exchange
+        if message.kind == "error":
+            self._answer(exchange, outlets.error_response(outlets.raised(*message.value)))
         else:
             with self._lock:
                 entry = self._open.get(exchange)
             if entry is not None:  # else it was cancelled meanwhile
-                self._answer(exchange, outlets.response(outlets.outputs(Chunk(**value)), entry[1]))
+                self._answer(exchange, outlets.response(outlets.outputs(outlets.answered(message)), entry[1]))
 
     def _lost(self, peer: link.Peer) -> None:
         with self._lock:
@@ -96,5 +96,5 @@ class TritonPythonModel:
     def _watch(self, exchange: int, sender: outlets.Sender) -> None:
         if sender.is_cancelled():
             with suppress(PortError):
-                self._line().send((exchange, "cancel", None))
+                self._line().send(link.Message(exchange, "cancel"))
             self._answer(exchange, outlets.error_response(Cancelled("cancelled by the client")))

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import queue
 import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import Client
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from covey.errors import PortError
+from covey.errors import BadField, PortError
 from covey.tritonio import link
+from covey.wire import frames
 
 SECONDS = 10.0
 
@@ -36,6 +40,16 @@ def nothing(_peer: link.Peer, _message: link.Message) -> None:
     pass
 
 
+class Touch:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[str, str]]:
+        return open, (self.path, "w")
+
+
 def test_a_handler_that_fails_cuts_the_line_at_both_ends() -> None:
     here, there = threading.Event(), threading.Event()
 
@@ -44,7 +58,7 @@ def test_a_handler_that_fails_cuts_the_line_at_both_ends() -> None:
 
     with listening(fail, lambda _peer: there.set()):
         peer = link.connect("covey", nothing, lambda _peer: here.set())
-        peer.send((1, "submit", None))
+        peer.send(link.Message(1, "submit"))
         assert there.wait(SECONDS)
         assert here.wait(SECONDS)
 
@@ -54,11 +68,11 @@ def test_draining_is_acknowledged() -> None:
 
     def receive(peer: link.Peer, message: link.Message) -> None:
         heard.append(message)
-        peer.send((0, "draining", None))
+        peer.send(link.Message(0, "draining"))
 
     with listening(receive):
         link.refuse_requests("covey", os.getppid())
-    assert heard == [(0, "drain", None)]
+    assert heard == [link.Message(0, "drain")]
 
 
 @pytest.mark.parametrize("ready", [True, False, None])
@@ -67,7 +81,7 @@ def test_whether_it_serves_is_asked_over_the_line(ready: bool | None, monkeypatc
 
     def receive(peer: link.Peer, message: link.Message) -> None:
         if ready is not None:  # else it is busy
-            peer.send((0, "serves", ready and message[1] == "serves"))
+            peer.send(link.Message(0, "serves", ready and message.kind == "serves"))
 
     with listening(receive):
         assert link.serves("covey", os.getppid()) is bool(ready)
@@ -85,3 +99,28 @@ def test_a_folder_that_others_may_change_is_not_trusted(folder: Path) -> None:
         private.chmod(0o777)
         with pytest.raises(PortError, match="can be changed by other users"):
             link.connect("covey", nothing, lambda _peer: None)
+
+
+def test_what_is_no_message_cuts_the_line_and_runs_nothing(folder: Path) -> None:
+    cut = threading.Event()
+    heard: list[link.Message] = []
+    with (
+        listening(lambda _peer, message: heard.append(message), lambda _peer: cut.set()),
+        Client(str(link.address("covey", os.getppid())), "AF_UNIX") as stranger,
+    ):
+        stranger.send(Touch(str(folder / "ran")))  # pickled
+        assert cut.wait(SECONDS)
+    assert not heard
+    assert not (folder / "ran").exists()
+
+
+def test_what_is_too_long_is_not_sent_and_the_line_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "MOST_BYTES", 1000)
+    heard: queue.SimpleQueue[link.Message] = queue.SimpleQueue()
+    with listening(lambda _peer, message: heard.put(message)):
+        peer = link.connect("covey", nothing, lambda _peer: None)
+        with pytest.raises(BadField, match=r"request: got .* bytes"):
+            peer.send(link.Message(1, "submit", arrays={"input_ids": np.zeros(1000, np.int32)}))
+        peer.send(link.Message(2, "submit"))
+        assert heard.get(timeout=SECONDS) == link.Message(2, "submit")
+        peer.close()

@@ -95,10 +95,10 @@ def test_what_cannot_be_read_is_the_client_s_fault_and_nobody_watches_it(unary: 
 
 
 def test_a_request_that_cannot_be_handed_on_is_answered_once(unary: Any) -> None:
-    unary._peer.send.side_effect = TypeError("cannot be pickled")
+    unary._peer.send.side_effect = TypeError("cannot be sent")
     request = Request()
     unary.execute([request])
-    assert request.native.sent == ["[INTERNAL] cannot be pickled"]
+    assert request.native.sent == ["[INTERNAL] cannot be sent"]
     assert not unary._open
 
 

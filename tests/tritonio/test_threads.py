@@ -7,6 +7,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -15,6 +16,7 @@ import pytest
 
 from covey.errors import StubDead
 from covey.streaming import Chunk
+from covey.tritonio import link
 from covey.types import NO_FLOATS, NO_INTS, Finish
 from tests.fakes import HashTarget
 from tests.tritonio import adapters
@@ -133,7 +135,7 @@ def test_an_engine_that_lives_answers_and_drains(module: Any, monkeypatch: pytes
     model = module.TritonPythonModel()
     model.initialize(config(**ORCHESTRATOR))
     assert [chunk.num_output for chunk in ask(model).chunks] == [3]
-    model._received(MagicMock(), (0, "drain", None))
+    model._received(MagicMock(), link.Message(0, "drain"))
     assert ask(model, 2).errors == ["the server is draining; no new requests"]
     model._drafter_failed("draft", StubDead("draft"))
     model.finalize()
@@ -169,10 +171,13 @@ def unary(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_an_answer_to_what_was_cancelled_meanwhile_is_dropped(unary: Any) -> None:
+    from covey.tritonio import outlets
+
     unary._open = Vanishing()
-    answer = {"text": "", "ids": NO_INTS, "logprobs": NO_FLOATS, "finish": Finish.LENGTH}
-    counts = dict.fromkeys(("seed", "num_input", "num_output", "reused", "drafted", "accepted"), 0)
-    unary._received(unary._peer, (1, "answer", answer | counts))
+    sent: list[link.Message] = []
+    peer = SimpleNamespace(send=sent.append)
+    outlets.PeerOutlet(peer, 1).send(Chunk("", NO_INTS, NO_FLOATS, Finish.LENGTH, *[0] * 6))  # type: ignore[arg-type]
+    unary._received(unary._peer, sent[0])
 
 
 def test_one_sender_that_fails_does_not_end_the_watch_over_the_others(unary: Any) -> None:

@@ -3,7 +3,8 @@
 `covey` is decoupled, and BLS calls to decoupled models are not to be trusted on 24.10. `covey_unary` therefore reaches
 the orchestrator over a Unix socket in a folder that only this user can enter; its name is the server's process id,
 which both models' processes have as their parent. Over the same line the launcher asks the orchestrator whether it
-serves yet, and tells it to take no more requests. Values are pickled, which is safe between processes of one user.
+serves yet, and tells it to take no more requests. What goes over it can only be read, never run
+(`covey.wire.frames`).
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from typing import Any
 
 from covey.errors import PortError, SettingError
 from covey.private import checked, private_folder
+from covey.wire.frames import MOST_BYTES, Message, decode, encode
 
 log = logging.getLogger("covey.link")
 
+__all__ = ["ANSWER_SECONDS", "Exchange", "Message", "Peer", "address", "connect", "refuse_requests", "serves"]
+
 ANSWER_SECONDS = 2.0  # a process that is starting or stuck does not hold up the end of its server
-Message = tuple[int, str, Any]  # the caller's id of the exchange, what it is, and its value
 
 
 def address(model: str, server: int) -> Path:
@@ -44,9 +47,11 @@ class Peer:
         self._thread.start()
 
     def send(self, message: Message) -> None:
+        """Raises PortError when nobody listens, and what `encode` raises for what cannot be sent."""
+        frame = encode(message)
         try:
             with self._sending:
-                self._connection.send(message)
+                self._connection.send_bytes(frame)
         except (OSError, ValueError) as error:
             raise PortError(f"the other model is gone: {error}") from None
 
@@ -57,7 +62,7 @@ class Peer:
     def _run(self) -> None:
         try:
             while True:
-                self._receive(self, self._connection.recv())
+                self._receive(self, decode(self._connection.recv_bytes(MOST_BYTES)))
         except (EOFError, OSError):
             pass  # the other end is gone
         except Exception:
@@ -124,12 +129,12 @@ def _ask(model: str, server: int, what: str) -> Any:
     ended, values = threading.Event(), []
 
     def receive(_peer: Peer, message: Message) -> None:
-        values.append(message[2])
+        values.append(message.value)
         ended.set()
 
     peer = connect(model, receive, lambda _peer: ended.set(), server)
     try:
-        peer.send((0, what, None))
+        peer.send(Message(0, what))
         ended.wait(ANSWER_SECONDS)
     finally:
         peer.close()

@@ -19,7 +19,8 @@ import triton_python_backend_utils as pb_utils
 
 from covey.errors import BadField, CoveyError, PortError, RequestError
 from covey.streaming import Chunk
-from covey.tritonio.link import Peer
+from covey.tritonio.link import Message, Peer
+from covey.types import Finish
 
 log = logging.getLogger("covey.outlets")
 
@@ -29,6 +30,10 @@ STATE = "detokenizer_state"
 # A question about the server instead of a generation, and its answer (`covey.tritonio.reports`).
 INSPECT = "inspect"
 REPORT = "report"
+
+# Of a chunk on its way from one model to another, which needs no state.
+ARRAYS = ("ids", "logprobs")
+VALUES = tuple(field.name for field in fields(Chunk) if field.name not in (*ARRAYS, "state"))
 
 
 def outputs(chunk: Chunk) -> dict[str, Any]:
@@ -174,15 +179,24 @@ class PeerOutlet:
 
     def send(self, chunk: Chunk) -> None:
         self.closed()
-        self._peer.send((self._exchange, "answer", {f.name: getattr(chunk, f.name) for f in fields(chunk)}))
+        arrays = {name: getattr(chunk, name) for name in ARRAYS}
+        self._peer.send(Message(self._exchange, "answer", {name: getattr(chunk, name) for name in VALUES}, arrays))
 
     def fail(self, error: Exception) -> None:
         self.closed()
         code = error.code if isinstance(error, RequestError) else "INTERNAL"
-        self._peer.send((self._exchange, "error", (code, str(error))))
+        self._peer.send(Message(self._exchange, "error", [code, str(error)]))
 
     def gone(self) -> bool:
         return self.cancelled
+
+
+def answered(message: Message) -> Chunk:
+    """The chunk that `PeerOutlet.send` sent."""
+    value: dict[str, Any] = {**message.value, **message.arrays}
+    value["finish"] = None if value["finish"] is None else Finish(value["finish"])
+    value["acceptance"] = tuple(value["acceptance"])
+    return Chunk(**value)
 
 
 def raised(code: str, text: str) -> Exception:
