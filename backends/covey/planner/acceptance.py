@@ -14,8 +14,11 @@ for better or worse odds of acceptance at every position: a CUSUM test each, ove
     S = max(0, S + log(P(trials | odds times e^+-CHANGE) / P(trials | a)))       a change where S reaches ALARM
 
 and what was counted before S last was 0 is then forgotten at every position: where the drafter is seldom looked at,
-what is seen at first positions is the better witness. Without a change S gets there less than once in e^ALARM rounds
-on average, however many trials a round has; a change by less than half as much is left to forgetting. While it is
+what is seen at first positions is the better witness. Where trials are independent, S gets there without a change less
+than once in e^ALARM rounds on average, however many trials a round has; a change by less than half as much is left to
+forgetting. Requests that differ among themselves are changes, too: with few rows they are followed one by one (some
+five alarms in a thousand rounds of one row whose requests' rates are spread as Beta(3, 2), two with four rows, none
+with 32), which is what a choice for these rows wants. While it is
 suspected that the drafter is better than it was, so much doubt is added that it is worth a try.
 
 A change that is young may soon be over. What is known fades, while nothing is tried, to half within as many rounds as

@@ -32,6 +32,7 @@ _AT_LEAST = 5  # counts of each matrix that are tried however long they take
 _LANES = 32  # of a trial of products, or fewer that have
 _RESULTS = 20_000  # of each shape, of which one in thousands may differ
 FAR = 24  # lengths beyond two spans that are tried
+FAR_QUERIES = (*FEW, 16, QUERY_TILE)  # and numbers of queries there
 
 log = logging.getLogger(__name__)
 
@@ -165,7 +166,7 @@ def _companies(tiling: Tiling, positions: int, rng: np.random.Generator) -> Iter
     ends = [end for end in near if end <= positions] or [positions]
     cases = [(end, copies) for end in ends for copies in (0, 1, 4, 12 + end % 8)] + [(end, end % 3) for end in far]
     for end, copies in rng.permutation(cases).tolist():
-        count = min(draw(), end) if end < reach else min(int(rng.choice(FEW)), end)
+        count = min(draw(), end) if end < reach else min(int(rng.choice(FAR_QUERIES)), end)
         lanes = 1 + (copies if count <= max(FEW) else min(copies, 2))
         other = max(1, min(end + int(rng.integers(-end, WORTH_A_GROUP)), positions))
         others = count if lanes % 2 else draw()  # lanes of as many queries are computed together
