@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from pathlib import Path
 
 from covey.errors import SettingError
@@ -16,6 +17,19 @@ def kept_folder(part: str) -> Path | None:
     """The part of this server's private folder, which the launcher names; None where none did. Not made yet."""
     named = os.environ.get(KEPT_VARIABLE)
     return Path(named) / part if named else None
+
+
+def replace(path: Path, text: str) -> None:
+    """Write a file whole or not at all, whoever else writes it at the same time. Raises OSError."""
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as part:
+        try:
+            part.write(text)
+            part.close()
+            os.chmod(part.name, 0o644)  # who may read it, its folder says
+            os.replace(part.name, path)
+        except OSError:
+            os.unlink(part.name)
+            raise
 
 
 def private_folder(path: Path) -> Path:

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from covey import private
 from covey.errors import SettingError
 
 VERSION = 1
@@ -80,7 +81,7 @@ class CostTable:
             "plain": _listed(self.plain, "rows"),
         }
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(re.sub(r"\{\s+([^{}]*?)\s+\}", _one_line, json.dumps(table, indent=2)) + "\n", encoding="utf-8")
+        private.replace(path, re.sub(r"\{\s+([^{}]*?)\s+\}", _one_line, json.dumps(table, indent=2)) + "\n")
 
 
 class Surface:

@@ -15,6 +15,7 @@ import threading
 from pathlib import Path
 from typing import Protocol
 
+from covey import private
 from covey.errors import SettingError
 from covey.types import JsonDict
 
@@ -85,10 +86,8 @@ def save(path: str | Path, policy: Learner, *, name: str, target: str) -> bool:
         return False
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(f"{path.suffix}.part")
     text = json.dumps({"covey_learnt": VERSION, "policy": name, "target": target, "state": state}, allow_nan=False)
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)
+    private.replace(path, text)
     return True
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from covey import private
 from covey.runtime.attention import Tiling
 
 log = logging.getLogger(__name__)
@@ -55,10 +56,8 @@ def verdict(folder: Path | None, key: str, find: Callable[[], Tiling | None]) ->
 
 
 def _keep(path: Path, content: object) -> None:
-    new = path.with_suffix(f".{os.getpid()}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        new.write_text(json.dumps(content))
-        new.replace(path)
+        private.replace(path, json.dumps(content))
     except OSError as error:
         log.warning("%s could not be kept (%s): the next load tries this machine's numerics again", path, error)
