@@ -67,12 +67,16 @@ class Revival:
             os.close(fd)
 
     def _run(self) -> None:
+        silent = False
         while not self._stopped.is_set():
             if self._lost:
                 try:
                     self._look()
+                    silent = False
                 except ControlError as error:
-                    log.warning("the server does not say which models are ready: %s", error)
+                    if not silent:  # once: a server that has ended is asked twice a second until somebody notices
+                        log.warning("the server does not say which models are ready: %s", error)
+                    silent = True
             for fd, _event in self._ends.poll(LOOK_SECONDS * 1000 if self._lost else None):
                 if fd != self._wake:
                     self._ends.unregister(fd)
