@@ -115,7 +115,7 @@ def test_a_ceiling_is_kept_and_a_missing_drafter_is_no_lesson() -> None:
     replay(policy, environment("memory"), [4] * 300, np.random.default_rng(0))
     for ceiling in range(6):
         assert policy.choose(Situation(4, ceiling, 1, 1, (("simulated", 4),))) <= ceiling
-    assert policy.choose(Situation(4, 0)) == 0
+    assert policy.choose(Situation(4, 0, served=False)) == 0
     assert policy.reason.word == "no drafter"
 
 
