@@ -5,16 +5,10 @@ What `covey profile` measures through a server has the way there and back in it;
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
-from statistics import median
-from typing import TypeVar
-
 import numpy as np
 import torch
 
-from covey.planner.cost_table import CostTable
+from covey.planner.samples import Samples
 from covey.rounds import RoundRecord
 from covey.types import NO_INTS, DraftWork, JsonDict, Open, Sampling
 from loadtest.bench.gpu_rig import DRAFTER, OFF, Rig
@@ -27,51 +21,11 @@ BEHIND = ((64, 1), (256, 1), (1000, 1), (64, 4), (240, 4), (64, 15))  # tokens, 
 BEHIND_OFF_GPU = ((64, 1), (96, 2))
 PROMPT, OUTPUT, OUTPUT_OFF_GPU = 64, 64, 12
 SETTLING = 2  # rounds before any is counted
-LEAST = 1e-6  # seconds: a table knows no zero
-
-K = TypeVar("K", bound=Hashable)
-
-
-@dataclass
-class _Samples:
-    """Seconds by what they are of."""
-
-    verify: dict[tuple[int, int], list[float]] = field(default_factory=lambda: defaultdict(list))
-    overhead: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
-    draft: dict[tuple[int, int], list[float]] = field(default_factory=lambda: defaultdict(list))
-    switch: dict[tuple[int, int], list[float]] = field(default_factory=lambda: defaultdict(list))
-    prefill: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
-    plain: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
-
-    def decoded(self, rows: int, depth: int, record: RoundRecord) -> None:
-        aside = record.plan_seconds + record.commit_seconds
-        self.verify[rows, rows * (depth + 1)].append(record.verify_seconds)
-        self.overhead[rows].append(aside)
-        if depth:
-            self.draft[rows, depth].append(record.draft_seconds - record.catch_up_seconds)
-        else:
-            self.plain[rows].append(aside + record.draft_seconds + record.verify_seconds)
-
-    def table(self, name: str, origin: str) -> CostTable:
-        return CostTable(
-            name=name,
-            origin=origin,
-            verify=tuple((*key, seconds) for key, seconds in _medians(self.verify)),
-            overhead=tuple(_medians(self.overhead)),
-            draft={DRAFTER: tuple((*key, seconds) for key, seconds in _medians(self.draft))},
-            switch={DRAFTER: tuple((*key, seconds) for key, seconds in _medians(self.switch))},
-            prefill=tuple(_medians(self.prefill)),
-            plain=tuple(_medians(self.plain)),
-        )
-
-
-def _medians(samples: Mapping[K, list[float]]) -> list[tuple[K, float]]:
-    return [(key, max(median(samples[key]), LEAST)) for key in sorted(samples)]  # type: ignore[type-var]
 
 
 def costs(rig: Rig, found: JsonDict) -> None:
     """Writes the table beside the JSON."""
-    samples = _Samples()
+    samples = Samples()
     for rows in ROWS if rig.on_gpu else ROWS_OFF_GPU:
         for depth in DEPTHS if rig.on_gpu else DEPTHS_OFF_GPU:
             _decode(rig, samples, rows, depth)
@@ -98,7 +52,7 @@ def costs(rig: Rig, found: JsonDict) -> None:
     }
 
 
-def _decode(rig: Rig, samples: _Samples, rows: int, depth: int) -> None:
+def _decode(rig: Rig, samples: Samples, rows: int, depth: int) -> None:
     """Rounds of so many rows, all drafting as deep, after others that recorded the same passes."""
     output = OUTPUT if rig.on_gpu else OUTPUT_OFF_GPU
     records: list[RoundRecord] = []
@@ -115,11 +69,10 @@ def _decode(rig: Rig, samples: _Samples, rows: int, depth: int) -> None:
         for each in records
         if each.decoding == each.rows == rows and not each.prefill_tokens and each.drafted == rows * depth
     ]
-    for record in whole[SETTLING:]:
-        samples.decoded(rows, depth, record)
+    samples.decoded(rows, depth, DRAFTER, whole[SETTLING:])
 
 
-def _read(rig: Rig, samples: _Samples, tokens: int) -> None:
+def _read(rig: Rig, samples: Samples, tokens: int) -> None:
     """A pass over one prompt, where the budget holds all of it."""
     records: list[RoundRecord] = []
     engine = rig.engine(OFF, observe=records.append)
@@ -129,11 +82,10 @@ def _read(rig: Rig, samples: _Samples, tokens: int) -> None:
             engine.run(asks, 1, tenant=f"costs prompt {tokens} {seed}")
     finally:
         engine.close()
-    passes = [each.verify_seconds for each in records if each.prefill_tokens == tokens]
-    samples.prefill[tokens].extend(passes[1:])
+    samples.read(tokens, [each for each in records if each.prefill_tokens == tokens][1:])
 
 
-def _catch_up(rig: Rig, samples: _Samples, lag: int, rows: int) -> None:
+def _catch_up(rig: Rig, samples: Samples, lag: int, rows: int) -> None:
     """What the drafter takes to see texts that it was not told of so far."""
     draft, rng = rig.loaded().draft, np.random.default_rng(rig.session.wanted.seed)
     tags = np.arange(1, rows + 1, dtype=np.int32)
@@ -151,7 +103,7 @@ def _catch_up(rig: Rig, samples: _Samples, lag: int, rows: int) -> None:
         )
         reply = draft.draft(work)
         if reply.catch_up_seconds:
-            samples.switch[lag, rows].append(reply.catch_up_seconds)
+            samples.began(DRAFTER, lag, rows, reply.catch_up_seconds)
     nobody = np.zeros(0, np.int32)
     draft.draft(
         DraftWork(nobody, nobody, np.zeros(1, np.int32), NO_INTS, nobody, nobody, nobody, frees=tuple(tags.tolist()))
