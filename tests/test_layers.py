@@ -19,7 +19,7 @@ FOREIGN = ("torch", "transformers", "triton_python_backend_utils", "tritonclient
 # Each layer may import itself and what stands before it.
 ORDER = [
     {"errors", "types"},
-    {"ports", "profile", "clock", "private", "admin", "worker", "ledger", "wire"},
+    {"ports", "profile", "clock", "private", "admin", "worker", "ledger", "wire", "registry"},
     {"bandits", "kv", "verify", "text", "tokenization", "vocabulary", "prompts"},
     {"scheduler", "roster"},
     {"rounds"},

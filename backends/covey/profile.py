@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast, get_type_hints
 
 from covey.errors import SettingError
+from covey.registry import POLICIES
 from covey.types import JsonDict
 
 if sys.version_info >= (3, 11):
@@ -94,9 +95,8 @@ class LimitSettings:
 class SpeculationSettings:
     policy: str = setting(
         "covey",
-        "how much to draft: covey, off, fixed:k with k from 1 to 32, table, nightjar, nightjar-v1, dsd, tetris, "
-        "banditspec, ada-bingreedy, linucb or lints",
-        pattern=r"covey|off|fixed:([1-9]|[12]\d|3[0-2])|table|nightjar(-v1)?|dsd|tetris|banditspec|ada-bingreedy|linucb|lints",
+        f"how much to draft: {', '.join(POLICIES)}; k is from 1 to 32",
+        pattern="|".join(POLICIES).replace(":k", r":([1-9]|[12]\d|3[0-2])"),
     )
     max_depth: int = setting(6, "most tokens that a policy drafts along a path; fixed:k has its own", low=1, high=32)
     table: tuple[str, ...] = setting(

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from covey import profile
+from covey import profile, registry
 from covey.runtime.drafters import load_drafter
 from covey.tritonio import bls
 from covey.wire import codec
@@ -17,7 +17,7 @@ class TritonPythonModel:
         parameters = json.loads(args["model_config"])["parameters"]
         kind, named = (parameters.get(key, {}).get("string_value", "") for key in ("kind", "folder"))
         chosen, name = profile.from_environment(), args["model_name"]
-        if kind == "neural" and chosen.target.kind == "neural":
+        if registry.has_weights(kind) and chosen.target.kind == "neural":
             import torch  # lookups and emulated drafters do without
 
             torch.set_num_threads(1)  # the target has the cores

@@ -29,7 +29,7 @@ from covey.measure import Curves
 from covey.planner import learnt
 from covey.planner.build import build
 from covey.planner.cost_table import CostTable
-from covey.planner.policies import FROM_COSTS
+from covey.planner.policies import starts_from_costs
 from covey.planner.round_planner import RoundPlanner
 from covey.private import kept_folder
 from covey.rounds import RoundRecord
@@ -66,7 +66,7 @@ class TritonPythonModel:
         speculation = self._profile.speculation
         costs = speculation.costs
         self._costs = CostTable.load(profile.costs_file(costs)) if costs and costs != profile.AUTO else None
-        self._measures = costs == profile.AUTO and speculation.policy in FROM_COSTS
+        self._measures = costs == profile.AUTO and starts_from_costs(speculation.policy)
         explicit = speculation.state not in ("", profile.AUTO)
         self._state_file = learnt.file_in(speculation.state, self._name) if explicit else None
         self._keeper: learnt.Keeper | None = None

@@ -18,6 +18,7 @@ from statistics import geometric_mean, median
 from rich.console import Console
 from rich.table import Table
 
+from covey import registry
 from covey.errors import SettingError
 from covey.types import JsonDict
 from loadtest.arrivals import Arrival
@@ -31,7 +32,7 @@ from loadtest.bench.session import FULL, QUICK, Session
 OFF, COVEY = "off", "covey"
 FIXED = tuple(f"fixed:{depth}" for depth in range(1, 6))
 STATIC = (OFF, *FIXED)
-LEARNERS = ("ada-bingreedy", "banditspec", "dsd", "tetris", "linucb", "lints", "nightjar-v1", "nightjar", COVEY)
+LEARNERS = tuple(name for name in registry.POLICIES if name not in (OFF, "fixed:k", "table"))
 POLICIES = (*STATIC, "table", *LEARNERS, ORACLE)
 QUICK_POLICIES = (OFF, "fixed:3", "nightjar", COVEY, ORACLE)
 RATES, FULL_RATES = (2.0, 8.0, 15.0, 25.0, 35.0), (2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0)

@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from covey import registry
 from covey.bandits.length import Forgetful, Outcome, Reason, Situation
 from covey.bandits.nightjar import Nightjar
 from covey.engine import Engine
 from covey.errors import PortError, SettingError
-from covey.planner import policies
 from covey.planner.build import build
 from covey.planner.covey import Covey
 from covey.planner.ranking import best
@@ -437,7 +437,7 @@ def test_the_log_is_a_ring() -> None:
     assert len(serving.planner.decisions.latest()) == 5  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("name", ["fixed:3" if name == "fixed:k" else name for name in policies.NAMES])
+@pytest.mark.parametrize("name", ["fixed:3" if name == "fixed:k" else name for name in registry.POLICIES])
 def test_every_policy_serves_the_targets_own_tokens(name: str) -> None:
     made = build(SpeculationSettings(policy=name, max_depth=5, drafters=("first",)), ("first",))
     serving = Serving(made)

@@ -65,11 +65,11 @@ class Covey:
 
     patient = True
 
-    def __init__(self, max_depth: int, max_rows: int, switch_cost: SwitchCost, table: CostTable | None = None) -> None:
+    def __init__(self, max_depth: int, max_rows: int, switch_cost: SwitchCost, costs: CostTable | None = None) -> None:
         self._max_depth = max_depth
         self._max_rows = max_rows
         self._switch_cost = switch_cost
-        self._expectations = Expectations(max_depth, max_rows, table)
+        self._expectations = Expectations(max_depth, max_rows, costs)
         self._changes = Changes()
         self._current = 0
         self._started = False

@@ -1,41 +1,48 @@
-"""Every policy over draft depths by its name in a profile."""
+"""Makes the policies over draft depths that `covey.registry` lists."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
-from covey.bandits.banditspec import BanditSpec
-from covey.bandits.bingreedy import AdaBinGreedy
-from covey.bandits.dsd import DSD
-from covey.bandits.fixed import Fixed, Table
+from covey import registry
 from covey.bandits.length import LengthPolicy
-from covey.bandits.linear import LinTS, LinUCB
-from covey.bandits.nightjar import Nightjar, NightjarV1
-from covey.bandits.tetris import Tetris
 from covey.errors import SettingError
 from covey.planner.cost_table import CostTable
-from covey.planner.covey import Covey
 from covey.planner.switching import SwitchCost
 from covey.profile import depths_by_batch
 
-NAMES = (
-    "off",
-    "fixed:k",
-    "table",
-    "ada-bingreedy",
-    "banditspec",
-    "dsd",
-    "tetris",
-    "linucb",
-    "lints",
-    "nightjar-v1",
-    "nightjar",
-    "covey",
-)
-FROM_COSTS = ("nightjar-v1", "nightjar", "covey")  # whose first predictions rest on a cost table where there is one
+FIXED = "fixed:k"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a policy may be made of: its constructor names what it needs."""
+
+    name: str
+    max_depth: int  # of a draft
+    max_rows: int  # of a batch
+    rng: np.random.Generator
+    switch_cost: SwitchCost  # who needs it starts from measured costs where there are any
+    table: Iterable[str]  # speculation.table
+    costs: CostTable | None
+
+    @property
+    def depth(self) -> int:
+        """The k of `fixed:k`."""
+        return fixed_depth(self.name) or 0
+
+    @property
+    def depths(self) -> Mapping[int, int]:
+        """By batch size, from which on each is due."""
+        return depths_by_batch(self.table, self.max_depth)
+
+    @property
+    def batch_scale(self) -> float:
+        return float(self.max_rows)
 
 
 def make(
@@ -49,33 +56,25 @@ def make(
     costs: CostTable | None = None,
 ) -> LengthPolicy:
     """The policy called `name`; SettingError names the ones there are."""
-    fixed = 0 if name == "off" else fixed_depth(name)
-    if fixed is not None:
-        return Fixed(fixed)
-    if name == "table":
-        return Table(depths_by_batch(table, max_depth))
-    if name == "ada-bingreedy":
-        return AdaBinGreedy(max_depth, rng)
-    if name == "banditspec":
-        return BanditSpec(max_depth)
-    if name == "dsd":
-        return DSD(max_depth)
-    if name == "tetris":
-        return Tetris(max_depth)
-    if name == "linucb":
-        return LinUCB(max_depth, batch_scale=float(max_rows))
-    if name == "lints":
-        return LinTS(max_depth, rng, batch_scale=float(max_rows))
-    if name == "nightjar-v1":
-        return NightjarV1(max_depth, rng, switch_cost)
-    if name == "nightjar":
-        return Nightjar(max_depth, rng, switch_cost)
-    if name == "covey":
-        return Covey(max_depth, max_rows, switch_cost, costs)
-    raise SettingError(f"speculation.policy: got {name!r}, allowed: {', '.join(NAMES)}")
+    made: LengthPolicy = registry.make(
+        _made_by(name), Setting(name, max_depth, max_rows, rng, switch_cost, table, costs)
+    )
+    return made
+
+
+def starts_from_costs(name: str) -> bool:
+    """Whether the policy's first predictions rest on a cost table where there is one."""
+    return "switch_cost" in registry.needs(_made_by(name))
 
 
 def fixed_depth(name: str) -> int | None:
     """The k of `fixed:k`; None when it is another policy's name."""
     found = re.fullmatch(r"fixed:(\d+)", name)
     return int(found[1]) if found else None
+
+
+def _made_by(name: str) -> str:
+    found = registry.POLICIES.get(name if fixed_depth(name) is None else FIXED)
+    if found is None or name == FIXED:
+        raise SettingError(f"speculation.policy: got {name!r}, allowed: {', '.join(registry.POLICIES)}")
+    return found

@@ -44,8 +44,8 @@ def load_target(folder: str | Path, profile: Profile, clock: Clock) -> EmulatedT
     )
 
 
-def load_drafter(folder: str | Path, profile: Profile, clock: Clock, *, name: str) -> EmulatedDrafter:
-    """The emulated drafter `name` of the emulated target whose tokenizer is in `folder`."""
+def load_drafter(target: str | Path, profile: Profile, clock: Clock, *, name: str) -> EmulatedDrafter:
+    """The emulated drafter `name` of the emulated target whose tokenizer is in `target`."""
     emulated = profile.emulated
     if profile.target.kind != "emulated":
         raise SettingError(
@@ -56,7 +56,7 @@ def load_drafter(folder: str | Path, profile: Profile, clock: Clock, *, name: st
         raise SettingError(f"{name}: cost table {costs.name} has no such drafter, only {', '.join(costs.draft)}")
     return EmulatedDrafter(
         costs,
-        hash_model(folder),
+        hash_model(target),
         clock,
         name=name,
         rates=acceptance(emulated.acceptance, name),

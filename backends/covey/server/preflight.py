@@ -10,7 +10,7 @@ import struct
 from dataclasses import replace
 from pathlib import Path
 
-from covey import profile, vocabulary
+from covey import profile, registry, vocabulary
 from covey.server.errors import StartError
 from covey.server.options import Options
 
@@ -121,7 +121,7 @@ def left_out(options: Options, wanted: tuple[str, ...]) -> dict[str, str]:
     for name in wanted:
         text = re.sub(r"#.*", "", (repository / name / "config.pbtxt").read_text(encoding="utf-8"))
         parameters = dict(PARAMETER.findall(text))
-        if 'backend: "drafter"' in text and parameters.get("kind") == "neural":
+        if 'backend: "drafter"' in text and registry.has_weights(parameters.get("kind")):
             folder = settings.drafter.folder_of(name) or parameters.get("folder") or repository / name / "1"
             misfit = vocabulary.misfit(folder, target)
             if misfit:

@@ -2,36 +2,52 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
-from covey import vocabulary
+from covey import registry, vocabulary
 from covey.clock import RealClock
 from covey.errors import SettingError
-from covey.ports import Drafter
-from covey.profile import Profile
-from covey.runtime import emulation
-from covey.runtime.drafters.ngram import NgramDrafter
-from covey.runtime.drafters.suffix import SuffixDrafter
+from covey.ports import Clock, Drafter
+from covey.profile import DrafterSettings, Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a drafter may be made of: what makes it names what it needs."""
+
+    name: str
+    folder: str | Path  # its weights, if it has any
+    target: str | Path  # the folder of the model that it drafts for
+    profile: Profile
+    clock: Clock
+
+    @property
+    def settings(self) -> DrafterSettings:
+        return self.profile.drafter
+
+    @property
+    def vocab_size(self) -> int:
+        return vocabulary.size(self.target)
+
+    @property
+    def depth(self) -> int:
+        """Few calls will ask for more."""
+        return self.profile.speculation.max_depth
 
 
 def load_drafter(kind: str, folder: str | Path, target: str | Path, profile: Profile, *, name: str) -> Drafter:
     """The drafter of an entry of the model repository, ready to answer at full speed. `target` is the folder of the
     model that it drafts for; where that has no configuration, whoever asks must compare the vocabularies. For an
-    emulated target a neural drafter is emulated too: no model agrees with a hash."""
-    if kind == "emulated" or (kind == "neural" and profile.target.kind == "emulated"):
-        return emulation.load_drafter(target, profile, RealClock(), name=name)
-    settings = profile.drafter
-    if kind == "ngram":
-        return NgramDrafter(settings, name=name, vocab_size=vocabulary.size(target))
-    if kind == "suffix":
-        return SuffixDrafter(settings, name=name, vocab_size=vocabulary.size(target))
-    if kind != "neural":
-        raise SettingError(f"{name}: parameter kind: got {kind!r}, allowed: neural, ngram, suffix, emulated")
-    misfit = vocabulary.misfit(folder, target)
-    if misfit:
-        raise SettingError(f"{name}: {folder} has {misfit}; a drafter must have its target's vocabulary")
-    from covey.runtime.drafters.neural import NeuralDrafter  # torch: lookups do without, and start in no time
-
-    drafter = NeuralDrafter.load(folder, settings, name=name, depth=profile.speculation.max_depth)
-    drafter.warm_up()
+    emulated target a drafter with weights is emulated too: no model agrees with a hash."""
+    if kind not in registry.DRAFTERS:
+        raise SettingError(f"{name}: parameter kind: got {kind!r}, allowed: {', '.join(registry.DRAFTERS)}")
+    chosen = registry.DRAFTERS[kind]
+    if chosen.weights and profile.target.kind == "emulated":
+        chosen = registry.DRAFTERS["emulated"]
+    if chosen.weights:
+        misfit = vocabulary.misfit(folder, target)
+        if misfit:
+            raise SettingError(f"{name}: {folder} has {misfit}; a drafter must have its target's vocabulary")
+    drafter: Drafter = registry.make(chosen.made_by, Setting(name, folder, target, profile, RealClock()))
     return drafter

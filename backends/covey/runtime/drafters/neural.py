@@ -296,6 +296,13 @@ class NeuralDrafter:
         return lattice
 
 
+def load(folder: str | Path, settings: DrafterSettings, *, name: str, depth: int) -> NeuralDrafter:
+    """As `NeuralDrafter.load`, and ready to answer at full speed."""
+    drafter = NeuralDrafter.load(folder, settings, name=name, depth=depth)
+    drafter.warm_up()
+    return drafter
+
+
 def _packed(pieces: list[tuple[Session, int]]) -> Pass:
     """The pass that computes the next pending tokens of each session; no logits."""
     tokens, positions, slots, lengths = [], [], [], []
