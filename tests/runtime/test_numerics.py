@@ -180,3 +180,10 @@ def test_tens_of_millions_of_results_are_the_same(dtype: torch.dtype, shape: Sha
     """None different among so many: fewer than one in ten million differ, at 95 %."""
     kind = next(tiling for tiling in attention_tilings(shape) if attention_agreement(shape, tiling, 2048, dtype, CPU))
     assert attention_agreement(shape, kind, 2048, dtype, CPU, seed=9, least=30_000_000) >= 30_000_000
+
+
+@pytest.mark.parametrize("shape", [Shape(8, 4, 32), Shape(12, 2, 64), Shape(8, 2, 128), Shape(4, 1, 256)])
+def test_float32_attention_is_invariant_under_some_tiling(shape: Shape) -> None:
+    """A library that scales another factor where there are more queries than keys must not be let to."""
+    positions = 600
+    assert any(attention_agreement(shape, tiling, positions, torch.float32, CPU) for tiling in attention_tilings(shape))

@@ -150,11 +150,14 @@ def weighed(
     """The values in `kv` [2, R, K, D], keys first, weighed for `queries` [R, M, D] under a mask that is added. Where
     there are more keys than a `span`, each span's product is taken apart, all of them in one batched call, and the
     results are added in order, in float32: spans that a query does not see add zeros."""
+    alpha = scale
+    if queries.dtype == torch.float32:  # MKL scales a factor or the result, whichever is smaller
+        queries, alpha = queries * scale, 1.0
     if softcap:
-        scores = torch.bmm(queries, kv[0].transpose(1, 2)) * (scale / softcap)
+        scores = torch.bmm(queries, kv[0].transpose(1, 2)) * (alpha / softcap)
         scores = by_rows(torch.tanh, scores) * softcap + mask
     else:
-        scores = torch.baddbmm(mask, queries, kv[0].transpose(1, 2), alpha=scale)
+        scores = torch.baddbmm(mask, queries, kv[0].transpose(1, 2), alpha=alpha)
     weights = torch.softmax(scores, -1)
     rows, count, keys = weights.shape
     if not span or keys <= span:
