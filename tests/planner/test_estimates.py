@@ -151,9 +151,8 @@ def test_round_costs_find_the_parts() -> None:
         noise = rng.lognormal(0, 0.05, 3)
         costs.observe(
             rows,
-            depth,
             ("d",),
-            drafting=rows,
+            [rows] * depth,
             verified=tokens,
             verify=(0.02 + 0.0005 * max(0, tokens - 16)) * noise[0],
             draft=(0.002 + 0.001 * depth) * noise[1] if depth else 0.0,
@@ -178,9 +177,8 @@ def test_a_pass_after_a_plain_one_may_be_faster_than_tokens_say() -> None:
     def play(rows: int, depth: int) -> None:
         costs.observe(
             rows,
-            depth,
             ("d",),
-            drafting=rows,
+            [rows] * depth,
             verified=rows * (depth + 1),
             verify=truth(rows, depth) * rng.lognormal(0, 0.03),
             draft=0.003 if depth else 0.0,
@@ -201,7 +199,7 @@ def test_a_deeper_pass_is_never_thought_to_take_less() -> None:
     for _ in range(60):
         for depth, verify in ((1, 0.010), (2, 0.020), (4, 0.014)):
             costs.observe(
-                4, depth, ("d",), drafting=4, verified=4 + 4 * depth, verify=verify, draft=0.003, overhead=0.0
+                4, ("d",), [4] * depth, verified=4 + 4 * depth, verify=verify, draft=0.003, overhead=0.0
             )
     seconds, _ = costs.predict(4, ("d",), 4, (4, 8, 12, 16, 20))
     assert (np.diff(seconds[1:]) >= 0).all()
@@ -236,7 +234,7 @@ def test_passes_filled_by_prompts_show_what_large_ones_cost() -> None:
         rows, prefill = int(rng.integers(1, 33)), int(rng.integers(0, 120)) * int(rng.integers(0, 2))
         seconds = 0.02 + 0.0005 * max(0, rows + prefill - 64) - 0.0001 * prefill + 0.0003 * rows
         costs.observe(
-            rows, 0, ("d",), drafting=rows, verified=rows, prefill=prefill, verify=seconds, draft=0.0, overhead=None
+            rows, ("d",), [], verified=rows, prefill=prefill, verify=seconds, draft=0.0, overhead=None
         )
     passes = tuple(32 * tokens for tokens in range(1, 6))
     more = costs.more(32, 32, passes)

@@ -217,7 +217,7 @@ def test_rounds_with_prefill_are_only_overheard() -> None:
     assert [entry.learnt for entry in serving.planner.decisions.latest()][-2:] == [False, True]  # type: ignore[union-attr]
 
 
-def test_rows_with_a_depth_of_their_own_keep_it_and_teach_nothing() -> None:
+def test_rows_with_a_depth_of_their_own_keep_it_and_are_overheard() -> None:
     policy = Listed(4)
     serving = Serving(planner(policy))
     serving.engine.submit(request(0, [1, 2, 3], 30, speculation="off"))
@@ -229,7 +229,28 @@ def test_rows_with_a_depth_of_their_own_keep_it_and_teach_nothing() -> None:
     assert (situation.rows, situation.shares) == (3, (("first", 1),)), "whom the policy decides for"
     assert (situation.lag, situation.mean_lag) == (4, 4)
     assert situation.drafts == (1, 2, 3, 4, 5)
+    serving.run(1)
     assert policy.told == []
+    situation, depth, outcome = policy.overheard[-1]
+    assert (situation.rows, depth, outcome.verified) == (3, 4, 8)
+    assert outcome.steps == {"first": [1, 1, 1, 1], "second": [1, 0, 0, 0]}
+    assert outcome.trials["first"].accepted == [1, 1, 0, 0]
+    assert (outcome.trials["second"].offered, outcome.trials["second"].accepted) == ([1, 0, 0, 0], [1, 0, 0, 0])
+
+
+def test_rounds_that_leave_no_depth_to_the_policy_teach_it_all_the_same() -> None:
+    """A server that was asked for depths by number knows what they cost when it is left to choose."""
+    made = build(SpeculationSettings(max_depth=4, drafters=("first",)), ("first",))
+    serving = Serving(made, names=("first",))
+    for key, speculation in enumerate(["fixed:1", "fixed:4", "off"]):
+        serving.engine.submit(request(key, [1, 2, key], 60, speculation=speculation))
+    serving.run(8)
+    assert not made.decisions.latest(), "it was not asked"
+    expected = made.policy._expectations.of(Situation(3, 4, shares=(("first", 3),)))  # type: ignore[attr-defined]
+    assert expected.seconds[4] == pytest.approx(0.012, rel=0.2)
+    per_row = [tokens / 3 for tokens in expected.tokens]
+    assert per_row[2] > 2.5, "two of its drafts are right as a rule"
+    assert per_row[4] - per_row[2] < 0.7, "and no more"
 
 
 def test_text_that_no_drafter_reads_is_no_lag() -> None:

@@ -68,6 +68,9 @@ class Outcome:
     catch_up_seconds: float = 0.0  # what the drafters took to see tokens they had missed
     verified: int = 0  # tokens in the pass, prompts apart: one per row and its drafts
     trials: Mapping[str, Trials] = field(default_factory=dict)  # by drafter
+    # By drafter that was waited for: rows that drafted one token or more, two or more, and so on. None: all rows that
+    # draft in the situation, as deep as was played.
+    steps: Mapping[str, Sequence[int]] | None = None
 
     @property
     def missing(self) -> int:
@@ -100,12 +103,12 @@ class LengthPolicy(Protocol):
 
     def update(self, situation: Situation, depth: int, outcome: Outcome) -> None:
         """`depth` was played in that situation: less than was chosen where no row had room for more. Not called for
-        rounds that teach nothing about depths."""
+        rounds that do not show what the depth costs."""
         ...
 
     def overhear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
-        """As `update`, of a round with prompt tokens in it: long whatever the depth, but its parts may tell something
-        too."""
+        """As `update`, of a round that does not show what the depth costs, with prompt tokens in it or rows that drafted
+        as deep as their requests ask: its parts may tell something too. `depth`: the deepest draft of any row."""
         ...
 
     def prepare(self, situation: Situation) -> None:

@@ -4,12 +4,15 @@
     verify(n, t, p) = f(t + p) + g(n) + c p + [t > n] d
                       piecewise linear between doublings; p of the tokens are prompts', and d is what plain passes save:
                       they find caches as the one before left them, or are begun ahead of their time
-    draft(m, k)     = call(m) + k step(m)    one such curve per set of drafters in use
+    draft(m, k)     = call(m) + k step(m)    one such curve per set of drafters in use; a step is taken by the rows that
+                      draft so deep
 
 A drafter's catch-up is not in here (`covey.planner.switching`, `covey.planner.upkeep`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -115,25 +118,25 @@ class RoundCosts:
     def observe(
         self,
         rows: int,
-        depth: int,
         mix: Mix,
+        steps: Sequence[int],
         *,
-        drafting: int,
         verified: int,
         prefill: int = 0,
         verify: float,
         draft: float,
         overhead: float | None,
     ) -> None:
-        """`draft` without catch-up; not read at depth 0. `overhead` is None where the round says nothing about it."""
+        """`steps`: rows that drafted one token or more, two or more, and so on. `draft` without catch-up; not read where
+        nobody drafted. `overhead` is None where the round says nothing about it."""
         self._verify.update(self._verify_features(rows, verified, prefill), verify)
         if verified == rows and not prefill:
             self._plain.add(rows)
         self._rounds += overhead is not None
         if overhead is not None and self._rounds % 4 == 1:  # it changes slowly, and each update takes time itself
             self._overhead.update(hat(rows, self._rows), overhead)
-        if depth > 0:
-            self._draft(mix).update(self._draft_features(drafting, depth), draft)
+        if steps:
+            self._draft(mix).update(self._step_features(steps), draft)
 
     def _draft(self, mix: Mix) -> Regression:
         curve = self._drafts.get(mix)
@@ -174,6 +177,12 @@ class RoundCosts:
     def _draft_features(self, rows: int, depth: float) -> Array:
         by_rows = hat(rows, self._rows)
         return np.concatenate([by_rows, depth * by_rows])
+
+    def _step_features(self, steps: Sequence[int]) -> Array:
+        if steps[0] == steps[-1]:
+            return self._draft_features(steps[0], len(steps))
+        by_rows = [hat(rows, self._rows) for rows in steps]
+        return np.concatenate([by_rows[0], np.sum(by_rows, axis=0)])
 
     def state(self) -> JsonDict:
         return {

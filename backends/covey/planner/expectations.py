@@ -8,6 +8,7 @@ value(k) = tokens(k) / seconds(k)
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from covey.bandits.length import Outcome, Situation
 from covey.planner.acceptance import Acceptance
@@ -95,18 +96,21 @@ class Expectations:
         self._last = None
 
     def overhear(self, situation: Situation, depth: int, outcome: Outcome, *, usual: bool) -> None:
-        """A round with prompt tokens in it: not the residuals, which are of whole rounds."""
+        """A round that does not show what its depth costs: not the residuals, which are of whole rounds."""
         if usual:
             self._observe(situation, depth, outcome, None)
         self._judge(situation, depth, outcome)
         self._last = None
 
     def _observe(self, situation: Situation, depth: int, outcome: Outcome, overhead: float | None) -> None:
+        mix, steps = self._mix(situation), [max(1, situation.drafting)] * depth
+        if outcome.steps is not None:
+            mix = tuple(sorted(outcome.steps))
+            steps = [sum(rows) for rows in zip_longest(*outcome.steps.values(), fillvalue=0)]
         self._costs.observe(
             max(1, situation.rows),
-            depth,
-            self._mix(situation),
-            drafting=max(1, situation.drafting),
+            mix,
+            steps,
             verified=outcome.verified,
             prefill=situation.prefill,
             verify=outcome.verify_seconds,
@@ -116,12 +120,11 @@ class Expectations:
 
     def _judge(self, situation: Situation, depth: int, outcome: Outcome) -> None:
         """The drafters, by their drafts and by what they took to read."""
+        for name, trials in outcome.trials.items():
+            self._accepted(name).update(trials.offered, trials.accepted)
+            self._accepted(name).fill(trials.asked, trials.proposed)
         for name, _ in situation.shares:
-            trials = outcome.trials.get(name)
-            if trials is not None:
-                self._accepted(name).update(trials.offered, trials.accepted)
-                self._accepted(name).fill(trials.asked, trials.proposed)
-            elif situation.ceiling:
+            if situation.ceiling and name not in outcome.trials:
                 self._accepted(name).idle()
         if depth > 0 and situation.previous > 0:
             self._upkeep.update(outcome.catch_up_seconds, outcome.tokens)

@@ -1,15 +1,18 @@
 """From a round that is over to what a length policy may learn of it.
 
-A round teaches only when it shows what a depth costs: no row with a depth of its own or a drafter that cannot be asked,
-and an answer from every drafter that was; one with prefill in it is overheard. An answer may be empty: that a drafter
-has nothing to offer is a lesson too, and a drafter that is late has not answered.
+A round shows what a depth costs where every row drafted as deep as was chosen: no row with a depth of its own or a
+drafter that cannot be asked, an answer from every drafter that was, and no prefill beside it. Any other one is
+overheard: it still shows what a pass over so many tokens takes, what drafting took and which drafts were right. An
+answer may be empty: that a drafter has nothing to offer is a lesson too, and a drafter that is late has not answered.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from covey.bandits.length import Outcome, Trials
 from covey.rounds import Choice, Round
@@ -23,12 +26,12 @@ class Lesson:
     """A round in a policy's words."""
 
     choice: Choice
-    depth: int  # that was played: less than was chosen where no row had room for more
+    depth: int  # that was chosen; less where no row had room for more
+    played: int  # the deepest draft of any row
     drafted: bool  # whether any drafter answered
     seconds: float
     tokens: int
-    taught: bool  # whether it shows what the depth costs,
-    learnt: bool  # and nothing else
+    whole: bool  # whether it shows what the depth costs, and nothing else
     outcome: Outcome | None  # None: it teaches nothing
 
 
@@ -39,20 +42,22 @@ def drafted_in(done: Round) -> bool:
 
 
 def lesson_of(done: Round, choice: Choice, max_depth: int) -> Lesson:
-    """What there is to learn from a round in which the policy was asked and rows decoded."""
+    """What there is to learn from a round in which rows decoded."""
     batch = done.batch
     asked = done.plan.depth[: batch.decoding]
-    seconds = max(done.times.whole, 1e-9)  # a clock by hand may stand still
-    drafted = drafted_in(done)
-    taught = (
-        bool(asked.any()) == (choice.depth > 0)
+    alike = (
+        bool(choice.situation.shares)
+        and bool(asked.any()) == (choice.depth > 0)
         and (choice.depth == 0 or "" not in done.plan.drafter[: batch.decoding])
-        and _all_answered(done, choice)
-        and done.emitted > 0
         and all(live.request.speculation == "auto" for live in batch.rows)
     )
+    answers = _answers(done)
+    complete = bool(done.emitted) and all(answers.values())
+    played = int(asked.max())
+    seconds = max(done.times.whole, 1e-9)  # a clock by hand may stand still
     outcome = None
-    if taught:
+    if done.emitted:
+        names = [name for name, answered in answers.items() if answered]
         outcome = Outcome(
             seconds=seconds,
             tokens=done.emitted,
@@ -60,21 +65,55 @@ def lesson_of(done: Round, choice: Choice, max_depth: int) -> Lesson:
             verify_seconds=done.times.verify,
             catch_up_seconds=done.drafted.catch_up_seconds,
             verified=batch.decoding + len(done.kept.tokens),
-            trials=_trials(done, choice, max_depth) if drafted else {},
+            trials=_trials(done, names, max_depth) if names else {},
+            steps=_steps(done, names) if names and complete else {},  # else the round waited for no answer
         )
     return Lesson(
         choice=choice,
-        depth=int(asked.max()) if taught else choice.depth,
-        drafted=drafted,
+        depth=played if alike and complete else choice.depth,
+        played=played,
+        drafted=drafted_in(done),
         seconds=seconds,
         tokens=done.emitted,
-        taught=taught,
-        learnt=taught and done.prefill_tokens == 0,
+        whole=alike and complete and done.prefill_tokens == 0,
         outcome=outcome,
     )
 
 
-def _trials(done: Round, choice: Choice, max_depth: int) -> dict[str, Trials]:
+def _answers(done: Round) -> dict[str, bool]:
+    """By drafter that was asked: whether it has answered, for one row at least. Of a row that it does not know or has
+    no room for it says so, and drafts for the others."""
+    rows = done.batch.decoding
+    asked, answered = done.plan.depth[:rows] > 0, done.drafted.answered[:rows]
+    if not asked.any():
+        return {}
+    names = done.plan.drafter[:rows]
+    if len(set(names)) == 1:
+        return {names[0]: bool((answered & asked).any())}
+    found: dict[str, bool] = {}
+    for row in np.flatnonzero(asked).tolist():
+        found[names[row]] = found.get(names[row], False) or bool(answered[row])
+    return found
+
+
+def _by_drafter(done: Round, names: Iterable[str]) -> dict[str, npt.NDArray[np.bool_] | slice]:
+    """Which decoding rows are whose."""
+    drafters = done.plan.drafter[: done.batch.decoding]
+    if len(set(drafters)) == 1:
+        return {name: slice(None) for name in names}
+    whose = np.array(drafters)
+    return {name: whose == name for name in names}
+
+
+def _steps(done: Round, names: Iterable[str]) -> dict[str, list[int]]:
+    """Per drafter: how many rows drafted at least one token, two, and so on."""
+    rows = done.batch.decoding
+    depths = np.where(done.drafted.answered[:rows], done.plan.depth[:rows], 0)
+    deepest = int(depths.max())
+    return {name: _at_least(depths[mine], deepest) for name, mine in _by_drafter(done, names).items()}
+
+
+def _trials(done: Round, names: Iterable[str], max_depth: int) -> dict[str, Trials]:
     """Per drafter: how many rows' drafts were looked at and accepted, by position."""
     rows = done.batch.decoding
     asked, width = done.plan.depth[:rows], done.plan.width[:rows]
@@ -85,16 +124,13 @@ def _trials(done: Round, choice: Choice, max_depth: int) -> dict[str, Trials]:
     if done.drafted.catch_up_seconds > READING * (done.times.draft + done.times.verify):
         looked &= proposed > 0
     counts = (
-        np.where(looked, depths, 0).astype(np.int32),
+        np.where(looked, np.minimum(depths, max_depth), 0).astype(np.int32),
         done.reply.accepted[:rows],
         np.where(looked, asked * width, 0),
         np.where(looked, proposed, 0),
     )
-    shares = choice.situation.shares
-    if len(shares) == 1:
-        return {shares[0][0]: _counted(max_depth, *counts)}
-    names = np.array(done.plan.drafter[:rows])
-    return {name: _counted(max_depth, *(np.where(names == name, each, 0) for each in counts)) for name, _ in shares}
+    by_drafter = _by_drafter(done, names).items()
+    return {name: _counted(max_depth, *(each[mine] for each in counts)) for name, mine in by_drafter}
 
 
 def _counted(max_depth: int, depths: Ints, accepted: Ints, wanted: Ints, proposed: Ints) -> Trials:
@@ -107,18 +143,6 @@ def _counted(max_depth: int, depths: Ints, accepted: Ints, wanted: Ints, propose
     else:
         offered = _at_least(np.minimum(depths, accepted + 1), max_depth)
     return Trials(offered, right, asked, came)
-
-
-def _all_answered(done: Round, choice: Choice) -> bool:
-    """Whether each drafter that was asked has answered, for one row at least: of a row that it does not know or has no
-    room for it says so, and drafts for the others."""
-    rows = done.batch.decoding
-    asked, answered = done.plan.depth[:rows] > 0, done.drafted.answered[:rows]
-    if len(choice.situation.shares) == 1:
-        return bool((answered & asked).any() or not asked.any())
-    drafter = done.plan.drafter
-    wanted = np.flatnonzero(asked).tolist()
-    return {drafter[row] for row in wanted} == {drafter[row] for row in wanted if answered[row]}
 
 
 def _at_least(values: Ints, most: int) -> list[int]:

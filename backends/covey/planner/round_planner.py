@@ -52,7 +52,7 @@ class RoundPlanner:
         """The policy is asked only where its answer matters: some row leaves the depth to it."""
         situation = situation_of(batch, roster, budget, self._previous, max_depth=self._max_depth, width=self._width)
         depth, reason = 0, Reason("")
-        if situation.rows:
+        if situation.shares:
             with self._learning:
                 depth = self.policy.choose(situation)
                 reason = self.policy.reason
@@ -77,7 +77,7 @@ class RoundPlanner:
         if self._unlearnt is None:
             return
         self._catch_up()
-        if plan.choice is not None and plan.choice.situation.rows:
+        if plan.choice is not None and plan.choice.situation.shares:
             self.policy.prepare(plan.choice.situation)
 
     def state(self) -> JsonDict | None:
@@ -111,14 +111,16 @@ class RoundPlanner:
         if outcome is not None:
             for counts in outcome.trials.values():
                 self._acceptance.update(counts.offered, counts.accepted)
-            (self.policy.update if lesson.learnt else self.policy.overhear)(situation, lesson.depth, outcome)
+            (self.policy.update if lesson.whole else self.policy.overhear)(situation, lesson.played, outcome)
+        if not situation.shares:
+            return
         self.account.add(
             lesson.depth,
             choice.reason,
             ceiling=situation.ceiling,
             switch="" if lesson.drafted == (choice.previous > 0) else "on" if lesson.drafted else "off",
             tokens=lesson.tokens,
-            seconds=lesson.seconds if lesson.learnt else None,
+            seconds=lesson.seconds if lesson.whole else None,
         )
         self.decisions.add(
             rows=situation.rows,
@@ -128,5 +130,5 @@ class RoundPlanner:
             predicted=choice.reason.predicted,
             seconds=lesson.seconds,
             tokens=lesson.tokens,
-            learnt=lesson.learnt,
+            learnt=lesson.whole,
         )

@@ -9,18 +9,18 @@ from covey.planner.rows import lay_out, spare
 from covey.roster import Roster
 from covey.scheduler import Batch
 
-NOBODY = Situation(0, 0)  # leaves its depth to the policy
-
 
 def situation_of(batch: Batch, roster: Roster, budget: int, previous: int, *, max_depth: int, width: int) -> Situation:
-    """The batch as the policy sees it; `NOBODY` where its answer would not matter: no row leaves its depth to it, or
-    there are no drafters."""
+    """The batch as the policy sees it. Without `shares` its answer would not matter: no row leaves its depth to it, or
+    there are no drafters; where there are none there is nothing to learn either, and no rows."""
+    if not roster.names:
+        return Situation(0, 0)
     rows = batch.decoding
     counts: dict[str, int] = {}
     lag = missed = 0
     alike = True  # every row drafts a chain of the policy's depth
     served = False  # somebody could draft
-    for live in batch.rows[:rows] if roster.names else ():
+    for live in batch.rows[:rows]:
         if live.request.speculation != "auto":
             alike = False
             continue
@@ -31,10 +31,10 @@ def situation_of(batch: Batch, roster: Roster, budget: int, previous: int, *, ma
         unseen = live.known - live.seen.get(name, 0)
         lag = max(lag, unseen)
         missed += unseen
-    if not counts:
-        return NOBODY
     ceiling = max(0, min(max_depth, spare(batch, budget))) if served else 0
     prefill = int(batch.chunk[rows:].sum()) if len(batch.rows) > rows else 0
+    if not counts:
+        return Situation(rows, 0, previous, prefill=prefill)
     drafts: tuple[int, ...] = ()
     if not alike or width > 1:  # tokens that all rows are asked to draft, by the policy's depth
         plans = (lay_out(batch, roster, budget, depth, width) for depth in range(max_depth + 1))
