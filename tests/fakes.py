@@ -12,6 +12,8 @@ from covey.types import (
     Finish,
     Progress,
     Request,
+    Resized,
+    ResizeStatus,
     RowStatus,
     Sampling,
     TargetInfo,
@@ -57,6 +59,10 @@ class HashTarget:
     @property
     def used(self) -> int:
         return sum(-(-count // self.block_size) for count in self.cached.values())
+
+    def resize(self, blocks: int) -> Resized:
+        self.blocks = blocks
+        return Resized(ResizeStatus.OK, blocks)
 
     def step(self, work: TargetWork) -> TargetReply:
         if self.fail_with:

@@ -122,6 +122,11 @@ class Engine:
             self._stopped = True
             self._wake.notify()
 
+    @property
+    def total_blocks(self) -> int:
+        """Of the target's KV pool, as the target said last."""
+        return self._total_blocks
+
     # ---- the engine's own thread ------------------------------------------------------------------------------------
 
     def run(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from covey.types import DrafterInfo, DraftReply, DraftWork, Progress, TargetInfo, TargetReply, TargetWork
+from covey.types import DrafterInfo, DraftReply, DraftWork, Progress, Resized, TargetInfo, TargetReply, TargetWork
 
 
 class Target(Protocol):
@@ -17,6 +17,11 @@ class Target(Protocol):
 
     def step(self, work: TargetWork) -> TargetReply:
         """One pass. Mutates the target; raises PortError when the pass did not happen."""
+        ...
+
+    def resize(self, blocks: int) -> Resized:
+        """Have so many blocks in the pool, between two passes. Mutates the target, unless it refuses. What the pool
+        has from then on every `TargetReply` says, and `info`."""
         ...
 
 

@@ -175,6 +175,21 @@ class TargetReply:
     seconds: float  # inside the pass, on the target's side
 
 
+class ResizeStatus(IntEnum):
+    """What became of the wish for a KV pool of another size."""
+
+    OK = 0
+    NOT_HERE = 1  # this target's pool keeps the size that it was loaded with
+
+
+@dataclass(frozen=True, slots=True)
+class Resized:
+    """The answer to such a wish."""
+
+    status: ResizeStatus
+    total_blocks: int  # in the pool now
+
+
 @dataclass(frozen=True, slots=True)
 class DraftWork:
     """One call to a drafter: bring each tag up to its request's tokens, then propose. Row r keeps the first `keep[r]`

@@ -31,6 +31,9 @@ class TritonPythonModel:
         self._runner.close()  # a target that is loaded next needs the memory of this one's processes
 
     def _answer(self, message: Any) -> Any:
-        if codec.kind_of(message) == codec.INFO_REQUEST.kind:
+        kind = codec.kind_of(message)
+        if kind == codec.INFO_REQUEST.kind:
             return codec.encode_info(self._runner.info())
+        if kind == codec.RESIZE.kind:
+            return codec.encode_resized(self._runner.resize(codec.decode_resize(message)))
         return codec.encode_target_reply(self._runner.step(codec.decode_target_work(message)))

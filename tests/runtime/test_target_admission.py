@@ -9,7 +9,7 @@ import pytest
 
 from covey.profile import TargetSettings
 from covey.runtime.target import TargetRunner
-from covey.types import NO_FLOATS, Ints, Open, RowStatus, Sampling, TargetWork, Trees
+from covey.types import NO_FLOATS, Ints, Open, Resized, ResizeStatus, RowStatus, Sampling, TargetWork, Trees
 from tests.runtime import tiny_models
 
 
@@ -30,3 +30,5 @@ def test_no_tree_takes_a_block_that_another_row_needs(tmp_path: Path, blocks: in
     assert reply.status.tolist() == [RowStatus.OK, RowStatus.OK]
     assert (np.diff(reply.offsets) >= 1).all()
     target.check()
+    assert target.resize(9) == Resized(ResizeStatus.NOT_HERE, blocks)
+    assert target.info().total_blocks == reply.total_blocks == blocks

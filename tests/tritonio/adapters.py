@@ -24,9 +24,14 @@ def load(monkeypatch: pytest.MonkeyPatch, backend: str) -> tuple[ModuleType, Any
 
     for module in (bls, metrics, outlets):  # a test before this one may have imported them
         monkeypatch.setattr(module, "pb_utils", fake)
+    return load_with_what_is_there(backend), fake
+
+
+def load_with_what_is_there(backend: str) -> ModuleType:
+    """The module, where a test has its own stand-in for Triton."""
     spec = importlib.util.spec_from_file_location(f"{backend}_model", BACKENDS / backend / "model.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module, fake
+    return module

@@ -15,9 +15,21 @@ from covey.errors import PortError, StubDead
 from covey.planner.cost_table import CostTable
 from covey.runtime.emulated import EmulatedDrafter, EmulatedTarget, HashModel
 from covey.runtime.virtual import VirtualClock
-from covey.types import DraftWork, Ints, Open, RowStatus, Sampling, TargetReply, TargetWork, Trees
+from covey.types import (
+    DraftWork,
+    Ints,
+    Open,
+    Resized,
+    ResizeStatus,
+    RowStatus,
+    Sampling,
+    TargetReply,
+    TargetWork,
+    Trees,
+)
 from covey.wire import codec
 from covey.wire.token import VARIABLE
+from tests.tritonio import adapters
 
 Transport = Callable[[Callable[[], Any]], Any]
 
@@ -196,3 +208,17 @@ def test_a_dead_process_is_not_asked_again(triton: Triton) -> None:
     with pytest.raises(StubDead):
         step(triton, opening())
     assert triton.sent == 1
+
+
+def test_a_wish_for_another_pool_reaches_the_target_and_its_refusal_comes_back(
+    triton: Triton, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = triton.bls.BlsTarget("target")  # type: ignore[attr-defined]
+    model = adapters.load_with_what_is_there("target").TritonPythonModel()
+    model._runner = triton.target  # type: ignore[attr-defined]
+    monkeypatch.setitem(triton.models, "target", model._answer)
+    assert sent.resize(10) == Resized(ResizeStatus.NOT_HERE, 40)
+    assert sent.info().total_blocks == 40
+    assert sent.step(opening()).total_blocks == 40
+    with pytest.raises(PortError, match="a pool of 0 blocks"):
+        sent.resize(0)

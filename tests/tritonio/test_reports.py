@@ -25,6 +25,7 @@ class Serving:
         profile = Profile("mine")
         planner = build(profile.speculation, (), max_rows=8)
         scheduler = Scheduler(max_running=8, max_waiting=8, token_budget=32, growth_tokens=8, block_size=4)
+        self.target = target
         self.reports = Reports(planner, target.info(), profile, ("draft_mine",))
         self.engine = Engine(target, scheduler, planner, Collector(), ManualClock(), observe=self.reports.round)
 
@@ -44,6 +45,15 @@ def test_facts_say_what_is_served_and_no_path() -> None:
     assert facts["drafters"] == ["draft_mine"]
     assert facts["token_budget"] == Profile("mine").scheduler.token_budget
     assert "folder" not in facts
+
+
+def test_the_pool_is_as_large_as_it_is_now() -> None:
+    serving = Serving()
+    serving.run(1, 4)
+    before = serving.answer("facts")["total_blocks"]
+    assert serving.target.resize(before + 7).total_blocks == before + 7
+    serving.run(2, 4)
+    assert serving.answer("facts")["total_blocks"] == serving.engine.total_blocks == before + 7
 
 
 def test_rounds_are_numbered_and_told_from_any_number_on() -> None:

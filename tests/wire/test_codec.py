@@ -14,6 +14,8 @@ from covey.types import (
     DraftWork,
     Ints,
     Open,
+    Resized,
+    ResizeStatus,
     Rule,
     Sampling,
     TargetInfo,
@@ -110,6 +112,12 @@ def test_draft_work_and_info_survive() -> None:
     assert codec.decode_target_info(codec.encode_info(info)) == info
 
 
+def test_a_wish_for_another_pool_survives() -> None:
+    assert codec.decode_resize(codec.encode_resize(1 << 40)) == 1 << 40
+    with pytest.raises(PortError, match="pool of 0 blocks"):
+        codec.decode_resize(codec.encode_resize(0))
+
+
 def test_foreign_messages_are_refused() -> None:
     message = codec.pack(codec.INFO_REQUEST)
     with pytest.raises(PortError, match="kind 1"):
@@ -130,6 +138,7 @@ REPLY = TargetReply(
 DRAFTED = DraftReply(ints(0, 2, 0), ints(4, 0, 6), TREES, 3, 0.5, 0.25)
 TARGET = TargetInfo("target", 4096, 2048, 16, 100, (0, 2), "invariant", "bfloat16", "cpu", 5, "/somewhere")
 DRAFTER = DrafterInfo("draft", 0, 2048, 5, 0)
+RESIZED = Resized(ResizeStatus.NOT_HERE, 100)
 GREEDY = Open(7, ints(1, 2, 3), 2, Sampling())
 
 
@@ -192,6 +201,7 @@ DAMAGED: list[tuple[Any, list[dict[str, Any]]]] = [
     (DRAFTED, [*PLANTED, {"status": ints(0, -1, 0)}, {"seen": ints(1, 2)}, {"draft_seconds": float("inf")}]),
     (TARGET, [{"vocab_size": -1}, {"block_size": 0}, {"total_blocks": "many"}, {"max_positions": 0}]),
     (DRAFTER, [{"resident_bytes": -1}, {"epoch": None}]),
+    (RESIZED, [{"status": 2}, {"status": -1}, {"total_blocks": 0}]),
 ]
 CODE: dict[type, tuple[Any, Any]] = {
     TargetWork: (codec.encode_target_work, codec.decode_target_work),
@@ -200,6 +210,7 @@ CODE: dict[type, tuple[Any, Any]] = {
     DraftReply: (codec.encode_draft_reply, codec.decode_draft_reply),
     TargetInfo: (codec.encode_info, codec.decode_target_info),
     DrafterInfo: (codec.encode_info, codec.decode_drafter_info),
+    Resized: (codec.encode_resized, codec.decode_resized),
 }
 
 
@@ -212,7 +223,9 @@ def test_values_that_do_not_fit_are_refused_where_they_are_decoded(whole: Any, c
             decode(encode(dataclasses.replace(whole, **changed)))
 
 
-@pytest.mark.parametrize("whole", [WORK, DRAFT, REPLY, DRAFTED, TARGET, DRAFTER], ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize(
+    "whole", [WORK, DRAFT, REPLY, DRAFTED, TARGET, DRAFTER, RESIZED], ids=lambda each: type(each).__name__
+)
 def test_words_that_are_cut_off_added_or_changed_are_refused_or_harmless(whole: Any) -> None:
     """Whatever arrives is read as a value whose parts fit, or refused by name."""
     encode, decode = CODE[type(whole)]

@@ -27,6 +27,8 @@ from covey.types import (
     DraftWork,
     Ints,
     Open,
+    Resized,
+    ResizeStatus,
     RowStatus,
     TargetInfo,
     TargetReply,
@@ -144,6 +146,9 @@ class EmulatedTarget:
 
     def step(self, work: TargetWork) -> TargetReply:
         return self._ledger.once(work, self._step)
+
+    def resize(self, blocks: int) -> Resized:  # noqa: ARG002
+        return Resized(ResizeStatus.NOT_HERE, self._info.total_blocks)
 
     def _step(self, work: TargetWork) -> TargetReply:
         started = self._clock.now()

@@ -30,7 +30,20 @@ from covey.runtime.parallel.plan import share_of_heads
 from covey.runtime.sampling import Context, SettingsTable, draw
 from covey.runtime.sequences import Sequence, Sequences
 from covey.runtime.verification import Mask, Places, Verified, merged, pick, rows_of, verify
-from covey.types import NO_FLOATS, NO_INTS, Ints, Open, RowStatus, Sampling, TargetInfo, TargetReply, TargetWork, Trees
+from covey.types import (
+    NO_FLOATS,
+    NO_INTS,
+    Ints,
+    Open,
+    Resized,
+    ResizeStatus,
+    RowStatus,
+    Sampling,
+    TargetInfo,
+    TargetReply,
+    TargetWork,
+    Trees,
+)
 
 log = logging.getLogger("covey.target")
 
@@ -106,7 +119,7 @@ class TargetRunner:
         return runner
 
     def info(self) -> TargetInfo:
-        return self._info
+        return replace(self._info, total_blocks=self._sequences.pool.total)
 
     def close(self) -> None:
         """End what runs beside this process; no pass can follow."""
@@ -119,6 +132,9 @@ class TargetRunner:
 
     def step(self, work: TargetWork) -> TargetReply:
         return self._ledger.once(work, self._step)
+
+    def resize(self, blocks: int) -> Resized:  # noqa: ARG002
+        return Resized(ResizeStatus.NOT_HERE, self._sequences.pool.total)
 
     def _step(self, work: TargetWork) -> TargetReply:
         started = time.perf_counter()
@@ -182,7 +198,7 @@ class TargetRunner:
             tokens=tokens,
             logprobs=logprobs,
             free_blocks=self._sequences.pool.available,
-            total_blocks=self._info.total_blocks,
+            total_blocks=self._sequences.pool.total,
             epoch=self._ledger.epoch,
             seconds=max(time.perf_counter() - started, 0.0 if foretold is None else foretold.seconds),
         )

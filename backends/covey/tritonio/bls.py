@@ -9,7 +9,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from covey.errors import PortError, PortTimeout, StubDead
-from covey.types import DrafterInfo, DraftReply, DraftWork, Ints, TargetInfo, TargetReply, TargetWork
+from covey.types import DrafterInfo, DraftReply, DraftWork, Ints, Resized, TargetInfo, TargetReply, TargetWork
 from covey.wire import codec
 from covey.wire.token import token
 
@@ -67,6 +67,9 @@ class BlsTarget:
 
     def step(self, work: TargetWork) -> TargetReply:
         return codec.decode_target_reply(deliver(self.model, codec.encode_target_work(work)), len(work.tags))
+
+    def resize(self, blocks: int) -> Resized:
+        return codec.decode_resized(deliver(self.model, codec.encode_resize(blocks)))
 
 
 class BlsDrafter:

@@ -60,8 +60,12 @@ class Reports:
         if kind == "decisions":
             told = self._decisions(int(number or DECISIONS))
         else:
-            told = self._facts if kind == "facts" else self._after(int(number or 0))
+            told = self._facts_now() if kind == "facts" else self._after(int(number or 0))
         return json.dumps(told, allow_nan=False)
+
+    def _facts_now(self) -> JsonDict:
+        """The pool is as large as the last round says."""
+        return self._facts | ({"total_blocks": self._rounds[-1][1].total_blocks} if self._rounds else {})
 
     def _decisions(self, count: int) -> JsonDict:
         return {"policy": self._policy, "decisions": [each.plain() for each in self._planner.decisions.latest(count)]}

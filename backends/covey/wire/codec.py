@@ -23,6 +23,8 @@ from covey.types import (
     Floats,
     Ints,
     Open,
+    Resized,
+    ResizeStatus,
     Rule,
     Sampling,
     TargetInfo,
@@ -96,6 +98,9 @@ DRAFT_WORK = Layout(
     },
 )
 DRAFT_REPLY = Layout(6, {"head": "i8", "seconds": "f8", "status": "i4", "seen": "i4", **_TREES})
+
+RESIZE = Layout(7, {"blocks": "i8"})
+RESIZED = Layout(8, {"head": "i8"})
 
 _TYPES = {name: np.dtype(name) for name in ("i4", "f4", "i8", "f8")}
 _NOTHING = {name: np.zeros(0, dtype) for name, dtype in _TYPES.items()}
@@ -220,6 +225,26 @@ def decode_target_reply(message: Ints, rows: int | None = None) -> TargetReply:
     reply = TargetReply(free_blocks=free_blocks, total_blocks=total_blocks, epoch=epoch, seconds=seconds, **fields)
     check_target_reply(reply, rows)
     return reply
+
+
+def encode_resize(blocks: int) -> Ints:
+    return pack(RESIZE, blocks=[blocks])
+
+
+def decode_resize(message: Ints) -> int:
+    (blocks,) = _numbers(unpack(RESIZE, message)["blocks"], 1)
+    must(blocks >= 1, "a pool of %d blocks", blocks)
+    return int(blocks)
+
+
+def encode_resized(answer: Resized) -> Ints:
+    return pack(RESIZED, head=[answer.status, answer.total_blocks])
+
+
+def decode_resized(message: Ints) -> Resized:
+    status, total_blocks = _numbers(unpack(RESIZED, message)["head"], 2)
+    must(status in tuple(ResizeStatus) and total_blocks >= 1, "status %d of a pool of %d blocks", status, total_blocks)
+    return Resized(ResizeStatus(status), total_blocks)
 
 
 def encode_draft_work(work: DraftWork) -> Ints:
