@@ -147,8 +147,8 @@ def test_dsd_deadlocks_after_a_bad_spell() -> None:
 def test_tetris_drafts_at_any_load_and_verifies_fewer() -> None:
     tetris = Tetris(5)
     assert {tetris.choose(Situation(rows, 5)) for rows in (1, 8, 64)} == {5}
-    assert tetris.keep(8) == 8 * 3
-    assert Tetris(1).keep(8) == 8
+    assert tetris.verified == 3
+    assert Tetris(1).verified == 1
 
 
 @pytest.mark.parametrize(

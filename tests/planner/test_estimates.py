@@ -198,9 +198,7 @@ def test_a_deeper_pass_is_never_thought_to_take_less() -> None:
     costs = RoundCosts(4, 32)
     for _ in range(60):
         for depth, verify in ((1, 0.010), (2, 0.020), (4, 0.014)):
-            costs.observe(
-                4, ("d",), [4] * depth, verified=4 + 4 * depth, verify=verify, draft=0.003, overhead=0.0
-            )
+            costs.observe(4, ("d",), [4] * depth, verified=4 + 4 * depth, verify=verify, draft=0.003, overhead=0.0)
     seconds, _ = costs.predict(4, ("d",), 4, (4, 8, 12, 16, 20))
     assert (np.diff(seconds[1:]) >= 0).all()
     assert 0.017 < seconds[2] <= seconds[4] < 0.023 + 0.001
@@ -233,9 +231,7 @@ def test_passes_filled_by_prompts_show_what_large_ones_cost() -> None:
     for _ in range(600):
         rows, prefill = int(rng.integers(1, 33)), int(rng.integers(0, 120)) * int(rng.integers(0, 2))
         seconds = 0.02 + 0.0005 * max(0, rows + prefill - 64) - 0.0001 * prefill + 0.0003 * rows
-        costs.observe(
-            rows, ("d",), [], verified=rows, prefill=prefill, verify=seconds, draft=0.0, overhead=None
-        )
+        costs.observe(rows, ("d",), [], verified=rows, prefill=prefill, verify=seconds, draft=0.0, overhead=None)
     passes = tuple(32 * tokens for tokens in range(1, 6))
     more = costs.more(32, 32, passes)
     assert costs._verify.mean(costs._verify_features(32, 128)) == pytest.approx(0.0616, rel=0.15)

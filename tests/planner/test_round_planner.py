@@ -16,8 +16,8 @@ from covey.engine import Engine
 from covey.errors import PortError, SettingError
 from covey.planner.build import build
 from covey.planner.covey import Covey
-from covey.planner.ranking import best
 from covey.planner.round_planner import RoundPlanner
+from covey.planner.selection import best
 from covey.planner.static import StaticPlanner
 from covey.planner.switching import SwitchCost
 from covey.profile import SpeculationSettings
@@ -29,8 +29,8 @@ from tests.fakes import VOCAB, Collector, HashTarget, ManualClock, continuation,
 class Listed(Forgetful):
     """Plays a given depth and writes down all it hears."""
 
-    def __init__(self, depth: int, kept: int | None = None) -> None:
-        self.depth, self.kept = depth, kept
+    def __init__(self, depth: int) -> None:
+        self.depth = depth
         self.asked: list[Situation] = []
         self.told: list[tuple[Situation, int, Outcome]] = []
         self.overheard: list[tuple[Situation, int, Outcome]] = []
@@ -45,9 +45,6 @@ class Listed(Forgetful):
 
     def overhear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
         self.overheard.append((situation, depth, outcome))
-
-    def keep(self, rows: int) -> int | None:  # noqa: ARG002
-        return self.kept
 
 
 class PrefixDrafter:
@@ -501,6 +498,17 @@ def test_ranking_keeps_the_most_likely_paths_of_the_batch() -> None:
     assert best(batch(2), trees, 6, [0.5] * 3) is trees
     assert best(batch(2), trees, 4, [0.5] * 3).tokens.tolist() == [0, 1, 2, 3]
     assert best(batch(2), trees, 2, [0.5] * 3).sizes.tolist() == [1, 1]
+
+
+def test_tetris_drafts_deeper_than_it_verifies() -> None:
+    made = build(SpeculationSettings(policy="tetris", max_depth=4, drafters=("first",)), ("first",))
+    serving = Serving(made, names=("first",))
+    for key in range(2):
+        serving.engine.submit(request(key, [1, 2, key], 30))
+    serving.run(6)
+    drafted, verified = made.decisions.latest()[-1].depth, serving.target.works[-1].trees.sizes
+    assert drafted == 4
+    assert int(verified.sum()) == 4, "two a row"
 
 
 def test_ranking_keeps_trees_connected() -> None:

@@ -95,6 +95,7 @@ class LengthPolicy(Protocol):
     """Chooses one draft depth for the batch. Knows no requests, no engine and no clock."""
 
     reason: Reason
+    verified: int | None  # drafted tokens a row that are worth verifying, on average; None: all
     patient: bool  # may be told of a round when the next was already chosen, while drafters work: learning takes time
 
     def choose(self, situation: Situation) -> int:
@@ -107,16 +108,12 @@ class LengthPolicy(Protocol):
         ...
 
     def overhear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
-        """As `update`, of a round that does not show what the depth costs, with prompt tokens in it or rows that drafted
+        """As `update`, of a round that does not show what the depth costs, as prompts were in the pass or rows drafted
         as deep as their requests ask: its parts may tell something too. `depth`: the deepest draft of any row."""
         ...
 
     def prepare(self, situation: Situation) -> None:
         """There is time now, and something like this will be asked soon. Does not change any answer."""
-        ...
-
-    def keep(self, rows: int) -> int | None:
-        """How many drafted tokens of so many rows are worth verifying; None: all. Does not mutate."""
         ...
 
     def switch_lag(self, situation: Situation) -> int:
@@ -136,6 +133,7 @@ class Forgetful:
     """The parts of `LengthPolicy` for one that verifies all its drafts and forgets everything when it ends."""
 
     reason = Reason("")
+    verified: int | None = None
     patient = False
 
     def prepare(self, situation: Situation) -> None:
@@ -143,9 +141,6 @@ class Forgetful:
 
     def overhear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
         """Nothing: it knows rounds as a whole alone."""
-
-    def keep(self, rows: int) -> int | None:  # noqa: ARG002
-        return None
 
     def switch_lag(self, situation: Situation) -> int:
         return situation.mean_lag

@@ -1,7 +1,7 @@
 """TETRIS: draft deeper than is verified, and verify the tokens most likely to be accepted over the whole batch.
 
 Every row drafts `max_depth` tokens; of all drafts the best `rows * (max_depth - spare)` by path probability are
-verified, at least one per row's worth. Ranking is the planner's (`covey.planner.ranking`). It has no off: that it
+verified, at least one per row's worth. Ranking is the planner's (`covey.planner.selection`). It has no off: that it
 drafts at any load is the published behaviour.
 """
 
@@ -17,14 +17,11 @@ class Tetris(Forgetful):
 
     def __init__(self, max_depth: int) -> None:
         self._depth = max_depth
-        self._verified = max(1, max_depth - SPARE)
+        self.verified = max(1, max_depth - SPARE)
         self.reason = Reason("ranked")
 
     def choose(self, situation: Situation) -> int:
         return min(self._depth, situation.ceiling)
-
-    def keep(self, rows: int) -> int | None:
-        return rows * self._verified
 
     def update(self, situation: Situation, depth: int, outcome: Outcome) -> None:
         """Nothing to learn."""

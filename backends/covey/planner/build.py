@@ -10,6 +10,7 @@ import numpy as np
 from covey.planner import policies
 from covey.planner.cost_table import CostTable
 from covey.planner.round_planner import RoundPlanner
+from covey.planner.selection import Best, Everything
 from covey.planner.switching import SwitchCost
 from covey.profile import SpeculationSettings
 
@@ -41,4 +42,10 @@ def build(
         table=settings.table,
         costs=costs,
     )
-    return RoundPlanner(policy, max_depth=max_depth, width=settings.width, switch_cost=switch_cost)
+    return RoundPlanner(
+        policy,
+        max_depth=max_depth,
+        width=settings.width,
+        switch_cost=switch_cost,
+        selector=Everything() if policy.verified is None else Best(policy.verified, max_depth),
+    )

@@ -127,8 +127,8 @@ class RoundCosts:
         draft: float,
         overhead: float | None,
     ) -> None:
-        """`steps`: rows that drafted one token or more, two or more, and so on. `draft` without catch-up; not read where
-        nobody drafted. `overhead` is None where the round says nothing about it."""
+        """`steps`: rows that drafted one token or more, two or more, and so on. `draft` is without catch-up, and not
+        read where nobody drafted. `overhead` is None where the round says nothing about it."""
         self._verify.update(self._verify_features(rows, verified, prefill), verify)
         if verified == rows and not prefill:
             self._plain.add(rows)

@@ -63,6 +63,7 @@ def _improvement(ratio: float, deviation: float) -> float:
 class Covey:
     """Implements `LengthPolicy`."""
 
+    verified: int | None = None
     patient = True
 
     def __init__(self, max_depth: int, max_rows: int, switch_cost: SwitchCost, costs: CostTable | None = None) -> None:
@@ -129,9 +130,6 @@ class Covey:
 
     def overhear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
         self._expectations.overhear(situation, depth, outcome, usual=not self._changes.dear(situation.previous, depth))
-
-    def keep(self, rows: int) -> int | None:  # noqa: ARG002  # every draft it asked for is worth verifying
-        return None
 
     def switch_lag(self, situation: Situation) -> int:
         return situation.mean_lag

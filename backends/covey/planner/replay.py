@@ -188,9 +188,9 @@ def replay(
     *,
     checkpoints: Sequence[int] = (),
 ) -> Replay:
-    """Play one round per batch size. A policy that verifies only some of its drafts (`keep`) needs path probabilities,
-    which are not simulated."""
-    if policy.keep(1) is not None:
+    """Play one round per batch size. A policy that verifies only some of its drafts needs path probabilities, which are
+    not simulated."""
+    if policy.verified is not None:
         raise ValueError("a policy that ranks single drafts cannot be replayed without drafts")
     world, result = World(environment, rng), Replay()
     marks = iter(sorted(checkpoints))

@@ -10,12 +10,11 @@ import threading
 from dataclasses import replace
 
 from covey.bandits.length import LengthPolicy, Reason
-from covey.planner.acceptance import Acceptance
 from covey.planner.account import Account
 from covey.planner.decisions import DecisionLog
 from covey.planner.lessons import Lesson, drafted_in, lesson_of
-from covey.planner.ranking import best
 from covey.planner.rows import lay_out
+from covey.planner.selection import Everything, Selector
 from covey.planner.situations import situation_of
 from covey.planner.switching import SwitchCost
 from covey.roster import Roster
@@ -35,6 +34,7 @@ class RoundPlanner:
         max_depth: int,
         width: int = 1,
         switch_cost: SwitchCost | None = None,
+        selector: Selector | None = None,
         log_capacity: int = 256,
     ) -> None:
         self.policy = policy
@@ -44,7 +44,7 @@ class RoundPlanner:
         self._max_depth = max_depth
         self._width = width
         self._switch_cost = switch_cost or SwitchCost()
-        self._acceptance = Acceptance(max_depth)  # over all drafters, for ranking
+        self._selector = selector or Everything()
         self._previous = 0  # the deepest draft of the last round that decoded
         self._unlearnt: Round | None = None
 
@@ -59,9 +59,8 @@ class RoundPlanner:
         choice = Choice(situation, depth, reason, self._previous)
         return replace(lay_out(batch, roster, budget, depth, self._width), choice=choice)
 
-    def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:  # noqa: ARG002
-        keep = self.policy.keep(batch.decoding)
-        return drafted.trees if keep is None else best(batch, drafted.trees, keep, self._acceptance.rates())
+    def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:
+        return self._selector.select(batch, drafted, budget)
 
     def learn(self, done: Round) -> None:
         """A patient policy learns of a round that drafted while the next one drafts."""
@@ -109,8 +108,7 @@ class RoundPlanner:
         choice, outcome = lesson.choice, lesson.outcome
         situation = choice.situation
         if outcome is not None:
-            for counts in outcome.trials.values():
-                self._acceptance.update(counts.offered, counts.accepted)
+            self._selector.learn(outcome)
             (self.policy.update if lesson.whole else self.policy.overhear)(situation, lesson.played, outcome)
         if not situation.shares:
             return

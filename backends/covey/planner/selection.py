@@ -1,4 +1,4 @@
-"""Which drafts of the whole batch are worth verifying: the best by path probability (TETRIS).
+"""Which drafts of the whole batch are worth verifying: all of them, or the best by path probability (TETRIS).
 
 Under the rejection rule what is verified may not depend on drawn tokens, and a drafted token's probability does: there
 a draft is ranked by how often drafts at its position have been accepted so far.
@@ -7,12 +7,54 @@ a draft is ranked by how often drafts at its position have been accepted so far.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from covey.bandits.length import Outcome
+from covey.planner.acceptance import Acceptance
+from covey.rounds import Drafted
 from covey.scheduler import Batch
 from covey.types import Rule, Trees
+
+
+class Selector(Protocol):
+    """Chooses among drafts."""
+
+    def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:
+        """As `Planner.select`."""
+        ...
+
+    def learn(self, outcome: Outcome) -> None:
+        """What came of a round."""
+        ...
+
+
+class Everything:
+    """Implements `Selector`: what a planner asked for is worth verifying."""
+
+    def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:  # noqa: ARG002
+        return drafted.trees
+
+    def learn(self, outcome: Outcome) -> None:
+        """Nothing to learn."""
+
+
+class Best:
+    """Implements `Selector`: so many drafts a row, on average."""
+
+    def __init__(self, per_row: int, max_depth: int) -> None:
+        self._per_row = per_row
+        self._acceptance = Acceptance(max_depth)  # over all drafters
+
+    def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:
+        keep = min(batch.decoding * self._per_row, budget - int(batch.chunk.sum()))
+        return best(batch, drafted.trees, keep, self._acceptance.rates())
+
+    def learn(self, outcome: Outcome) -> None:
+        for counts in outcome.trials.values():
+            self._acceptance.update(counts.offered, counts.accepted)
 
 
 def best(batch: Batch, trees: Trees, keep: int, rates: Sequence[float]) -> Trees:
