@@ -164,5 +164,17 @@ def test_a_target_that_fails_is_no_hindrance(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_curves_of_a_machine_that_was_busy_for_a_while_are_not_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = Deployment(table())
+    sleep = made.clock.sleep
+    made.clock.sleep = lambda seconds: sleep(seconds * (2.0 if made.clock.now() < SECONDS / 2 else 1.0))  # type: ignore[method-assign]
+    with caplog.at_level(logging.WARNING, logger="covey"):
+        assert made.curves(tmp_path).get().plain, "they are better than nothing"
+    assert "other work" in caplog.text
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_small_pool_measures_small_batches() -> None:
     assert {rows for rows, _ in Deployment(table(), blocks=40).curves().get().plain} == {1, 2, 4}

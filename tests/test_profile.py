@@ -64,7 +64,8 @@ def test_an_unknown_name_lists_the_known(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(SettingError, match=r"known profiles: .*demo-cpu"):
         profile.load("nothing-like-it")
     monkeypatch.setenv(profile.FOLDER_VARIABLE, "/some/model")
-    assert profile.from_environment().target.folder == "/some/model"
+    target = profile.from_environment().target
+    assert (target.folder, target.threads) == ("/some/model", 0), "the bundled model's one thread is for it alone"
 
 
 def test_whole_numbers_do_for_real_ones(tmp_path: Path) -> None:

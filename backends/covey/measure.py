@@ -38,8 +38,8 @@ from covey.types import Progress, Request, Sampling, Trees
 log = logging.getLogger("covey.measure")
 
 VERSION = 1  # of what is measured, and how
-SECONDS = 3.0  # in all, of which no round takes
-LONG_ROUND = 0.1  # more than this: slow devices are given the time for as many rounds
+SECONDS, AGAIN = 3.0, 0.5  # in all, and of these for looking again at what was seen first. No round takes
+LONG_ROUND = 0.1  # more than this of either: slow devices are given the time for as many rounds
 ROWS = ((1, 4, 16), (64,), (8, 32, 2))  # in the order in which they are worth knowing: time may be up before the last
 # Rounds of a visit: the first is unlike those that follow it, and one of these may be an outlier; of long ones there is
 # time for one alone.
@@ -87,6 +87,8 @@ class Curves:
         log.info("cost curves measured in %.1f s: %s", seconds, _shown(table))
         if not whole:
             log.warning("measuring was cut short by a request or a failure: these curves are not kept")
+        elif not bench.samples.steady():
+            log.warning("this machine did other work while curves were measured: they are not kept")
         elif path is not None:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -164,14 +166,15 @@ class _Bench:
         self._spent = self._took = 0.0  # seconds, in all and by the last round
 
     def run(self, go_on: Callable[[], bool]) -> bool:
-        """Measure until all is seen or time is up; False when it had to end before."""
+        """Measure until all is seen or time is up; False when it had to end before. What was seen first is then seen
+        again: whether the machine is still as it was."""
         try:
             for rows, depth in self._shapes():
-                if self._spent >= SECONDS:
+                if self._spent >= SECONDS - AGAIN:
                     break
                 if not self._visit(rows, depth, go_on):
                     return False
-            return bool(self.samples.plain)
+            return all(self._visit(rows, 0, go_on) for rows in ROWS[0] if rows <= self._most)
         finally:
             self._leave()
 

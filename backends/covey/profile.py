@@ -265,7 +265,9 @@ def from_environment() -> Profile:
     profile = load(os.environ.get(PROFILE_VARIABLE, DEFAULT_PROFILE))
     folder = os.environ.get(FOLDER_VARIABLE)
     if folder:
-        profile = dataclasses.replace(profile, target=dataclasses.replace(profile.target, folder=folder))
+        target = profile.target
+        threads = target.threads if target.folder else 0  # a number for the bundled model is none for another
+        profile = dataclasses.replace(profile, target=dataclasses.replace(target, folder=folder, threads=threads))
     return without(profile, left_out())
 
 
