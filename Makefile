@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.covey-setup
 PYTEST := $(BIN)/python -m pytest
-SOURCES := $(wildcard backends client loadtest tests constraints.py)
+SOURCES := $(wildcard backends client loadtest tests constraints.py generate.py)
 
 HOST         ?= 127.0.0.1
 HTTP_PORT    ?= 8000
@@ -16,7 +16,7 @@ COMPARE      ?=
 ARGS         ?=
 PYTHONS      ?= python3.10 python3.11 python3.12
 
-.PHONY: help setup serve loadtest test test-all lint constraints clean
+.PHONY: help setup serve loadtest test test-all lint generate constraints clean
 
 help:
 	@echo "make setup     create .venv and install; does nothing when nothing changed"
@@ -25,6 +25,7 @@ help:
 	@echo "make test      every kind of test, the real server included; minutes"
 	@echo "make test-all  the large grids whole"
 	@echo "make lint      ruff (lint and format) and mypy --strict"
+	@echo "make generate  write configurations, client keywords and docs/api.md from the table of public fields"
 	@echo "make constraints  choose the packages' versions for every Python [PYTHONS='python3.10 ...']; many minutes"
 	@echo "make clean     remove what tools and servers left; .venv stays (rm -r .venv removes that)"
 
@@ -59,6 +60,9 @@ lint: setup
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	MYPYPATH=backends:client $(BIN)/mypy -p covey -p covey_client
+
+generate: setup
+	$(BIN)/python generate.py
 
 constraints: setup
 	$(BIN)/python constraints.py $(PYTHONS)

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("backends", "client", "docs", "model_repository", "profiles")
-FILES = ("README.md", "pyproject.toml")
+FILES = ("README.md", "generate.py", "pyproject.toml")
 SECTION = re.compile(r"^## (.+)\n((?:(?!^## ).*\n)*)", re.MULTILINE)
 BLOCK = re.compile(r"^```(diff|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SECTIONS = SECTION.findall((ROOT / "docs" / "extending.md").read_text(encoding="utf-8"))

@@ -72,29 +72,26 @@ def test_only_the_outer_layers_know_torch_or_triton(path: Path) -> None:
 def configured(model: str, kind: str) -> dict[str, tuple[str, int]]:
     """The tensors that a model's configuration declares."""
     text = (REPOSITORY / "model_repository" / model / "config.pbtxt").read_text(encoding="utf-8")
-    section = re.search(rf"^{kind} \[\n(.*?)^\]", text, re.MULTILINE | re.DOTALL)
-    assert section
-    found = re.findall(r'name: "(\w+)" data_type: TYPE_(\w+) dims: \[ (-?\d+) \]', section[1])
+    sections = [part for part in re.split(r"^(?=\w)", text, flags=re.MULTILINE) if part.startswith(f"{kind} [")]
+    found = re.findall(r'name: "(\w+)" data_type: TYPE_(\w+) dims: \[ (-?\d+) \]', "".join(sections))
     return {name: ("BYTES" if dtype == "STRING" else dtype, int(dims)) for name, dtype, dims in found}
 
 
-def test_configurations_codec_and_client_agree_on_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configurations_declare_the_tables_fields(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", type(sys)("triton_python_backend_utils"))
-    from covey.tritonio import fields, outlets
+    from covey.tritonio import outlets
     from covey.wire import codec
 
-    inputs = {field.name: (field.dtype, field.dims) for field in fields.INPUTS}
-    outputs = {field.name: (field.dtype, field.dims) for field in fields.OUTPUTS}
-    client_inputs = {field.name: (field.dtype, -1 if field.many else 1) for field in wire.INPUTS}
-    client_outputs = {field.name: (field.dtype, -1 if field.many else 1) for field in wire.OUTPUTS}
-    assert client_inputs == inputs
-    assert client_outputs == outputs
+    inputs = {field.name: (field.dtype, -1 if field.many else 1) for field in wire.INPUTS}
+    outputs = {field.name: (field.dtype, -1 if field.many else 1) for field in wire.OUTPUTS}
     assert configured("covey_unary", "input") == inputs
     assert configured("covey_unary", "output") == outputs
     assert configured("covey", "input") == inputs | {outlets.ASKS_FOR_STATE: ("BOOL", 1), outlets.INSPECT: ("BYTES", 1)}
     assert configured("covey", "output") == outputs | {outlets.STATE: ("BYTES", 1), outlets.REPORT: ("BYTES", 1)}
     assert configured("ensemble", "input") == {name: kind for name, kind in inputs.items() if name != "input_ids"}
-    assert configured("ensemble", "output") == outputs
+    assert configured("ensemble", "output") == configured("detokenize", "output") == outputs
+    passed = {name: kind for name, kind in outputs.items() if name != "text_output"}
+    assert configured("detokenize", "input") == passed | {outlets.STATE: ("BYTES", 1)}
     for model in ("target", *(path.parent.name for path in REPOSITORY.glob("model_repository/draft_*/config.pbtxt"))):
         assert configured(model, "input") == {codec.REQUEST_TENSOR: ("INT32", -1)}
         assert configured(model, "output") == {codec.REPLY_TENSOR: ("INT32", -1)}

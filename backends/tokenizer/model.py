@@ -17,8 +17,9 @@ from covey import profile
 from covey.errors import BadField, SettingError
 from covey.text import visible_text
 from covey.tokenization import load_tokenizer
-from covey.tritonio.fields import OUTPUTS, check_prompt
+from covey.tritonio.fields import check_prompt
 from covey.tritonio.outlets import ASKS_FOR_STATE, error_response
+from covey_client.wire import OUTPUTS
 
 PASSED = tuple(field.name for field in OUTPUTS if field.name != "text_output")
 

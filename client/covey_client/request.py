@@ -7,12 +7,13 @@ import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from tritonclient.grpc import service_pb2
+from typing import TYPE_CHECKING, Any
 
 from covey_client.errors import InvalidRequest
-from covey_client.wire import INPUT_BY_NAME, MODEL, Field
+from covey_client.wire import INPUT_BY_NAME, MODEL, PROMPT, Field
+
+if TYPE_CHECKING:
+    from tritonclient.grpc import service_pb2
 
 _FORMATS = {"INT32": "i", "UINT64": "Q", "FP32": "f", "BOOL": "?"}
 _WHOLE = {"INT32": (-(1 << 31), (1 << 31) - 1), "UINT64": (0, (1 << 64) - 1)}
@@ -32,7 +33,7 @@ class Request:
         """Raises InvalidRequest on a name that is no setting and on a value that its type cannot hold."""
         given: dict[str, object] = {"text_input" if isinstance(prompt, str) else "input_ids": prompt, "stream": stream}
         for name, value in settings.items():
-            if name in given or name in ("text_input", "input_ids") or name not in INPUT_BY_NAME:
+            if name in given or name in PROMPT or name not in INPUT_BY_NAME:
                 raise InvalidRequest(f"{name}: no such setting", name)
             if value is not None:
                 given[name] = value
@@ -40,6 +41,8 @@ class Request:
 
     def to_grpc(self) -> service_pb2.ModelInferRequest:
         """The message of one request on a stream, asking for a final response that can be told apart."""
+        from tritonclient.grpc import service_pb2  # half a second, which the server's processes do not wait
+
         message = service_pb2.ModelInferRequest(model_name=self.model)
         message.parameters["triton_enable_empty_final_response"].bool_param = True
         for name, values in self.tensors.items():

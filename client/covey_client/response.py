@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from tritonclient.grpc import service_pb2
+from typing import TYPE_CHECKING, Any
 
 from covey_client.errors import ServerError
-from covey_client.wire import OUTPUT_BY_NAME
+from covey_client.wire import CHUNK, OUTPUT_BY_NAME, OUTPUTS, USAGE, Field
 
+if TYPE_CHECKING:
+    from tritonclient.grpc import service_pb2
+
+_KINDS: dict[str, Callable[..., Any]] = {"INT32": int, "UINT64": int, "FP32": float, "BOOL": bool, "BYTES": str}
 _FORMATS = {"INT32": "i", "UINT64": "Q", "FP32": "f", "BOOL": "?"}
 
 
@@ -58,31 +60,19 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class Completion:
-    """A whole answer."""
-
-    text: str
-    tokens: tuple[int, ...]
-    log_probs: tuple[float, ...]
-    finish_reason: str
-    seed: int  # gives the same answer again, also where the server chose it
-    usage: Usage
-    emulated: bool = False
+class Completion(Chunk):
+    """A whole answer. Its seed gives the same one again, also where the server chose it."""
 
     @classmethod
     def join(cls, chunks: Iterable[Chunk]) -> Completion:
         """One answer out of its chunks, of which the last one closes it."""
         parts = list(chunks)
-        last = parts[-1]
-        return cls(
-            text="".join(part.text for part in parts),
-            tokens=tuple(token for part in parts for token in part.tokens),
-            log_probs=tuple(value for part in parts for value in part.log_probs),
-            finish_reason=last.finish_reason,
-            seed=last.seed,
-            usage=last.usage,
-            emulated=last.emulated,
-        )
+        joined = {
+            "text": "".join(part.text for part in parts),
+            "tokens": tuple(token for part in parts for token in part.tokens),
+            "log_probs": tuple(value for part in parts for value in part.log_probs),
+        }
+        return cls(**vars(parts[-1]) | joined)
 
 
 def from_grpc(message: service_pb2.ModelInferResponse) -> Chunk | None:
@@ -103,31 +93,17 @@ def from_json(line: str | bytes) -> Chunk:
 
 
 def _chunk(values: Mapping[str, Sequence[Any]]) -> Chunk:
-    def one(name: str, otherwise: Any) -> Any:
-        found = values.get(OUTPUT_BY_NAME[name].name)
-        return found[0] if found else otherwise
-
-    known = {name: found for name, found in values.items() if name in OUTPUT_BY_NAME}
-    if not known:
+    if not any(name in OUTPUT_BY_NAME for name in values):
         raise ServerError(f"the answer has none of Covey's outputs, only {sorted(values)}")
-    return Chunk(
-        text=str(one("text_output", "")),
-        tokens=tuple(known.get("output_ids", ())),
-        log_probs=tuple(known.get("output_log_probs", ())),
-        finish_reason=str(one("finish_reason", "")),
-        seed=int(one("used_seed", 0)),
-        usage=Usage(
-            input_tokens=int(one("num_input_tokens", 0)),
-            output_tokens=int(one("num_output_tokens", 0)),
-            reused_tokens=int(one("num_reused_tokens", 0)),
-            draft_tokens=int(one("total_draft_tokens", 0)),
-            accepted_draft_tokens=int(one("total_accepted_draft_tokens", 0)),
-            acceptance_rate=float(one("acceptance_rate", 0.0)),
-            mean_acceptance_length=float(one("mean_acceptance_length", 0.0)),
-            acceptance_histogram=tuple(known.get("acceptance_histogram", ())),
-        ),
-        emulated=bool(one("emulated", False)),
-    )
+    return Chunk(usage=Usage(**_part(USAGE, values)), **_part(CHUNK, values))
+
+
+def _part(part: str, values: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    return {field.attribute: _value(field, values.get(field.name, ())) for field in OUTPUTS if field.part == part}
+
+
+def _value(field: Field, found: Sequence[Any]) -> Any:
+    return tuple(found) if field.many else _KINDS[field.dtype](*found[:1])
 
 
 def _unpack(dtype: str, data: bytes) -> list[Any]:

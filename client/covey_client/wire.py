@@ -1,79 +1,110 @@
-"""The names on the wire: every tensor of a request and of a response, its type and whether it is a list.
+"""The public interface: every field of a request and of a response, declared once.
 
-They follow TensorRT-LLM's Triton models. The server's own table is tested against this one; nothing here needs it.
+The server reads these tables, too: it stands on the client's package, which imports nothing heavy, and not the client
+on the server's. `make generate` writes from them what cannot read them: the models' configurations, `Settings` below,
+docs/api.md. Names follow TensorRT-LLM's Triton models and, for what it lacks about a request's drafts, vLLM's
+responses.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
 MODEL = "covey"
 FINAL = "triton_final_response"  # response parameter of the last answer on a gRPC stream
+MAX_DRAFT_TOKENS = 32
+
+# Which class has an attribute that is the field's value as it comes: on the server of a request's, in the client of a
+# response's.
+SAMPLING, REQUEST, DELIVERY = "covey.types.Sampling", "covey.types.Request", "covey.tritonio.fields.Wanted"
+CHUNK, USAGE = "covey_client.response.Chunk", "covey_client.response.Usage"
+OWN = ""  # none has: code of its own in `covey.tritonio.fields` reads it
 
 
 @dataclass(frozen=True)
 class Field:
-    """One tensor: of shape [1], or [-1] where it is a list."""
+    """One tensor: of shape [1], or [-1] where it is a list. A number lies from `low` to `high`; a text is one of
+    `choices`, or has at most `high` bytes. Where a limit depends on the request or the server, the parser knows it."""
 
     name: str
     dtype: str  # Triton's name of it
+    part: str
+    doc: str
+    default: bool | float | str | None = None  # None: `doc` says what holds without it
+    low: float = 0
+    high: float = math.inf
+    above: bool = False  # `low` itself is not allowed
+    choices: tuple[str, ...] = ()
     many: bool = False
+    named: str = ""  # the attribute's name, where it is another
+
+    @property
+    def attribute(self) -> str:
+        return self.named or self.name
+
+    @property
+    def is_number(self) -> bool:
+        return self.dtype in ("INT32", "UINT64", "FP32")
 
 
 INPUTS = (
-    Field("text_input", "BYTES"),
-    Field("input_ids", "INT32", many=True),
-    Field("max_tokens", "INT32"),
-    Field("stream", "BOOL"),
-    Field("temperature", "FP32"),
-    Field("top_k", "INT32"),
-    Field("top_p", "FP32"),
-    Field("min_p", "FP32"),
-    Field("repetition_penalty", "FP32"),
-    Field("presence_penalty", "FP32"),
-    Field("frequency_penalty", "FP32"),
-    Field("min_tokens", "INT32"),
-    Field("stop_words", "BYTES", many=True),
-    Field("bad_words", "BYTES", many=True),
-    Field("seed", "UINT64"),
-    Field("end_id", "INT32"),
-    Field("return_log_probs", "BOOL"),
-    Field("exclude_input_in_output", "BOOL"),
-    Field("num_draft_tokens", "INT32"),
-    Field("priority", "INT32"),
-    Field("num_prompt_tokens", "INT32"),
-    Field("speculation", "BYTES"),
-    Field("drafter", "BYTES"),
-    Field("verification", "BYTES"),
-    Field("tenant", "BYTES"),
+    Field("text_input", "BYTES", OWN, "the prompt as text; this or `input_ids`"),
+    Field("input_ids", "INT32", OWN, "the prompt as token ids; this or `text_input`", many=True),
+    Field("max_tokens", "INT32", OWN, "most tokens of output; else `limits.max_tokens`, 256", low=1, high=1 << 30),
+    Field("stream", "BOOL", DELIVERY, "send tokens as they come, not the whole answer at its end", False),
+    Field("temperature", "FP32", SAMPLING, "how evenly tokens are drawn; below 1e-5 is greedy", 0.0, high=100.0),
+    Field("top_k", "INT32", SAMPLING, "only the likeliest so many tokens are drawn; 0 is all", 0, high=1 << 30),
+    Field("top_p", "FP32", SAMPLING, "only the likeliest tokens of this total are drawn", 1.0, high=1.0, above=True),
+    Field("min_p", "FP32", SAMPLING, "only tokens of this share of the likeliest one's are drawn", 0.0, high=1.0),
+    # dividing by a smaller one overflows logits
+    Field("repetition_penalty", "FP32", SAMPLING, "on prompt and output, as Hugging Face's", 1.0, low=0.01, high=100.0),
+    Field("presence_penalty", "FP32", SAMPLING, "on tokens of the output, as OpenAI's", 0.0, low=-100.0, high=100.0),
+    Field("frequency_penalty", "FP32", SAMPLING, "on them by their count, as OpenAI's", 0.0, low=-100.0, high=100.0),
+    Field("min_tokens", "INT32", OWN, "no end token before so many tokens of output; up to `max_tokens`", 0),
+    Field("stop_words", "BYTES", OWN, "texts that end the output, and are no part of it", many=True),
+    Field("bad_words", "BYTES", OWN, "texts that are never produced", many=True),
+    Field("seed", "UINT64", OWN, "of every draw; without one the server draws it: `used_seed`", high=(1 << 64) - 1),
+    Field("end_id", "INT32", OWN, "the token that ends the output; -1 is the model's own", -1, low=-1),
+    Field("return_log_probs", "BOOL", SAMPLING, "answer with `output_log_probs`, too", False, named="logprobs"),
+    Field("exclude_input_in_output", "BOOL", OWN, "leave the prompt out of `text_output`", True),
+    Field("num_draft_tokens", "INT32", OWN, "0 is `speculation` `off`, k is `fixed:k`", high=MAX_DRAFT_TOKENS),
+    Field("num_prompt_tokens", "INT32", OWN, "how many ids are the original prompt; without it all", low=1),
+    Field("priority", "INT32", REQUEST, "higher goes first", 0, low=-1000, high=1000),
+    Field("speculation", "BYTES", OWN, "`auto`, `off` or `fixed:k`, which is refused where nobody drafts", "auto"),
+    Field("drafter", "BYTES", OWN, "the drafter's name; without it the profile's first", ""),
+    Field("verification", "BYTES", OWN, "how drafts are verified", "coupled", choices=("coupled", "rejection")),
+    Field("tenant", "BYTES", REQUEST, "whose request it is: tenants share no KV", "", high=256),
 )
 
 OUTPUTS = (
-    Field("text_output", "BYTES"),
-    Field("output_ids", "INT32", many=True),
-    Field("output_log_probs", "FP32", many=True),
-    Field("finish_reason", "BYTES"),
-    Field("used_seed", "UINT64"),
-    Field("num_input_tokens", "INT32"),
-    Field("num_output_tokens", "INT32"),
-    Field("num_reused_tokens", "INT32"),
-    Field("acceptance_rate", "FP32"),
-    Field("total_accepted_draft_tokens", "INT32"),
-    Field("total_draft_tokens", "INT32"),
-    Field("mean_acceptance_length", "FP32"),
-    Field("acceptance_histogram", "INT32", many=True),
-    Field("emulated", "BOOL"),
+    Field("text_output", "BYTES", CHUNK, "the text since the last response", named="text"),
+    Field("output_ids", "INT32", CHUNK, "its tokens", many=True, named="tokens"),
+    Field("output_log_probs", "FP32", CHUNK, "their log-probabilities, where asked for", many=True, named="log_probs"),
+    Field("finish_reason", "BYTES", CHUNK, "empty until the last response: `eos`, `stop` or `length`"),
+    Field("used_seed", "UINT64", CHUNK, "gives the same answer again, also where the server drew it", named="seed"),
+    Field("num_input_tokens", "INT32", USAGE, "tokens of the prompt", named="input_tokens"),
+    Field("num_output_tokens", "INT32", USAGE, "tokens of output so far", named="output_tokens"),
+    Field("num_reused_tokens", "INT32", USAGE, "tokens of the prompt that had KV already", named="reused_tokens"),
+    Field("acceptance_rate", "FP32", USAGE, "accepted ones of the drafted tokens so far"),
+    Field("total_accepted_draft_tokens", "INT32", USAGE, "their number", named="accepted_draft_tokens"),
+    Field("total_draft_tokens", "INT32", USAGE, "drafted tokens so far", named="draft_tokens"),
+    Field("mean_acceptance_length", "FP32", USAGE, "tokens a draft brought, with the target's own; 0 without drafts"),
+    Field("acceptance_histogram", "INT32", USAGE, "place j: drafts of which j tokens were accepted", many=True),
+    Field("emulated", "BOOL", CHUNK, "no model made the text: an emulated device did"),
 )
 
 INPUT_BY_NAME = {field.name: field for field in INPUTS}
 OUTPUT_BY_NAME = {field.name: field for field in OUTPUTS}
+PROMPT = ("text_input", "input_ids")
 
 
 class Settings(TypedDict, total=False):
     """What a caller may set, for type checkers; None is the same as leaving a setting out."""
 
+    # generated: settings
     max_tokens: int | None
     temperature: float | None
     top_k: int | None
@@ -90,9 +121,10 @@ class Settings(TypedDict, total=False):
     return_log_probs: bool | None
     exclude_input_in_output: bool | None
     num_draft_tokens: int | None
-    priority: int | None
     num_prompt_tokens: int | None
+    priority: int | None
     speculation: str | None
     drafter: str | None
     verification: str | None
     tenant: str | None
+    # generated: end

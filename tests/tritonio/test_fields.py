@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import pkgutil
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,10 @@ import pytest
 
 from covey.errors import BadField
 from covey.profile import LimitSettings
-from covey.tritonio.fields import INPUTS, RequestParser
+from covey.tritonio.fields import RequestParser
+from covey.types import Rule
+from covey_client import wire
+from covey_client.wire import INPUT_BY_NAME, INPUTS, OUTPUTS
 from tests.fakes import HashTarget
 from tests.tritonio import adapters
 
@@ -27,6 +32,17 @@ def parse(parser: RequestParser, parameters: dict[str, Any] | None = None, **ten
 def test_a_setting_that_comes_as_a_parameter_is_not_ignored(name: str) -> None:
     with pytest.raises(BadField, match=rf"^{name}: got 1, allowed: an input tensor of this name"):
         parse(parser(), {name: 1})
+
+
+@pytest.mark.parametrize("field", [field for field in (*INPUTS, *OUTPUTS) if field.part], ids=lambda field: field.name)
+def test_the_class_that_takes_a_field_as_it_comes_has_an_attribute_for_it(field: wire.Field) -> None:
+    attributes = {each.name: each for each in dataclasses.fields(pkgutil.resolve_name(field.part))}
+    default = attributes[field.attribute].default
+    assert field in OUTPUTS or default in (field.default, dataclasses.MISSING)
+
+
+def test_the_table_and_the_rules_agree() -> None:
+    assert INPUT_BY_NAME["verification"].choices == tuple(rule.value for rule in Rule)
 
 
 def test_parameters_that_are_triton_s_own_pass_and_unknown_ones_do_not() -> None:

@@ -17,8 +17,9 @@ from covey.runtime.drafters.choosing import Choosing
 from covey.runtime.proposals import propose_rejection
 from covey.runtime.rejection import judge
 from covey.runtime.sampling import Context, SettingsTable, draw
-from covey.tritonio.fields import INPUTS, RequestParser
+from covey.tritonio.fields import RequestParser
 from covey.types import Request, Sampling, Trees
+from covey_client.wire import INPUTS
 from tests.fakes import VOCAB, HashTarget
 
 NUMBERS = {"FP32": np.float32, "INT32": np.int32, "UINT64": np.uint64}

@@ -1,12 +1,7 @@
-"""The public request and response: the one table of their fields, and the checks that make a `Request` of the former.
-
-Names follow TensorRT-LLM's Triton models and, for what it lacks about a request's drafts, vLLM's responses. Model
-configurations and the client are tested against these tables.
-"""
+"""The checks that make a `Request` of a public request's fields, which `covey_client.wire` declares."""
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,72 +13,10 @@ from tokenizers import Tokenizer
 from covey.errors import BadField
 from covey.profile import LimitSettings
 from covey.types import Request, Rule, Sampling, TargetInfo
-
-MAX_DRAFT_TOKENS = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """A tensor of the public interface; `dims` is 1 or, for a list, -1. A number lies from `low` to `high`; a text
-    has at most `high` bytes. Where a limit depends on the request, its reader is told."""
-
-    name: str
-    dtype: str
-    dims: int = 1
-    default: float = 0
-    low: float = 0
-    high: float = math.inf
-    above: bool = False  # `low` itself is not allowed
-
-
-INPUTS = (
-    Field("text_input", "BYTES"),
-    Field("input_ids", "INT32", -1),
-    Field("max_tokens", "INT32", low=1, high=1 << 30),
-    Field("stream", "BOOL"),
-    Field("temperature", "FP32", high=100.0),
-    Field("top_k", "INT32", high=1 << 30),
-    Field("top_p", "FP32", default=1.0, high=1.0, above=True),
-    Field("min_p", "FP32", high=1.0),
-    Field("repetition_penalty", "FP32", default=1.0, low=0.01, high=100.0),  # dividing by less overflows logits
-    Field("presence_penalty", "FP32", low=-100.0, high=100.0),
-    Field("frequency_penalty", "FP32", low=-100.0, high=100.0),
-    Field("min_tokens", "INT32"),
-    Field("stop_words", "BYTES", -1),
-    Field("bad_words", "BYTES", -1),
-    Field("seed", "UINT64"),
-    Field("end_id", "INT32", default=-1, low=-1),
-    Field("return_log_probs", "BOOL"),
-    Field("exclude_input_in_output", "BOOL"),
-    Field("num_draft_tokens", "INT32", default=-1, high=MAX_DRAFT_TOKENS),
-    Field("num_prompt_tokens", "INT32", low=1),
-    Field("priority", "INT32", low=-1000, high=1000),
-    Field("speculation", "BYTES"),
-    Field("drafter", "BYTES"),
-    Field("verification", "BYTES"),
-    Field("tenant", "BYTES", high=256),
-)
-
-OUTPUTS = (
-    Field("text_output", "BYTES"),
-    Field("output_ids", "INT32", -1),
-    Field("output_log_probs", "FP32", -1),
-    Field("finish_reason", "BYTES"),
-    Field("used_seed", "UINT64"),
-    Field("num_input_tokens", "INT32"),
-    Field("num_output_tokens", "INT32"),
-    Field("num_reused_tokens", "INT32"),
-    Field("acceptance_rate", "FP32"),
-    Field("total_accepted_draft_tokens", "INT32"),
-    Field("total_draft_tokens", "INT32"),
-    Field("mean_acceptance_length", "FP32"),
-    Field("acceptance_histogram", "INT32", -1),
-    Field("emulated", "BOOL"),
-)
+from covey_client.wire import DELIVERY, INPUT_BY_NAME, INPUTS, MAX_DRAFT_TOKENS, REQUEST, SAMPLING, Field
 
 _FIXED = frozenset(f"fixed:{depth}" for depth in range(1, MAX_DRAFT_TOKENS + 1))
 NO_DRAFTERS = "{}: this server has no drafters"
-_INPUTS = {field.name: field for field in INPUTS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +47,7 @@ class RequestParser:
         """The request behind one set of tensors (`tensor(name)` is an array or None); raises BadField."""
         _check_parameters(parameters or {})
         read = _Reader(tensor)
-        text = read.text("text_input")
+        text = read.given("text_input")
         ids = read.array("input_ids")
         if (text is None) == (ids is None):
             raise BadField("text_input", text, "exactly one of text_input and input_ids")
@@ -123,39 +56,31 @@ class RequestParser:
         self._check_room(len(prompt), max_tokens)
         end_id = read.integer("end_id", high=self._info.vocab_size - 1)
         sampling = Sampling(
-            temperature=read.number("temperature"),
-            top_k=read.integer("top_k"),
-            top_p=read.number("top_p"),
-            min_p=read.number("min_p"),
-            repetition_penalty=read.number("repetition_penalty"),
-            presence_penalty=read.number("presence_penalty"),
-            frequency_penalty=read.number("frequency_penalty"),
             min_tokens=read.integer("min_tokens", high=max_tokens),
             end_ids=self._info.end_ids if end_id < 0 else (end_id,),
             bad_words=self._bad_words(read.texts("bad_words")),
             seed=read.seed(),
-            logprobs=read.boolean("return_log_probs", False),
-            rule=Rule(read.choice("verification", "coupled", tuple(rule.value for rule in Rule))),
+            rule=Rule(read.choice("verification", INPUT_BY_NAME["verification"].choices)),
+            **read.part(SAMPLING),
         )
-        exclude = read.boolean("exclude_input_in_output", True)
+        exclude = read.boolean("exclude_input_in_output")
         request = Request(
             key=key,
             prompt=prompt,
             max_tokens=max_tokens,
             sampling=sampling,
             num_prompt=read.integer("num_prompt_tokens", default=len(prompt), high=len(prompt)),
-            priority=read.integer("priority"),
-            tenant=read.text("tenant") or "",
             speculation=self._speculation(read),
-            drafter=read.choice("drafter", "", ("", *self._drafters)),
+            drafter=read.choice("drafter", ("", *self._drafters)),
             arrival=arrival,
+            **read.part(REQUEST),
         )
         return Wanted(
             request,
-            stream=read.boolean("stream", False),
             stop_words=self._stop_words(read.texts("stop_words")),
             prefix="" if exclude else (text if text is not None else self._decode(prompt)),
             count=len(prompt),
+            **read.part(DELIVERY),
         )
 
     def _prompt(self, text: str) -> Any:
@@ -212,8 +137,8 @@ class RequestParser:
             raise BadField(field, word, f"words of 1 to {self._limits.stop_word_bytes} bytes")
 
     def _speculation(self, read: _Reader) -> str:
-        wanted = read.text("speculation")
-        count = read.integer("num_draft_tokens")
+        wanted = read.given("speculation")
+        count = read.integer("num_draft_tokens", default=-1)
         if wanted is None:
             if count > 0 and not self._drafters:
                 raise BadField("num_draft_tokens", count, NO_DRAFTERS.format("0"))
@@ -247,17 +172,27 @@ def _check_parameters(parameters: dict[str, Any]) -> None:
     """A request's parameters are Triton's own. Settings are tensors; one that came as a parameter would not be read.
     The generate endpoints make tensors of a body's known names, and parameters of the others."""
     for name, value in parameters.items():
-        if name in _INPUTS:
+        if name in INPUT_BY_NAME:
             raise BadField(name, value, "an input tensor of this name: settings are no request parameters")
         if not name.startswith("triton_"):
             raise BadField(name, value, "no such setting; see the API reference for the names")
 
 
 class _Reader:
-    """Reads typed scalars and lists out of tensors. Absent and empty tensors give the default."""
+    """Reads typed scalars and lists out of tensors. Absent tensors give the table's default."""
 
     def __init__(self, tensor: Callable[[str], Any]) -> None:
         self._tensor = tensor
+
+    def part(self, part: str) -> dict[str, Any]:
+        """The fields that a part of the request takes as they come, by attribute."""
+        return {field.attribute: self._plain(field) for field in INPUTS if field.part == part}
+
+    def _plain(self, field: Field) -> Any:
+        if field.choices:
+            return self.choice(field.name, field.choices)
+        readers = {"INT32": self.integer, "FP32": self.number, "BOOL": self.boolean, "BYTES": self.text}
+        return readers[field.dtype](field.name)
 
     def array(self, name: str) -> Any:
         return self._tensor(name)
@@ -270,24 +205,24 @@ class _Reader:
             raise BadField(name, f"{value.size} values", "one value")
         return value.reshape(-1)[0]
 
-    def boolean(self, name: str, default: bool) -> bool:
+    def boolean(self, name: str) -> bool:
         value = self.scalar(name)
-        return default if value is None else bool(value)
+        return bool(INPUT_BY_NAME[name].default if value is None else value)
 
     def integer(self, name: str, *, default: int | None = None, high: int | None = None) -> int:
         """`default` and `high` stand in for the table's where they depend on the request."""
-        value, field = self.scalar(name), _INPUTS[name]
+        value, field = self.scalar(name), INPUT_BY_NAME[name]
         if value is None:
-            return int(field.default) if default is None else default
+            return int(field.default or 0) if default is None else default
         most = field.high if high is None else high
         if not field.low <= int(value) <= most:
             raise BadField(name, int(value), f"{field.low} to {most}")
         return int(value)
 
     def number(self, name: str) -> float:
-        value, field = self.scalar(name), _INPUTS[name]
+        value, field = self.scalar(name), INPUT_BY_NAME[name]
         if value is None:
-            return field.default
+            return float(field.default or 0)
         value = float(value)
         if not field.low <= value <= field.high or (field.above and value == field.low):  # NaN is in no range
             raise BadField(name, value, f"{'above ' if field.above else ''}{field.low:g} to {field.high:g}")
@@ -297,8 +232,13 @@ class _Reader:
         value = self.scalar("seed")
         return secrets.randbits(64) if value is None else int(value)
 
-    def text(self, name: str) -> str | None:
-        value, high = self.scalar(name), _INPUTS[name].high
+    def text(self, name: str) -> str:
+        value = self.given(name)
+        return str(INPUT_BY_NAME[name].default or "") if value is None else value
+
+    def given(self, name: str) -> str | None:
+        """A text, or None where there is none."""
+        value, high = self.scalar(name), INPUT_BY_NAME[name].high
         if value is None:
             return None
         text = _decoded(name, value)
@@ -310,10 +250,8 @@ class _Reader:
         value = self._tensor(name)
         return [] if value is None else [_decoded(name, item) for item in value.reshape(-1)]
 
-    def choice(self, name: str, default: str, allowed: tuple[str, ...]) -> str:
+    def choice(self, name: str, allowed: tuple[str, ...]) -> str:
         value = self.text(name)
-        if value is None:
-            return default
         if value not in allowed:
             raise BadField(name, value, ", ".join(repr(item) for item in allowed))
         return value

@@ -37,7 +37,7 @@ VALUES = tuple(field.name for field in fields(Chunk) if field.name not in (*ARRA
 
 
 def outputs(chunk: Chunk) -> dict[str, Any]:
-    """The chunk as the public response's arrays, by the names of `covey.tritonio.fields.OUTPUTS`."""
+    """The chunk as the public response's arrays, by the names of `covey_client.wire.OUTPUTS`."""
     rate = chunk.accepted / chunk.drafted if chunk.drafted else 0.0
     drafts = sum(chunk.acceptance)
     arrays = {

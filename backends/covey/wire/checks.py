@@ -26,23 +26,23 @@ from covey.types import (
     TargetWork,
     Trees,
 )
+from covey_client.wire import INPUTS, SAMPLING
 
 FEW = 128
 MOST_DEPTH = MOST_WIDTH = 1024  # of a draft: what it allocates grows with both
 _LAST_STATUS = max(RowStatus)
 _LARGEST = sys.float_info.max  # a bound that keeps infinity out, as any bound does a number that is none
 
-# By field of `Sampling`: the least and the most. The public request is checked more closely (`covey.tritonio.fields`).
+# By field of `Sampling`: the least, a whole number where they all are, and the most. Those that a public request gives
+# as they come have the public bounds.
 _SAMPLING: dict[str, tuple[float, float]] = {
-    "temperature": (0.0, _LARGEST),
-    "top_k": (0, _LARGEST),
-    "top_p": (0.0, 1.0),
-    "min_p": (0.0, 1.0),
-    "repetition_penalty": (sys.float_info.min, _LARGEST),  # it divides
-    "presence_penalty": (-_LARGEST, _LARGEST),
-    "frequency_penalty": (-_LARGEST, _LARGEST),
     "min_tokens": (0, _LARGEST),
     "seed": (0, (1 << 64) - 1),
+    **{
+        field.attribute: (float(field.low) if field.dtype == "FP32" else field.low, min(field.high, _LARGEST))
+        for field in INPUTS
+        if field.part == SAMPLING and field.is_number
+    },
 }
 
 

@@ -10,11 +10,11 @@ from covey_client.address import Address
 from covey_client.caller import TIMEOUT, USUAL_PORTS
 from covey_client.client import Client
 from covey_client.errors import InvalidRequest
-from covey_client.wire import INPUTS, MODEL
+from covey_client.wire import INPUTS, MODEL, PROMPT
 
 Subparsers = Any  # argparse does not export the type of what add_subparsers returns
 _TYPES = {"INT32": int, "UINT64": int, "FP32": float, "BYTES": str}
-_NOT_FLAGS = ("text_input", "input_ids", "stream")
+_NOT_FLAGS = (*PROMPT, "stream")
 
 
 def add_connection(parser: argparse.ArgumentParser) -> None:
@@ -97,12 +97,12 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         if field.name in _NOT_FLAGS:
             continue
         if field.dtype == "BOOL":
-            group.add_argument(flag, action=argparse.BooleanOptionalAction, default=None)
+            group.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=field.doc)
         elif field.many:
-            group.add_argument(flag, action="append", metavar="TEXT", help="may be repeated")
+            group.add_argument(flag, action="append", metavar="TEXT", help=f"{field.doc}; may be repeated")
         else:
             metavar = {"INT32": "N", "UINT64": "N", "FP32": "X", "BYTES": "TEXT"}[field.dtype]
-            group.add_argument(flag, type=_TYPES[field.dtype], metavar=metavar)
+            group.add_argument(flag, type=_TYPES[field.dtype], metavar=metavar, help=field.doc)
 
 
 def settings(given: argparse.Namespace) -> dict[str, Any]:
