@@ -13,11 +13,11 @@ from covey.clock import RealClock
 from covey.engine import Engine
 from covey.errors import CoveyError, PortError, PortTimeout, StubDead
 from covey.planner.static import StaticPlanner
-from covey.ports import Clock, Drafter
+from covey.ports import Clock, Drafter, Ports, Reply
 from covey.roster import LONGEST_REST
 from covey.rounds import Plan
 from covey.scheduler import Scheduler
-from covey.types import DrafterInfo, DraftReply, DraftWork, RowStatus, TargetReply, TargetWork, Trees
+from covey.types import DrafterInfo, DraftReply, DraftWork, RowStatus, Trees
 from tests.fakes import VOCAB, Collector, HashTarget, ManualClock, continuation, next_token, request
 
 
@@ -250,20 +250,14 @@ def test_a_late_call_that_ends_in_death_is_reported_as_death() -> None:
 
     drafter.before = die_slowly
     errors: list[CoveyError] = []
-    target = HashTarget()
-    step = target.step
 
-    class Slow:
-        info = staticmethod(target.info)
-
-        @staticmethod
-        def step(work: TargetWork) -> TargetReply:
-            time.sleep(0.005)
-            return step(work)
+    def slowly(_model: str, call: Callable[[], Reply]) -> Reply:
+        time.sleep(0.005)
+        return call()
 
     scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=64, growth_tokens=8, block_size=4)
     engine = Engine(
-        Slow(),
+        Ports(lambda _model: HashTarget(), lambda _model: drafter, slowly).target(),
         scheduler,
         StaticPlanner(4, 1),
         Collector(),

@@ -31,6 +31,7 @@ from covey.planner.build import build
 from covey.planner.cost_table import CostTable
 from covey.planner.policies import starts_from_costs
 from covey.planner.round_planner import RoundPlanner
+from covey.ports import Drafter, Ports
 from covey.private import kept_folder
 from covey.rounds import RoundRecord
 from covey.scheduler import Scheduler
@@ -71,7 +72,9 @@ class TritonPythonModel:
         self._state_file = learnt.file_in(speculation.state, self._name) if explicit else None
         self._keeper: learnt.Keeper | None = None
         parameters = json.loads(args["model_config"])["parameters"]
-        self._target = bls.BlsTarget(parameters["target"]["string_value"])
+        self._ports = Ports(bls.BlsTarget, bls.BlsDrafter)
+        self._target_model = parameters["target"]["string_value"]
+        self._target = self._ports.target(self._target_model)
         self._controller = parameters["controller"]["string_value"]
         self._supervisor = Supervisor(partial(bls.control, self._controller), self._drafter_back)
         self._clock = RealClock()
@@ -151,11 +154,11 @@ class TritonPythonModel:
             try:
                 return self._target.info()
             except PortError as error:
-                self._supervisor.report(self._target.model, error)
+                self._supervisor.report(self._target_model, error)
                 if self._stopping.wait(0.1) or time.monotonic() > deadline:
                     raise PortError(f"the target did not come up: {error}") from None
 
-    def _measured(self, drafters: dict[str, bls.BlsDrafter]) -> CostTable | None:
+    def _measured(self, drafters: dict[str, Drafter]) -> CostTable | None:
         """What rounds take, where the policy wants to know it: measured when every model is loaded, which is noise."""
         if not self._measures or not drafters:
             return None
@@ -183,7 +186,7 @@ class TritonPythonModel:
             if self._asked.wait(LOADED_SECONDS):
                 return
 
-    def _build(self, info: TargetInfo, drafters: dict[str, bls.BlsDrafter], costs: CostTable | None) -> None:
+    def _build(self, info: TargetInfo, drafters: dict[str, Drafter], costs: CostTable | None) -> None:
         if self._stopping.is_set():
             raise Overloaded("the server is stopping")
         settings = self._profile.scheduler
@@ -224,12 +227,12 @@ class TritonPythonModel:
         self._streamer.start(self._engine)
         log.info("serving %s: %s, %s numerics, %d KV blocks", info.model, info.dtype, info.numerics, info.total_blocks)
 
-    def _find_drafters(self, info: TargetInfo) -> dict[str, bls.BlsDrafter]:
+    def _find_drafters(self, info: TargetInfo) -> dict[str, Drafter]:
         """The profile's drafters. One that does not answer yet is kept: it is asked again when it is needed. One with
         another vocabulary than the target's is not."""
         found = {}
         for name in self._profile.speculation.drafters:
-            found[name] = bls.BlsDrafter(name)
+            found[name] = self._ports.drafter(name)
             try:
                 own = found[name].info()
             except PortError as error:
@@ -270,14 +273,14 @@ class TritonPythonModel:
         self._supervisor.report(name, error)
 
     def _drafter_back(self, name: str) -> None:
-        self._metrics.drafter(name, bls.BlsDrafter(name).info().resident_bytes)
+        self._metrics.drafter(name, self._ports.drafter(name).info().resident_bytes)
 
     def _recover(self, error: PortError) -> None:
         log.warning("the target failed: %s", error)
         deadline = time.monotonic() + CONTROL_SECONDS
         while True:
             try:
-                self._supervisor.reload(self._target.model)
+                self._supervisor.reload(self._target_model)
                 break
             except PortError as problem:  # the controller may have died too; the launcher brings that back
                 if time.monotonic() > deadline or self._stopping.wait(0.5):

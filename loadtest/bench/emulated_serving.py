@@ -16,7 +16,7 @@ from covey.planner import policies
 from covey.planner.choice import Planner
 from covey.planner.round_planner import RoundPlanner
 from covey.planner.switching import SwitchCost
-from covey.ports import Clock
+from covey.ports import Between, Clock, Ports
 from covey.rounds import RoundRecord
 from covey.runtime.emulated import EmulatedDrafter, EmulatedTarget, HashModel
 from covey.runtime.virtual import VirtualClock, serve
@@ -59,14 +59,25 @@ class Served:
         return found
 
 
+def ports(pair: Pair, clock: Clock, *, blocks: int, pauses_cost: bool = True, between: Between | None = None) -> Ports:
+    """The pair's devices, emulated, with so many blocks in the pool."""
+
+    def target(_model: str) -> EmulatedTarget:
+        return EmulatedTarget(pair.table, MODEL, clock, blocks=blocks, block_size=pair.profile.target.block_size)
+
+    def drafter(name: str) -> EmulatedDrafter:
+        return EmulatedDrafter(pair.table, MODEL, clock, name=name, rates=pair.rates[name], pauses_cost=pauses_cost)
+
+    return Ports(target, drafter, between)
+
+
 def play(pair: Pair, policy: str, times: Times, lengths: Sequence[Lengths], seed: int) -> Served:
     """Serve these requests from a start in which nothing is learnt. As in Nightjar's runs the table of C_switch is
     known to whoever uses it; all else is for the policy to find out."""
     settings = pair.profile
     clock = VirtualClock()
     sink = _Sink(clock)
-    target = EmulatedTarget(pair.table, MODEL, clock, blocks=pair.blocks, block_size=settings.target.block_size)
-    drafters = {name: _drafter(name, pair, clock, pauses_cost=policy != ORACLE) for name in pair.drafters}
+    made = ports(pair, clock, blocks=pair.blocks, pauses_cost=policy != ORACLE)
     scheduler = Scheduler(
         max_running=settings.scheduler.max_running,
         max_waiting=len(times),
@@ -76,12 +87,12 @@ def play(pair: Pair, policy: str, times: Times, lengths: Sequence[Lengths], seed
     )
     records: list[tuple[float, RoundRecord]] = []
     engine = Engine(
-        target,
+        made.target(),
         scheduler,
         _planner(policy, pair, seed),
         sink,
         clock,
-        drafters=drafters,
+        drafters={name: made.drafter(name) for name in pair.drafters},
         draft_deadline=PATIENCE,
         observe=lambda record: records.append((clock.now(), record)),
     )
@@ -114,10 +125,6 @@ class _Sink:
             self.tokens += len(progress.tokens)
             if progress.finish is not None:
                 self.ended[progress.key] = now
-
-
-def _drafter(name: str, pair: Pair, clock: Clock, *, pauses_cost: bool) -> EmulatedDrafter:
-    return EmulatedDrafter(pair.table, MODEL, clock, name=name, rates=pair.rates[name], pauses_cost=pauses_cost)
 
 
 def _planner(policy: str, pair: Pair, seed: int) -> Planner:

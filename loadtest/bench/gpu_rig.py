@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from covey.errors import CoveyError, SettingError
+from covey.ports import Ports
 from covey.profile import (
     DrafterSettings,
     Profile,
@@ -143,8 +144,8 @@ class Rig:
         return InProcess(
             policy,
             self.profile(policy),
-            runner or loaded.runner,
-            drafters={} if policy == OFF else {DRAFTER: loaded.draft},
+            Ports(lambda _: runner or loaded.runner, lambda _: loaded.draft),
+            drafters=() if policy == OFF else (DRAFTER,),
             observe=observe,
         )
 

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,7 +18,7 @@ from covey.clock import RealClock
 from covey.engine import Engine
 from covey.errors import PortError
 from covey.planner.build import build
-from covey.ports import Drafter, Target
+from covey.ports import Ports
 from covey.profile import Profile
 from covey.rounds import RoundRecord
 from covey.runtime.target import TargetRunner
@@ -41,9 +41,9 @@ class InProcess:
         self,
         name: str,
         profile: Profile,
-        target: Target,
+        ports: Ports,
         *,
-        drafters: Mapping[str, Drafter] | None = None,
+        drafters: Sequence[str] = (),
         tokenizer: Tokenizer | None = None,
         end_ids: tuple[int, ...] = (),
         speculation: str = "auto",
@@ -51,6 +51,7 @@ class InProcess:
     ) -> None:
         """`speculation` goes into every request, `observe` gets every round; without a tokenizer prompts are ids."""
         self.name = name
+        target = ports.target()
         self.target = target.info()
         self._end_ids = end_ids
         self._speculation = speculation
@@ -58,7 +59,7 @@ class InProcess:
         self._clock = RealClock()
         self._tokenizer = tokenizer
         self._streamer = Streamer(tokenizer, self._clock)
-        settings, known = profile.scheduler, drafters or {}
+        settings = profile.scheduler
         scheduler = Scheduler(
             max_running=settings.max_running,
             max_waiting=settings.max_waiting,
@@ -69,10 +70,10 @@ class InProcess:
         self._engine = Engine(
             target,
             scheduler,
-            build(profile.speculation, tuple(known), max_rows=settings.max_running),
+            build(profile.speculation, drafters, max_rows=settings.max_running),
             self._streamer,
             self._clock,
-            drafters=known,
+            drafters={name: ports.drafter(name) for name in drafters},
             draft_deadline=profile.speculation.draft_deadline_ms / 1000,
             observe=self._observe,
         )
@@ -87,8 +88,12 @@ class InProcess:
     @classmethod
     def load(cls, profile: Profile, folder: str, end_id: int) -> InProcess:
         """Plain decoding of the model in a folder."""
-        target = TargetRunner.load(folder, profile.target, token_budget=profile.scheduler.token_budget, name="target")
-        return cls("in process", profile, target, tokenizer=load_tokenizer(folder), end_ids=(end_id,))
+
+        def target(name: str) -> TargetRunner:
+            return TargetRunner.load(folder, profile.target, token_budget=profile.scheduler.token_budget, name=name)
+
+        ports = Ports(target, {}.__getitem__)  # no drafters
+        return cls("in process", profile, ports, tokenizer=load_tokenizer(folder), end_ids=(end_id,))
 
     def run(self, asks: Sequence[Ask], concurrency: int, tenant: str = "") -> Run:
         usual = sys.getswitchinterval()

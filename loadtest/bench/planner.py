@@ -7,7 +7,7 @@ pair, whose own work (a hash for a model) is timed and taken off.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,27 +22,15 @@ from covey.planner.devices import environment
 from covey.planner.replay import DRAFTER as REPLAYED
 from covey.planner.replay import World
 from covey.planner.switching import SwitchCost
-from covey.ports import Drafter, Target
+from covey.ports import Reply
 from covey.profile import SpeculationSettings
 from covey.rounds import RoundRecord
-from covey.runtime.emulated import EmulatedDrafter, EmulatedTarget, HashModel
 from covey.runtime.virtual import VirtualClock
 from covey.scheduler import Scheduler
-from covey.types import (
-    DrafterInfo,
-    DraftReply,
-    DraftWork,
-    JsonDict,
-    Progress,
-    Request,
-    Sampling,
-    TargetInfo,
-    TargetReply,
-    TargetWork,
-)
+from covey.types import JsonDict, Progress, Request, Sampling
 from loadtest.bench import report
 from loadtest.bench.emulated_pairs import PAIRS
-from loadtest.bench.emulated_serving import PATIENCE
+from loadtest.bench.emulated_serving import MODEL, PATIENCE, ports
 from loadtest.bench.session import QUICK, Session
 from loadtest.bench.statistics import Spread, percentile
 
@@ -124,16 +112,22 @@ def choosing(name: str, count: int, seed: int) -> list[float]:
 
 def overheads(policy: str, count: int) -> list[float]:
     """Seconds of rounds of 32 decoding rows outside target and drafters."""
-    pair, model, clock = PAIRS[0], HashModel(32000, low=8), VirtualClock()
-    table, (drafter_name,), block_size = pair.table, pair.drafters, pair.profile.target.block_size
-    target = _TimedTarget(EmulatedTarget(table, model, clock, blocks=1 << 20, block_size=block_size))
-    drafter = _TimedDrafter(EmulatedDrafter(table, model, clock, name=drafter_name, rates=pair.rates[drafter_name]))
+    pair, clock = PAIRS[0], VirtualClock()
+    outside = [0.0]  # seconds
+
+    def timed(_model: str, call: Callable[[], Reply]) -> Reply:
+        started = time.perf_counter()
+        reply = call()
+        outside[0] += time.perf_counter() - started
+        return reply
+
+    made = ports(pair, clock, blocks=1 << 20, between=timed)
     scheduler = Scheduler(
         max_running=MAX_ROWS,
         max_waiting=MAX_ROWS,
         token_budget=2048,
         growth_tokens=64,
-        block_size=block_size,
+        block_size=pair.profile.target.block_size,
     )
     decoding = [0]
 
@@ -142,63 +136,29 @@ def overheads(policy: str, count: int) -> list[float]:
 
     planner = build(SpeculationSettings(policy=policy, max_depth=5), pair.drafters, max_rows=MAX_ROWS)
     engine = Engine(
-        target,
+        made.target(),
         scheduler,
         planner,
         _Nowhere(),
         clock,
-        drafters={drafter_name: drafter},
+        drafters={name: made.drafter(name) for name in pair.drafters},
         observe=observe,
         draft_deadline=PATIENCE,
     )
     for key in range(ROWS):
-        prompt = np.full(64, key + model.low, np.int32)
+        prompt = np.full(64, key + MODEL.low, np.int32)
         engine.submit(Request(key, prompt, 1 << 20, Sampling(), len(prompt)))
     times: list[float] = []
     for _ in range(count + SETTLING):
-        target.seconds = drafter.seconds = 0.0
+        outside[0] = 0.0
         started = time.perf_counter()
         engine.round()
         took = time.perf_counter() - started
         if decoding[0] == ROWS:
-            times.append(took - target.seconds - drafter.seconds)
+            times.append(took - outside[0])
     engine.stop()
     engine.run()  # returns at once, its threads ended
     return times[SETTLING // 2 :]
-
-
-class _TimedTarget:
-    """Implements `covey.ports.Target`: another one, and how long it took."""
-
-    def __init__(self, target: Target) -> None:
-        self._target = target
-        self.seconds = 0.0
-
-    def info(self) -> TargetInfo:
-        return self._target.info()
-
-    def step(self, work: TargetWork) -> TargetReply:
-        started = time.perf_counter()
-        reply = self._target.step(work)
-        self.seconds += time.perf_counter() - started
-        return reply
-
-
-class _TimedDrafter:
-    """Implements `covey.ports.Drafter` in the same way."""
-
-    def __init__(self, drafter: Drafter) -> None:
-        self._drafter = drafter
-        self.seconds = 0.0
-
-    def info(self) -> DrafterInfo:
-        return self._drafter.info()
-
-    def draft(self, work: DraftWork) -> DraftReply:
-        started = time.perf_counter()
-        reply = self._drafter.draft(work)
-        self.seconds += time.perf_counter() - started
-        return reply
 
 
 class _Nowhere:
