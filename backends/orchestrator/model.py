@@ -191,7 +191,9 @@ class TritonPythonModel:
             raise Overloaded("the server is stopping")
         settings = self._profile.scheduler
         tokenizer = load_tokenizer(info.folder)
-        self._parser = fields.RequestParser(tokenizer, info, self._profile.limits, tuple(drafters))
+        self._parser = fields.RequestParser(
+            tokenizer, info, self._profile.limits, tuple(drafters), lambda: self._engine.total_blocks
+        )
         self._streamer = Streamer(
             tokenizer, self._clock, served=self._metrics.served, emulated=self._profile.target.kind == "emulated"
         )

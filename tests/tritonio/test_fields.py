@@ -74,3 +74,12 @@ def test_the_ensemble_s_tokenizer_refuses_what_covey_refuses(monkeypatch: pytest
     with pytest.raises(BadField) as there:
         same.parse(1, 0.0, {"text_input": np.array([text.encode()], np.object_)}.get)
     assert str(here.value) == str(there.value)
+
+
+def test_the_room_is_what_the_pool_has_when_a_request_comes() -> None:
+    blocks, info = [10], HashTarget().info()
+    grows = RequestParser(None, info, LimitSettings(), (), lambda: blocks[0])
+    with pytest.raises(BadField, match=rf"^max_tokens: got 50, allowed: at most {10 * info.block_size - 1} after"):
+        parse(grows, max_tokens=50)
+    blocks[0] = 20
+    assert parse(grows, max_tokens=50).max_tokens == 50

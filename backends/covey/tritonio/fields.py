@@ -34,12 +34,19 @@ class RequestParser:
     """Checks requests against one target's limits."""
 
     def __init__(
-        self, tokenizer: Tokenizer | None, info: TargetInfo, limits: LimitSettings, drafters: Sequence[str]
+        self,
+        tokenizer: Tokenizer | None,
+        info: TargetInfo,
+        limits: LimitSettings,
+        drafters: Sequence[str],
+        total_blocks: Callable[[], int] | None = None,
     ) -> None:
+        """`total_blocks` says how many the pool has now; without it, as many as `info` says."""
         self._tokenizer = tokenizer
         self._info = info
         self._limits = limits
         self._drafters = tuple(drafters)
+        self._total_blocks = total_blocks or (lambda: info.total_blocks)
 
     def parse(
         self, key: int, arrival: float, tensor: Callable[[str], Any], parameters: dict[str, Any] | None = None
@@ -101,7 +108,7 @@ class RequestParser:
 
     def _check_room(self, prompt: int, max_tokens: int) -> None:
         info = self._info
-        context = min(info.max_positions, info.total_blocks * info.block_size)
+        context = min(info.max_positions, self._total_blocks() * info.block_size)
         if prompt >= context:
             raise BadField("text_input", f"{prompt} tokens", f"prompts of at most {context - 1} tokens (the context)")
         if prompt + max_tokens > context:
