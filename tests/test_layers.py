@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -67,6 +68,13 @@ def test_only_the_outer_layers_know_torch_or_triton(path: Path) -> None:
     if own in ("runtime", "tritonio", "server", "training", "tokenization"):
         return
     assert not {name for name in imports(path) if name.split(".")[0] in FOREIGN}
+
+
+def test_the_client_needs_neither_the_server_s_package_nor_grpc_to_be_imported() -> None:
+    heavy = {"covey", "grpc", "numpy", "tritonclient"}
+    code = f"import sys, covey_client, covey_client.wire; print(*{heavy} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not done.stdout.strip()
 
 
 def configured(model: str, kind: str) -> dict[str, tuple[str, int]]:

@@ -56,9 +56,9 @@ INPUTS = (
     Field("max_tokens", "INT32", OWN, "most tokens of output; else `limits.max_tokens`, 256", low=1, high=1 << 30),
     Field("stream", "BOOL", DELIVERY, "send tokens as they come, not the whole answer at its end", False),
     Field("temperature", "FP32", SAMPLING, "how evenly tokens are drawn; below 1e-5 is greedy", 0.0, high=100.0),
-    Field("top_k", "INT32", SAMPLING, "only the likeliest so many tokens are drawn; 0 is all", 0, high=1 << 30),
-    Field("top_p", "FP32", SAMPLING, "only the likeliest tokens of this total are drawn", 1.0, high=1.0, above=True),
-    Field("min_p", "FP32", SAMPLING, "only tokens of this share of the likeliest one's are drawn", 0.0, high=1.0),
+    Field("top_k", "INT32", SAMPLING, "only so many of the likeliest tokens; 0 is all", 0, high=1 << 30),
+    Field("top_p", "FP32", SAMPLING, "only the likeliest tokens up to this sum of chances", 1.0, high=1.0, above=True),
+    Field("min_p", "FP32", SAMPLING, "only tokens of at least this share of the likeliest's chance", 0.0, high=1.0),
     # dividing by a smaller one overflows logits
     Field("repetition_penalty", "FP32", SAMPLING, "on prompt and output, as Hugging Face's", 1.0, low=0.01, high=100.0),
     Field("presence_penalty", "FP32", SAMPLING, "on tokens of the output, as OpenAI's", 0.0, low=-100.0, high=100.0),
