@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
 
-from covey.runtime.attention import QUERY_TILE, WORTH_A_GROUP, Shape, Tiling, attend, plan_lanes, weighed
+from covey.runtime.attention import AT_ONCE, QUERY_TILE, WORTH_A_GROUP, Shape, Tiling, attend, plan_lanes, weighed
 from covey.runtime.lanes import Lanes, Pass, chain_slots
 from covey.runtime.product import padded
 from covey.types import Ints
@@ -27,14 +28,15 @@ QUERIES = (1, 2, 4, 8)  # the same of a lane's queries
 FEW = (1, 2, 3, 4, 5)  # queries of a lane that decodes, as a rule
 SPANS = (256, 128)  # keys whose values are summed at once, likewise
 _SMALL_PRODUCT = 4096  # multiplications; PyTorch hands products of 16 ** 3 or fewer to another library
-_SECONDS = 1.0  # what the sweep over row counts may take for each matrix
-_AT_LEAST = 5  # counts of each matrix that are tried however long they take
+_SECONDS = 1.0  # what the sweep over row counts may take for each matrix, and one over long contexts
+_AT_LEAST = 5  # counts of each matrix, and of long contexts, that are tried however long they take
 _LANES = 32  # of a trial of products, or fewer that have
 _RESULTS = 20_000  # of each shape, of which one in thousands may differ
-FAR = 24  # lengths beyond two spans that are tried
+FAR = 24  # lengths beyond two spans that are tried, the longest first, as far as there is time
 FAR_QUERIES = (*FEW, 16, QUERY_TILE)  # and numbers of queries there
 
 log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,22 +105,47 @@ def attention_agreement(
     *,
     seed: int = 2,
     least: int = 1,
+    seconds: float = _SECONDS,
 ) -> int:
     """Whether all queries of a lane have the same results, bit for bit, as each of them alone: in products of every
     shape up to a span, and whole, over every padded length up to two spans and a sample of those beyond, beside other
-    lanes. Says how many results were compared, `least` of them at least, and 0 when one differs."""
-    if not _products_agree(shape, tiling, positions, dtype, device, seed):
+    lanes. Says how many results were compared, `least` of them at least, and 0 when one differs. Lengths beyond two
+    spans are tried for so many seconds, twice."""
+    if not _products_agree(shape, tiling, positions, dtype, device, seed, seconds):
         return 0
     trial = _Trial(shape, tiling, positions, dtype, device, seed)
-    rng = np.random.default_rng(seed)
+    companies = _Companies(tiling, positions, np.random.default_rng(seed))
     while trial.compared < least:
-        if not all(trial.holds(*lanes) for lanes in _companies(tiling, positions, rng)):
+        if not all(trial.holds(*lanes) for lanes in companies.near()):
+            return 0
+        if not all(trial.holds(*lanes) for lanes in _in_time(companies.far(), seconds)):
             return 0
     return trial.compared
 
 
+def _in_time(cases: Iterable[_T], seconds: float) -> Iterator[_T]:
+    """As many of the cases as there is time for, and a few."""
+    until = time.thread_time() + seconds
+    for place, case in enumerate(cases):
+        if place >= _AT_LEAST and time.thread_time() > until:
+            break
+        yield case
+
+
+def _far_first(longest: int, shortest: int, unit: int, rng: np.random.Generator) -> list[int]:
+    """Some lengths between the two, multiples of `unit`, the longest first and the others in any order."""
+    found = np.unique(np.linspace(shortest // unit, longest // unit, FAR, dtype=np.int64)) * unit
+    return [int(found[-1]), *rng.permutation(found[:-1]).tolist()]
+
+
 def _products_agree(
-    shape: Shape, tiling: Tiling, positions: int, dtype: torch.dtype, device: torch.device, seed: int
+    shape: Shape,
+    tiling: Tiling,
+    positions: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    seed: int,
+    seconds: float,
 ) -> bool:
     """Whether a query's result has the same bits for every number of queries that a lane may have and every number of
     keys up to a span, beyond those that it sees; and for few queries, over a sample of the numbers of spans."""
@@ -128,8 +155,8 @@ def _products_agree(
     def draw(*size: int) -> torch.Tensor:
         return torch.randn(*size, generator=generator).to(device, dtype)
 
-    def agree(lanes: int, counts: Sequence[int], widths: Sequence[int]) -> bool:
-        most, longest = counts[-1] * shape.share, widths[-1]
+    def agree(lanes: int, counts: Sequence[int], longest: int, widths: Iterable[int]) -> bool:
+        most = counts[-1] * shape.share
         queries, kv = draw(lanes, most, dim), draw(2, lanes, longest, dim)
         for keys in widths:
             mask = torch.zeros(lanes, most, longest, dtype=dtype, device=device)
@@ -144,33 +171,48 @@ def _products_agree(
         return True
 
     counts = range(tiling.queries, padded(QUERY_TILE, tiling.queries) + 1, tiling.queries)
-    spans = np.unique(np.linspace(1, max(1, -(-positions // span)), FAR, dtype=np.int32)).tolist()
-    return agree(_LANES, counts, range(tiling.keys, span + 1, tiling.keys)) and agree(
-        4, [count for count in counts if count <= padded(max(FEW), tiling.queries)], [span * each for each in spans]
+    longest = padded(max(span, positions), span)
+    lanes = max(1, min(4, AT_ONCE // (2 * longest * dim * dtype.itemsize)))
+    few = [count for count in counts if count <= padded(max(FEW), tiling.queries)]
+    far = _far_first(longest, span, span, np.random.default_rng(seed))
+    return agree(_LANES, counts, span, range(tiling.keys, span + 1, tiling.keys)) and agree(
+        lanes, few, longest, _in_time(far, seconds)
     )
 
 
-def _companies(tiling: Tiling, positions: int, rng: np.random.Generator) -> Iterator[tuple[list[int], list[int]]]:
+class _Companies:
     """Queries and keys of the lanes of passes, the last of which is looked at: beside it are lanes like it and one
     that is not. Few queries, which is what decoding has, come more often than other counts."""
-    deck: list[int] = []
 
-    def draw() -> int:
-        if not deck:
-            deck.extend(rng.permutation([*range(1, QUERY_TILE + 1), *(FEW * 4)]).tolist())
-        return deck.pop()
+    def __init__(self, tiling: Tiling, positions: int, rng: np.random.Generator) -> None:
+        self._keys, self._positions, self._rng = tiling.keys, positions, rng
+        self._reach = 2 * max(tiling.span, tiling.keys) + QUERY_TILE
+        self._deck: list[int] = []
 
-    reach = 2 * max(tiling.span, tiling.keys) + QUERY_TILE
-    near = [mark + past for mark in range(tiling.keys, reach + 1, tiling.keys) for past in (0, 1)]
-    far = np.unique(np.linspace(reach, positions, FAR, dtype=np.int32)).tolist() if positions > reach else []
-    ends = [end for end in near if end <= positions] or [positions]
-    cases = [(end, copies) for end in ends for copies in (0, 1, 4, 12 + end % 8)] + [(end, end % 3) for end in far]
-    for end, copies in rng.permutation(cases).tolist():
-        count = min(draw(), end) if end < reach else min(int(rng.choice(FAR_QUERIES)), end)
+    def near(self) -> Iterator[tuple[list[int], list[int]]]:
+        """Over every padded length up to two spans."""
+        marks = range(self._keys, self._reach + 1, self._keys)
+        ends = [end for mark in marks for end in (mark, mark + 1) if end <= self._positions] or [self._positions]
+        cases = [(end, copies) for end in ends for copies in (0, 1, 4, 12 + end % 8)]
+        for end, copies in self._rng.permutation(cases).tolist():
+            yield self._company(end, min(self._draw(), end), copies)
+
+    def far(self) -> Iterator[tuple[list[int], list[int]]]:
+        """Over a sample of those beyond."""
+        if self._positions > self._reach:
+            for end in _far_first(self._positions, self._reach, 1, self._rng):
+                yield self._company(end, int(self._rng.choice(FAR_QUERIES)), end % 3)
+
+    def _company(self, end: int, count: int, copies: int) -> tuple[list[int], list[int]]:
         lanes = 1 + (copies if count <= max(FEW) else min(copies, 2))
-        other = max(1, min(end + int(rng.integers(-end, WORTH_A_GROUP)), positions))
-        others = count if lanes % 2 else draw()  # lanes of as many queries are computed together
-        yield [min(others, other), *([count] * lanes)], [other, *([end] * lanes)]
+        other = max(1, min(end + int(self._rng.integers(-end, WORTH_A_GROUP)), self._positions))
+        others = count if lanes % 2 else self._draw()  # lanes of as many queries are computed together
+        return [min(others, other), *([count] * lanes)], [other, *([end] * lanes)]
+
+    def _draw(self) -> int:
+        if not self._deck:
+            self._deck.extend(self._rng.permutation([*range(1, QUERY_TILE + 1), *(FEW * 4)]).tolist())
+        return self._deck.pop()
 
 
 class _Trial:
