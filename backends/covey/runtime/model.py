@@ -189,8 +189,9 @@ class PagedModel:
         ordered = self._group is not None and self._group.ordered
         if self._group is not None:
             self._group.ordered = True
+        longest = min(self.max_positions, self.blocks * self.block_size)
         for tiling in attention_tilings(self.shape):
-            if agree(attention_agreement(self.shape, tiling, self.max_positions, dtype, device) > 0):
+            if agree(attention_agreement(self.shape, tiling, longest, dtype, device) > 0):
                 room = Room(
                     self.vocab_size, self.max_positions, self.blocks, self.block_size, self.max_pass_tokens, tiling.span
                 )
