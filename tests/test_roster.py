@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from covey.roster import FIRST_REST, LONGEST_REST, Roster, State
+from covey.types import DrafterInfo
 from tests.fakes import ManualClock
 
 
@@ -44,3 +45,17 @@ def test_names_and_who_drafts_for_whom() -> None:
     assert (roster.drafter_of(""), roster.drafter_of("two")) == ("one", "two")
     assert roster.state("three") is State.ABSENT
     assert Roster([], ManualClock()).drafter_of("") == ""
+
+
+def test_gauges_say_who_serves_and_what_is_there() -> None:
+    roster = Roster(["one"], ManualClock())
+
+    def gauges() -> list[float]:
+        return [value for _, labels, value in roster.gauges() if labels == {"drafter": "one"}]
+
+    assert gauges() == [1, 0], "it may be asked though it has not said what it holds"
+    roster.came("one", DrafterInfo("one", 10, 10, 1, 7))
+    assert gauges() == [1, 7]
+    roster.failed("one")
+    roster.gone("one")
+    assert gauges() == [0, 0]

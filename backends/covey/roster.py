@@ -11,10 +11,11 @@ late one is not asked before its call has ended, either. One whose call ended we
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from covey.ports import Clock
+from covey.types import DrafterInfo
 
 FIRST_REST, LONGEST_REST = 0.5, 30.0  # seconds
 
@@ -31,10 +32,12 @@ class _Entry:
     late: bool = False
     rests_until: float = -1.0
     next_rest: float = FIRST_REST
+    facts: DrafterInfo | None = None
 
 
 class Roster:
-    """Owns every drafter's state. Changed by the engine's thread alone; any may ask."""
+    """Owns every drafter's state and facts. The engine's thread alone changes states; any may ask, and say what is
+    there."""
 
     def __init__(self, names: Iterable[str], clock: Clock) -> None:
         self._clock = clock
@@ -60,6 +63,24 @@ class Roster:
     def serves(self, name: str) -> bool:
         """Whether it can be asked."""
         return self.state(name) is State.SERVING
+
+    def came(self, name: str, facts: DrafterInfo) -> None:
+        """It is there, and that is what it says of itself."""
+        self._entries[name].facts = facts
+
+    def gone(self, name: str) -> None:
+        """It is not there any more."""
+        self._entries[name].facts = None
+
+    def gauges(self) -> Iterator[tuple[str, dict[str, str], float]]:
+        """Metric, labels, value. Does not mutate."""
+        for name, entry in self._entries.items():
+            yield "covey_drafter_serving", {"drafter": name}, self.serves(name)
+            yield (
+                "covey_drafter_resident_bytes",
+                {"drafter": name},
+                entry.facts.resident_bytes if entry.facts is not None else 0,
+            )
 
     def answered(self, name: str) -> None:
         self._entries[name].next_rest = FIRST_REST

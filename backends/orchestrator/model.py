@@ -45,7 +45,7 @@ from covey.tritonio.metrics import Metrics
 from covey.tritonio.outlets import INSPECT, Asked, PeerOutlet, Sender, SenderOutlet, take_each
 from covey.tritonio.reports import Reports
 from covey.tritonio.supervisor import Supervisor
-from covey.types import TargetInfo
+from covey.types import DrafterInfo, TargetInfo
 
 START_SECONDS = 300.0
 CONTROL_SECONDS = 15.0  # for a reload of the target to succeed
@@ -76,7 +76,7 @@ class TritonPythonModel:
         self._target_model = parameters["target"]["string_value"]
         self._target = self._ports.target(self._target_model)
         self._controller = parameters["controller"]["string_value"]
-        self._supervisor = Supervisor(partial(bls.control, self._controller), self._drafter_back)
+        self._supervisor = Supervisor(partial(bls.control, self._controller), self._back)
         self._clock = RealClock()
         self._keys = itertools.count(1)
         self._metrics = Metrics(self._name)
@@ -116,8 +116,10 @@ class TritonPythonModel:
         self._asked.wait(SETTLE_SECONDS)
         try:
             info = self._await_target()
-            drafters = self._find_drafters(info)
+            drafters, facts = self._find_drafters(info)
             self._build(info, drafters, self._costs or self._measured(drafters))
+            for name, known in facts.items():
+                self._engine.roster.came(name, known)
         except CoveyError as error:
             log.error("cannot start: %s", error)
             self._failure = error
@@ -191,9 +193,6 @@ class TritonPythonModel:
             raise Overloaded("the server is stopping")
         settings = self._profile.scheduler
         tokenizer = load_tokenizer(info.folder)
-        self._parser = fields.RequestParser(
-            tokenizer, info, self._profile.limits, tuple(drafters), lambda: self._engine.total_blocks
-        )
         self._streamer = Streamer(
             tokenizer, self._clock, served=self._metrics.served, emulated=self._profile.target.kind == "emulated"
         )
@@ -208,7 +207,6 @@ class TritonPythonModel:
         speculation = self._profile.speculation
         planner = build(speculation, tuple(drafters), max_rows=settings.max_running, costs=costs)
         self._metrics.follow(planner.account.totals)
-        self._reports = Reports(planner, info, self._profile, tuple(drafters))
         state_file = self._state_file or self._private_state_file(info, planner, tuple(drafters))
         if state_file is not None:
             target = f"{info.folder} {info.dtype} {info.device} {info.identity}"
@@ -226,29 +224,33 @@ class TritonPythonModel:
             observe=self._observe,
             caller=self._caller,
         )
+        roster = self._engine.roster
+        self._metrics.watch(roster.gauges)
+        self._reports = Reports(planner, info, self._profile, roster)
+        self._parser = fields.RequestParser(
+            tokenizer, info, self._profile.limits, roster, lambda: self._engine.total_blocks
+        )
         self._streamer.start(self._engine)
         log.info("serving %s: %s, %s numerics, %d KV blocks", info.model, info.dtype, info.numerics, info.total_blocks)
 
-    def _find_drafters(self, info: TargetInfo) -> dict[str, Drafter]:
-        """The profile's drafters. One that does not answer yet is kept: it is asked again when it is needed. One with
-        another vocabulary than the target's is not."""
-        found = {}
+    def _find_drafters(self, info: TargetInfo) -> tuple[dict[str, Drafter], dict[str, DrafterInfo]]:
+        """The profile's drafters, and what they say of themselves. One that does not answer yet is kept: it is asked
+        again when it is needed. One with another vocabulary than the target's is not."""
+        found, facts = {}, {}
         for name in self._profile.speculation.drafters:
             found[name] = self._ports.drafter(name)
             try:
-                own = found[name].info()
+                facts[name] = own = found[name].info()
             except PortError as error:
-                self._metrics.drafter(name, 0)
                 log.warning("drafter %s does not answer yet: %s", name, error)
                 continue
-            self._metrics.drafter(name, own.resident_bytes)
             if own.vocab_size not in (ANY_VOCABULARY, info.vocab_size):
                 log.error(
                     "drafter %s is not used: its vocabulary has %d tokens, that of %s has %d",
                     *(name, own.vocab_size, info.model, info.vocab_size),
                 )
-                del found[name]
-        return found
+                del found[name], facts[name]
+        return found, facts
 
     def _private_state_file(self, info: TargetInfo, planner: RoundPlanner, drafters: tuple[str, ...]) -> Path | None:
         """Where `speculation.state` leaves it to us and there is something to keep. Deployments that differ do not
@@ -271,11 +273,12 @@ class TritonPythonModel:
     def _drafter_failed(self, name: str, error: CoveyError) -> None:
         self._metrics.drafter_failed(name)
         if isinstance(error, StubDead):
-            self._metrics.drafter(name, 0)
+            self._engine.roster.gone(name)
         self._supervisor.report(name, error)
 
-    def _drafter_back(self, name: str) -> None:
-        self._metrics.drafter(name, self._ports.drafter(name).info().resident_bytes)
+    def _back(self, model: str) -> None:
+        if self._engine is not None and model in self._engine.roster.names:
+            self._engine.roster.came(model, self._ports.drafter(model).info())
 
     def _recover(self, error: PortError) -> None:
         log.warning("the target failed: %s", error)

@@ -11,16 +11,17 @@ import pytest
 
 from covey.errors import BadField
 from covey.profile import LimitSettings
+from covey.roster import Roster
 from covey.tritonio.fields import RequestParser
 from covey.types import Rule
 from covey_client import wire
 from covey_client.wire import INPUT_BY_NAME, INPUTS, OUTPUTS
-from tests.fakes import HashTarget
+from tests.fakes import HashTarget, ManualClock
 from tests.tritonio import adapters
 
 
 def parser(*drafters: str) -> RequestParser:
-    return RequestParser(None, HashTarget().info(), LimitSettings(), drafters)
+    return RequestParser(None, HashTarget().info(), LimitSettings(), Roster(drafters, ManualClock()))
 
 
 def parse(parser: RequestParser, parameters: dict[str, Any] | None = None, **tensors: Any) -> Any:
@@ -70,7 +71,7 @@ def test_the_ensemble_s_tokenizer_refuses_what_covey_refuses(monkeypatch: pytest
     fake.get_input_tensor_by_name.return_value.as_numpy.return_value = np.array([text.encode()], np.object_)
     with pytest.raises(BadField) as here:
         model._encode(object())
-    same = RequestParser(None, HashTarget().info(), model._limits, ())
+    same = RequestParser(None, HashTarget().info(), model._limits, Roster((), ManualClock()))
     with pytest.raises(BadField) as there:
         same.parse(1, 0.0, {"text_input": np.array([text.encode()], np.object_)}.get)
     assert str(here.value) == str(there.value)
@@ -78,7 +79,7 @@ def test_the_ensemble_s_tokenizer_refuses_what_covey_refuses(monkeypatch: pytest
 
 def test_the_room_is_what_the_pool_has_when_a_request_comes() -> None:
     blocks, info = [10], HashTarget().info()
-    grows = RequestParser(None, info, LimitSettings(), (), lambda: blocks[0])
+    grows = RequestParser(None, info, LimitSettings(), Roster((), ManualClock()), lambda: blocks[0])
     with pytest.raises(BadField, match=rf"^max_tokens: got 50, allowed: at most {10 * info.block_size - 1} after"):
         parse(grows, max_tokens=50)
     blocks[0] = 20

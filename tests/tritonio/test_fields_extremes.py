@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from covey.errors import BadField
 from covey.profile import LimitSettings
+from covey.roster import Roster
 from covey.runtime.drafters.choosing import Choosing
 from covey.runtime.proposals import propose_rejection
 from covey.runtime.rejection import judge
@@ -20,7 +21,7 @@ from covey.runtime.sampling import Context, SettingsTable, draw
 from covey.tritonio.fields import RequestParser
 from covey.types import Request, Sampling, Trees
 from covey_client.wire import INPUTS
-from tests.fakes import VOCAB, HashTarget
+from tests.fakes import VOCAB, HashTarget, ManualClock
 
 NUMBERS = {"FP32": np.float32, "INT32": np.int32, "UINT64": np.uint64}
 BY_NAME = {field.name: field for field in INPUTS}
@@ -36,7 +37,7 @@ def parse(**values: Any) -> Request:
     for name, value in values.items():
         dtype = BY_NAME[name].dtype
         tensors[name] = np.array([value], NUMBERS.get(dtype, np.object_))
-    parser = RequestParser(None, HashTarget().info(), LimitSettings(), ())
+    parser = RequestParser(None, HashTarget().info(), LimitSettings(), Roster((), ManualClock()))
     return parser.parse(1, 0.0, tensors.get).request
 
 

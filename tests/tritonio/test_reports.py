@@ -12,6 +12,7 @@ from covey.engine import Engine
 from covey.errors import BadField
 from covey.planner.build import build
 from covey.profile import Profile
+from covey.roster import Roster
 from covey.scheduler import Scheduler
 from covey.tritonio.reports import ROUNDS, Reports
 from tests.fakes import Collector, HashTarget, ManualClock, request
@@ -26,7 +27,7 @@ class Serving:
         planner = build(profile.speculation, (), max_rows=8)
         scheduler = Scheduler(max_running=8, max_waiting=8, token_budget=32, growth_tokens=8, block_size=4)
         self.target = target
-        self.reports = Reports(planner, target.info(), profile, ("draft_mine",))
+        self.reports = Reports(planner, target.info(), profile, Roster(["draft_mine"], ManualClock()))
         self.engine = Engine(target, scheduler, planner, Collector(), ManualClock(), observe=self.reports.round)
 
     def run(self, key: int, tokens: int) -> None:
@@ -42,7 +43,7 @@ def test_facts_say_what_is_served_and_no_path() -> None:
     facts = Serving().answer("facts")
     assert facts["model"] == "hash"
     assert facts["profile"] == "mine"
-    assert facts["drafters"] == ["draft_mine"]
+    assert (facts["drafters"], facts["states"]) == (["draft_mine"], {"draft_mine": "serving"})
     assert facts["token_budget"] == Profile("mine").scheduler.token_budget
     assert "folder" not in facts
 

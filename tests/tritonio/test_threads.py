@@ -137,7 +137,8 @@ def test_an_engine_that_lives_answers_and_drains(module: Any, monkeypatch: pytes
     assert [chunk.num_output for chunk in ask(model).chunks] == [3]
     model._received(MagicMock(), link.Message(0, "drain"))
     assert ask(model, 2).errors == ["the server is draining; no new requests"]
-    model._drafter_failed("draft", StubDead("draft"))
+    drafter = model._engine.roster.names[0]
+    model._drafter_failed(drafter, StubDead(drafter))
     model.finalize()
     assert not reloaded, "models are being unloaded"
 

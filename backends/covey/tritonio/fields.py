@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 
 from covey.errors import BadField
 from covey.profile import LimitSettings
+from covey.roster import Roster
 from covey.types import Request, Rule, Sampling, TargetInfo
 from covey_client.wire import DELIVERY, INPUT_BY_NAME, INPUTS, MAX_DRAFT_TOKENS, REQUEST, SAMPLING, Field
 
@@ -38,14 +39,14 @@ class RequestParser:
         tokenizer: Tokenizer | None,
         info: TargetInfo,
         limits: LimitSettings,
-        drafters: Sequence[str],
+        roster: Roster,
         total_blocks: Callable[[], int] | None = None,
     ) -> None:
         """`total_blocks` says how many the pool has now; without it, as many as `info` says."""
         self._tokenizer = tokenizer
         self._info = info
         self._limits = limits
-        self._drafters = tuple(drafters)
+        self._roster = roster
         self._total_blocks = total_blocks or (lambda: info.total_blocks)
 
     def parse(
@@ -78,7 +79,7 @@ class RequestParser:
             sampling=sampling,
             num_prompt=read.integer("num_prompt_tokens", default=len(prompt), high=len(prompt)),
             speculation=self._speculation(read),
-            drafter=read.choice("drafter", ("", *self._drafters)),
+            drafter=read.choice("drafter", ("", *self._roster.names)),
             arrival=arrival,
             **read.part(REQUEST),
         )
@@ -147,12 +148,12 @@ class RequestParser:
         wanted = read.given("speculation")
         count = read.integer("num_draft_tokens", default=-1)
         if wanted is None:
-            if count > 0 and not self._drafters:
+            if count > 0 and not self._roster.names:
                 raise BadField("num_draft_tokens", count, NO_DRAFTERS.format("0"))
             return "auto" if count < 0 else ("off" if count == 0 else f"fixed:{count}")
         if count >= 0 and wanted != f"fixed:{count}" and not (count == 0 and wanted == "off"):
             raise BadField("num_draft_tokens", count, f"nothing that contradicts speculation={wanted!r}")
-        if wanted in _FIXED and not self._drafters:
+        if wanted in _FIXED and not self._roster.names:
             raise BadField("speculation", wanted, NO_DRAFTERS.format("auto or off"))
         if wanted in ("auto", "off") or wanted in _FIXED:
             return wanted

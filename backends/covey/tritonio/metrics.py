@@ -42,6 +42,7 @@ GAUGES = {
     "numerics, and which drafters were left out because they do not fit",
     "covey_requests_running": "Requests in the batch",
     "covey_requests_waiting": "Requests in the queue",
+    "covey_drafter_serving": "1 while the drafter can be asked; 0 while it is late, or rests after a failure",
     "covey_drafter_resident_bytes": "Memory of each drafter's weights and caches; 0: it does not answer",
     "covey_kv_blocks": "KV blocks by state: used, free (never used, or kept for reuse)",
 }
@@ -84,6 +85,8 @@ class Metrics:
         self._observed: list[tuple[str, float]] = []
         self._drafts = Drafts()
         self._followed: list[Totals] = [self._drafts.totals]
+        self._watched: list[Totals] = []
+        self._shown: dict[tuple[str, Labels], float] = {}
         self._reached: dict[tuple[str, Labels], float] = defaultdict(float)
         self._preempted = 0
         self._stopped = threading.Event()
@@ -102,11 +105,6 @@ class Metrics:
                 numerics=info.numerics,
                 left_out=", ".join(left_out),
             )
-
-    def drafter(self, name: str, resident_bytes: int) -> None:
-        """Once a drafter is known to be there, or to be gone. Any thread."""
-        with self._lock:
-            self._put("covey_drafter_resident_bytes", resident_bytes, drafter=name)
 
     def round(self, record: RoundRecord) -> None:
         """Engine's thread, once a round."""
@@ -157,6 +155,10 @@ class Metrics:
         """Counters that somebody else adds up: asked for at every flush, on its thread."""
         self._followed.append(totals)
 
+    def watch(self, gauges: Totals) -> None:
+        """Gauges that somebody else knows: asked for likewise."""
+        self._watched.append(gauges)
+
     def stop(self) -> None:
         self._stopped.set()
         self._thread.join()
@@ -181,6 +183,10 @@ class Metrics:
             key = name, tuple(sorted(given.items()))
             added[key] += total - self._reached[key]
             self._reached[key] = total
+        for name, given, value in (row for gauges in self._watched for row in gauges()):
+            key = name, tuple(sorted(given.items()))
+            if self._shown.get(key) != value:
+                put[key] = self._shown[key] = value
         for (name, labels), value in added.items():
             self._metric(name, labels).increment(value)
         for (name, labels), value in put.items():

@@ -15,6 +15,7 @@ from dataclasses import asdict
 from covey.errors import BadField
 from covey.planner.round_planner import RoundPlanner
 from covey.profile import Profile
+from covey.roster import Roster
 from covey.rounds import RoundRecord
 from covey.types import JsonDict, TargetInfo
 
@@ -31,8 +32,9 @@ SECONDS = (
 class Reports:
     """Owns the ring of rounds; reads the planner's log."""
 
-    def __init__(self, planner: RoundPlanner, info: TargetInfo, profile: Profile, drafters: tuple[str, ...]) -> None:
+    def __init__(self, planner: RoundPlanner, info: TargetInfo, profile: Profile, roster: Roster) -> None:
         self._planner = planner
+        self._roster = roster
         self._policy = profile.speculation.policy
         self._rounds: deque[tuple[int, RoundRecord]] = deque(maxlen=ROUNDS)
         self._count = 0
@@ -40,7 +42,6 @@ class Reports:
             **{key: value for key, value in asdict(info).items() if key not in ("epoch", "folder", "identity")},
             "profile": profile.name,
             "policy": self._policy,
-            "drafters": drafters,
             "max_depth": profile.speculation.max_depth,
             "max_running": profile.scheduler.max_running,
             "token_budget": profile.scheduler.token_budget,
@@ -65,7 +66,9 @@ class Reports:
 
     def _facts_now(self) -> JsonDict:
         """The pool is as large as the last round says."""
-        return self._facts | ({"total_blocks": self._rounds[-1][1].total_blocks} if self._rounds else {})
+        names = self._roster.names
+        now: JsonDict = {"drafters": names, "states": {name: self._roster.state(name).value for name in names}}
+        return self._facts | now | ({"total_blocks": self._rounds[-1][1].total_blocks} if self._rounds else {})
 
     def _decisions(self, count: int) -> JsonDict:
         return {"policy": self._policy, "decisions": [each.plain() for each in self._planner.decisions.latest(count)]}
