@@ -4,6 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.covey-setup
 PYTEST := $(BIN)/python -m pytest
+SIDE_BY_SIDE := $(PYTEST) --numprocesses auto --maxprocesses 4 --dist worksteal
 SOURCES := $(wildcard backends client loadtest tests constraints.py generate.py)
 
 HOST         ?= 127.0.0.1
@@ -51,10 +52,12 @@ loadtest: setup
 	  $(if $(COMPARE),--compare '$(COMPARE)') $(ARGS)
 
 test: setup
-	$(PYTEST) -m "not slow"
+	$(SIDE_BY_SIDE) -m "not slow and not e2e"
+	$(PYTEST) -m "not slow and e2e"
 
 test-all: setup
-	$(PYTEST)
+	$(SIDE_BY_SIDE) -m "not e2e"
+	$(PYTEST) -m "e2e"
 
 lint: setup
 	$(BIN)/ruff check $(SOURCES)

@@ -6,6 +6,8 @@ import os
 
 # Before torch is imported anywhere: threads that spin after a parallel region steal the cores of the processes beside.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+if "PYTEST_XDIST_WORKER" in os.environ:  # as many processes as cores
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Before a kernel is defined anywhere: where there is no GPU, kernels run in their language's interpreter.
 if not os.path.exists("/proc/driver/nvidia/version"):
     os.environ.setdefault("TRITON_INTERPRET", "1")

@@ -86,6 +86,7 @@ class Drafting:
         wait((call.future for call in calls), SENDING)
         meanwhile()
         proposals: list[tuple[list[int], Trees]] = []
+        seconds: dict[str, float] = {}
         catch_up: dict[str, float] = {}
         for call in calls:
             left = self._deadline - (self._clock.now() - started)
@@ -102,10 +103,10 @@ class Drafting:
             reply = call.future.result()
             self._note(call, reply)
             self._roster.answered(call.name)
-            catch_up[call.name] = reply.catch_up_seconds
+            seconds[call.name], catch_up[call.name] = reply.draft_seconds, reply.catch_up_seconds
             answered[call.rows] = (reply.status != RowStatus.STALE) & (reply.seen == call.known)
             proposals.append((call.rows, reply.trees))
-        return Drafted(_joined(len(batch.rows), proposals), answered, catch_up)
+        return Drafted(_joined(len(batch.rows), proposals), answered, seconds, catch_up)
 
     def settle(self) -> None:
         """Late calls that have ended by now: their proposals are of the past, but what they read is not; and what one

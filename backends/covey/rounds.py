@@ -45,7 +45,9 @@ class Drafted:
 
     trees: Trees
     answered: npt.NDArray[np.bool_]  # rows whose drafter has read their last token, whether or not it proposed any
-    catch_up: Mapping[str, float] = field(default_factory=dict)  # by drafter that answered: seconds in which it read
+    # By drafter that answered: seconds inside it, in which it drafted, and in which it first read what it had missed.
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    catch_up: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def catch_up_seconds(self) -> float:

@@ -408,6 +408,6 @@ def test_a_table_unlike_the_prior_is_believed(per_token: float) -> None:
     draft = tuple((rows, depth, 0.001 * depth) for rows in (1, 16) for depth in (1, 5))
     curves = RoundCosts(5, 64, CostTable("steep", "made up", cells, (), {"d": draft}))
     for rows in (1, 4, 16):
-        seconds = curves.predict(rows, ("d",), rows, tuple(rows * (depth + 1) for depth in range(6)))[0]
+        seconds = curves.predict(rows, (("d", rows),), tuple(rows * (depth + 1) for depth in range(6)))[0]
         assert seconds[0] == pytest.approx(0.01 + per_token * rows, rel=0.1)
         assert seconds[5] == pytest.approx(0.015 + per_token * 6 * rows, rel=0.1)

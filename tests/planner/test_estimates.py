@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from covey.bandits.length import Situation
+from covey.bandits.length import DraftCall, Situation
 from covey.bandits.nightjar import Nightjar
 from covey.errors import SettingError
 from covey.planner.acceptance import Acceptance
@@ -143,6 +143,52 @@ def test_residuals_are_interpolated_without_steps() -> None:
     assert residuals.factors(8)[2] == 1.0
 
 
+def calls(rows: int, depth: int, seconds: float = 0.003) -> dict[str, DraftCall]:
+    return {"d": DraftCall([rows] * depth, seconds)} if depth else {}
+
+
+@pytest.mark.parametrize("cores_for_all", [True, False])
+@pytest.mark.parametrize("alone", [True, False])
+def test_drafters_together_take_as_long_as_the_longest_or_as_all(cores_for_all: bool, alone: bool) -> None:
+    """One that never drafts alone has a curve, too: that of what it takes beside others."""
+    costs, rng = RoundCosts(4, 32), np.random.default_rng(0)
+
+    def seconds(name: str, rows: int, depth: int) -> float:
+        return {"fast": 0.001, "slow": 0.004}[name] * (1 + depth) * (1 + rows / 32)
+
+    def play(shares: dict[str, int], depth: int) -> float:
+        own = {name: seconds(name, rows, depth) for name, rows in shares.items()}
+        whole = (max if cores_for_all else sum)(own.values())
+        inside = own if cores_for_all or len(own) == 1 else dict.fromkeys(own, whole)
+        seen = {name: DraftCall([rows] * depth, inside[name]) for name, rows in shares.items()}
+        rows = sum(shares.values())
+        noisy = whole * rng.lognormal(0, 0.02)
+        costs.observe(rows, seen, verified=rows * (depth + 1), verify=0.02, draft=noisy, overhead=0.0001)
+        return whole
+
+    for _ in range(400):
+        rows, depth = int(rng.integers(1, 17)), int(rng.integers(1, 5))
+        if alone:
+            play({str(rng.choice(["fast", "slow"])): rows}, depth)
+        play({"fast": rows, "slow": int(rng.integers(1, 17))}, depth)
+    shares = {"fast": 5, "slow": 11}
+    for depth in (1, 2, 4):
+        found = costs.predict(16, tuple(shares.items()), (16, 32, 48, 64, 80))[0][depth] - 0.0201
+        assert found == pytest.approx(play(shares, depth), rel=0.1), depth
+
+
+def test_a_step_is_taken_by_the_rows_that_draft_so_deep() -> None:
+    costs, rng = RoundCosts(4, 32), np.random.default_rng(0)
+    for _ in range(1500):
+        steps = sorted(rng.integers(1, 33, int(rng.integers(1, 5))).tolist(), reverse=True)
+        seconds = 0.002 + sum(0.001 * (1 + rows / 32) for rows in steps)
+        seen = {"d": DraftCall(steps, seconds)}
+        costs.observe(steps[0], seen, verified=steps[0] + sum(steps), verify=0.02, draft=seconds, overhead=0.0001)
+    for rows in (2, 16, 32):
+        drafts = costs.predict(rows, (("d", rows),), (rows,) * 5)[0] - 0.0201
+        assert drafts[4] == pytest.approx(0.002 + 0.004 * (1 + rows / 32), rel=0.1)
+
+
 def test_round_costs_find_the_parts() -> None:
     rng, costs = np.random.default_rng(0), RoundCosts(4, 32)
     for _ in range(3000):
@@ -151,15 +197,14 @@ def test_round_costs_find_the_parts() -> None:
         noise = rng.lognormal(0, 0.05, 3)
         costs.observe(
             rows,
-            ("d",),
-            [rows] * depth,
+            calls(rows, depth),
             verified=tokens,
             verify=(0.02 + 0.0005 * max(0, tokens - 16)) * noise[0],
             draft=(0.002 + 0.001 * depth) * noise[1] if depth else 0.0,
             overhead=0.001 * noise[2],
         )
     for rows in (1, 6, 20, 32):
-        seconds, variance = costs.predict(rows, ("d",), rows, tuple(rows * tokens for tokens in range(1, 6)))
+        seconds, variance = costs.predict(rows, (("d", rows),), tuple(rows * tokens for tokens in range(1, 6)))
         for depth in range(5):
             draft = 0.002 + 0.001 * depth if depth else 0.0
             truth = 0.021 + 0.0005 * max(0, rows * (depth + 1) - 16) + draft
@@ -177,8 +222,7 @@ def test_a_pass_after_a_plain_one_may_be_faster_than_tokens_say() -> None:
     def play(rows: int, depth: int) -> None:
         costs.observe(
             rows,
-            ("d",),
-            [rows] * depth,
+            calls(rows, depth),
             verified=rows * (depth + 1),
             verify=truth(rows, depth) * rng.lognormal(0, 0.03),
             draft=0.003 if depth else 0.0,
@@ -188,7 +232,7 @@ def test_a_pass_after_a_plain_one_may_be_faster_than_tokens_say() -> None:
     for _ in range(1500):
         play(int(rng.choice([1, 2, 4, 16])), int(rng.integers(0, 5)))
         play(8, int(rng.integers(1, 5)))
-    seconds, _ = costs.predict(8, ("d",), 8, tuple(8 * tokens for tokens in range(1, 6)))
+    seconds, _ = costs.predict(8, (("d", 8),), tuple(8 * tokens for tokens in range(1, 6)))
     expected = [truth(8, depth) + 0.0005 + (0.003 if depth else 0.0) for depth in range(5)]
     assert seconds == pytest.approx(expected, rel=0.05)
 
@@ -198,8 +242,8 @@ def test_a_deeper_pass_is_never_thought_to_take_less() -> None:
     costs = RoundCosts(4, 32)
     for _ in range(60):
         for depth, verify in ((1, 0.010), (2, 0.020), (4, 0.014)):
-            costs.observe(4, ("d",), [4] * depth, verified=4 + 4 * depth, verify=verify, draft=0.003, overhead=0.0)
-    seconds, _ = costs.predict(4, ("d",), 4, (4, 8, 12, 16, 20))
+            costs.observe(4, calls(4, depth), verified=4 + 4 * depth, verify=verify, draft=0.003, overhead=0.0)
+    seconds, _ = costs.predict(4, (("d", 4),), (4, 8, 12, 16, 20))
     assert (np.diff(seconds[1:]) >= 0).all()
     assert 0.017 < seconds[2] <= seconds[4] < 0.023 + 0.001
 
@@ -220,7 +264,7 @@ def test_a_cost_table_is_the_first_measurement(tmp_path: Path) -> None:
     path.write_text(json.dumps(COSTS))
     table = CostTable.load(path)
     costs = RoundCosts(3, 8, table)
-    seconds, _ = costs.predict(1, ("d",), 1, (1, 2, 3, 4))
+    seconds, _ = costs.predict(1, (("d", 1),), (1, 2, 3, 4))
     assert seconds == pytest.approx([0.022 + 0.004 * depth for depth in range(4)], rel=0.1)
 
 
@@ -231,7 +275,7 @@ def test_passes_filled_by_prompts_show_what_large_ones_cost() -> None:
     for _ in range(600):
         rows, prefill = int(rng.integers(1, 33)), int(rng.integers(0, 120)) * int(rng.integers(0, 2))
         seconds = 0.02 + 0.0005 * max(0, rows + prefill - 64) - 0.0001 * prefill + 0.0003 * rows
-        costs.observe(rows, ("d",), [], verified=rows, prefill=prefill, verify=seconds, draft=0.0, overhead=None)
+        costs.observe(rows, {}, verified=rows, prefill=prefill, verify=seconds, draft=0.0, overhead=None)
     passes = tuple(32 * tokens for tokens in range(1, 6))
     more = costs.more(32, 32, passes)
     assert costs._verify.mean(costs._verify_features(32, 128)) == pytest.approx(0.0616, rel=0.15)
@@ -243,8 +287,8 @@ def test_rows_that_do_not_draft_are_verified_and_nothing_more(tmp_path: Path) ->
     path = tmp_path / "costs.json"
     path.write_text(json.dumps(COSTS))
     costs = RoundCosts(3, 8, CostTable.load(path))
-    whole, _ = costs.predict(8, ("d",), 8, (8, 16, 24, 32))
-    one, _ = costs.predict(8, ("d",), 1, (8, 9, 10, 11))
+    whole, _ = costs.predict(8, (("d", 8),), (8, 16, 24, 32))
+    one, _ = costs.predict(8, (("d", 1),), (8, 9, 10, 11))
     assert whole[0] == one[0]
     assert one[3] - one[0] == pytest.approx(0.003 + 0.009, rel=0.1)
     assert whole[3] - whole[0] > 0.03

@@ -230,7 +230,8 @@ def test_rows_with_a_depth_of_their_own_keep_it_and_are_overheard() -> None:
     assert policy.told == []
     situation, depth, outcome = policy.overheard[-1]
     assert (situation.rows, depth, outcome.verified) == (3, 4, 8)
-    assert outcome.steps == {"first": [1, 1, 1, 1], "second": [1, 0, 0, 0]}
+    assert outcome.calls is not None
+    assert {name: call.steps for name, call in outcome.calls.items()} == {"first": [1, 1, 1, 1], "second": [1, 0, 0, 0]}
     assert outcome.trials["first"].accepted == [1, 1, 0, 0]
     assert (outcome.trials["second"].offered, outcome.trials["second"].accepted) == ([1, 0, 0, 0], [1, 0, 0, 0])
 

@@ -58,6 +58,14 @@ class Trials:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftCall:
+    """What a drafter did in a round."""
+
+    steps: Sequence[int]  # rows that drafted one token or more, two or more, and so on
+    seconds: float  # inside the drafter, without what it read first
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What the round cost and brought."""
 
@@ -68,9 +76,8 @@ class Outcome:
     catch_up_seconds: float = 0.0  # what the drafters took to see tokens they had missed
     verified: int = 0  # tokens in the pass, prompts apart: one per row and its drafts
     trials: Mapping[str, Trials] = field(default_factory=dict)  # by drafter
-    # By drafter that was waited for: rows that drafted one token or more, two or more, and so on. None: all rows that
-    # draft in the situation, as deep as was played.
-    steps: Mapping[str, Sequence[int]] | None = None
+    # By drafter that was waited for. None: all rows that draft in the situation did, as deep as was played.
+    calls: Mapping[str, DraftCall] | None = None
 
     @property
     def missing(self) -> int:

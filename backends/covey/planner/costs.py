@@ -1,30 +1,35 @@
 """What a round of n rows and depth k takes, learnt from the rounds there were.
 
-    T(n, k) = verify(n, n + drafts(k), 0) + [k > 0] draft(m, k) + overhead(n)     m of n rows draft: as a rule all
+    T(n, k) = verify(n, n + drafts(k), 0) + [k > 0] drafting(k) + overhead(n)
     verify(n, t, p) = f(t + p) + g(n) + c p + [t > n] d
                       piecewise linear between doublings; p of the tokens are prompts', and d is what plain passes save:
                       they find caches as the one before left them, or are begun ahead of their time
-    draft(m, k)     = call(m) + k step(m)    one such curve per set of drafters in use; a step is taken by the rows that
-                      draft so deep
+    drafting(k)     = max over drafters of draft(m, k) + c (sum of them - max)    m of the rows are its own
+    draft(m, k)     = call(m) + k step(m)    one such curve per drafter; a step is taken by the rows that draft so deep
+
+Drafters that are asked together take as long as the longest where each has a core, and as long as all of them where
+they share one: c, from 0 to 1, is measured where several draft whose own curves are known.
 
 A drafter's catch-up is not in here (`covey.planner.switching`, `covey.planner.upkeep`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from covey.bandits.length import DraftCall
 from covey.planner.cost_table import CostTable, Surface
 from covey.planner.regression import Array, Regression, doublings, hat, smooth
 from covey.types import JsonDict
 
-Mix = tuple[str, ...]  # the drafters in use, sorted
+Shares = tuple[tuple[str, int], ...]  # rows that draft, by drafter
 Passes = tuple[int, ...]  # by depth from 0: tokens in the pass
 CACHED = 256  # situations whose features are kept
 PROMPT = 0.3  # how far c may be from nothing, in slopes of f
 PAUSE = 0.1  # how far d may be from nothing, in passes over one row
+TOGETHER = 0.05  # weight of a new round in c
 GUESS = 0.1  # a drafted token's time before any was drafted, in passes over one row
 
 
@@ -54,7 +59,8 @@ class RoundCosts:
         self._depths = np.arange(max_depth + 1.0)
         self._rows = doublings(max_rows)
         self._tokens = doublings(max_rows * (max_depth + 1))
-        self._features: dict[tuple[int, int, Passes], tuple[Array, Array, Array]] = {}
+        self._features: dict[tuple[int, Passes], tuple[Array, Array]] = {}
+        self._drafting: dict[int, Array] = {}
         self._verifying: dict[tuple[int, int], Array] = {}
         shape = _shape(self._tokens, table)
         doubt = np.zeros((len(shape) + len(self._rows) + 2,) * 2)
@@ -63,7 +69,9 @@ class RoundCosts:
         doubt[-2, -2], doubt[-1, -1] = PROMPT**2, PAUSE**2
         self._verify = Regression(np.concatenate([shape, np.zeros(len(self._rows) + 2)]), doubt)
         self._overhead = Regression(np.ones(len(self._rows)), smooth(len(self._rows), 3.0, 0.5), noise=0.2)
-        self._drafts: dict[Mix, Regression] = {}
+        self._drafts: dict[str, Regression] = {}
+        self._alone: set[str] = set()  # drafters that were seen to draft with no other beside
+        self._crowding = 0.0  # c
         self._rounds = 0
         self._plain: set[int] = set()  # batch sizes that were seen to decode plainly
         if table is not None:
@@ -77,7 +85,8 @@ class RoundCosts:
             self._overhead.believe(hat(rows, self._rows), seconds)
         for name, cells in table.draft.items():
             for rows, depth, seconds in cells:
-                self._draft((name,)).believe(self._draft_features(rows, depth), seconds)
+                self._draft(name).believe(self._draft_features(rows, depth), seconds)
+                self._alone.add(name)
 
     @property
     def known(self) -> bool:
@@ -90,21 +99,17 @@ class RoundCosts:
         fewer rows, by another algorithm or because it begins such a pass early."""
         return any(rows <= 2 * seen and seen <= 2 * rows for seen in self._plain)
 
-    def predict(self, rows: int, mix: Mix, drafting: int, passes: Passes) -> tuple[Array, Array]:
+    def predict(self, rows: int, shares: Shares, passes: Passes) -> tuple[Array, Array]:
         """Seconds of a round, and their variance, for each depth from 0."""
-        verify, draft, overhead = self._cached(rows, drafting, passes)
-        curve = self._draft(mix)
+        verify, overhead = self._cached(rows, passes)
         seconds = self._verify.mean(verify)
         seconds[1:] = _rising(seconds[1:])
-        drafts = curve.mean(draft)
-        np.maximum(drafts, 0.0, out=drafts)
-        drafts[0] = 0.0
+        drafts, doubt = self._predict_drafts(shares)
+        drafts[0] = doubt[0] = 0.0
         seconds += drafts
         if self._overhead.scaled:
             seconds += self._overhead.mean(overhead)
         variance = self._verify.variance(verify)
-        doubt = curve.variance(draft)
-        doubt[0] = 0.0
         variance += doubt
         floor = self._verify.mean(verify[0]) * 0.05
         return np.maximum(seconds, max(float(floor), 1e-9)), variance
@@ -115,11 +120,20 @@ class RoundCosts:
         fuller = np.stack([self._verify_features(rows, tokens, prefill) for tokens in passes])
         return np.maximum(self._verify.mean(fuller - plain), 0.0)
 
+    def _predict_drafts(self, shares: Shares) -> tuple[Array, Array]:
+        """Of all drafters together, for each depth."""
+        curves = [(self._draft(name), self._drafting_features(rows)) for name, rows in shares]
+        times = np.maximum([curve.mean(features) for curve, features in curves], 0.0)
+        doubts = np.array([curve.variance(features) for curve, features in curves])
+        if len(curves) == 1:
+            return times[0], doubts[0]
+        weights = np.where(np.arange(len(times))[:, None] == times.argmax(axis=0), 1.0, self._crowding)
+        return (weights * times).sum(axis=0), (weights**2 * doubts).sum(axis=0)
+
     def observe(
         self,
         rows: int,
-        mix: Mix,
-        steps: Sequence[int],
+        calls: Mapping[str, DraftCall],
         *,
         verified: int,
         prefill: int = 0,
@@ -127,19 +141,37 @@ class RoundCosts:
         draft: float,
         overhead: float | None,
     ) -> None:
-        """`steps`: rows that drafted one token or more, two or more, and so on. `draft` is without catch-up, and not
-        read where nobody drafted. `overhead` is None where the round says nothing about it."""
+        """`draft` is what the drafters took together, without catch-up, and not read where nobody drafted. `overhead`
+        is None where the round says nothing about it."""
         self._verify.update(self._verify_features(rows, verified, prefill), verify)
         if verified == rows and not prefill:
             self._plain.add(rows)
         self._rounds += overhead is not None
         if overhead is not None and self._rounds % 4 == 1:  # it changes slowly, and each update takes time itself
             self._overhead.update(hat(rows, self._rows), overhead)
-        if steps:
-            self._draft(mix).update(self._step_features(steps), draft)
+        if len(calls) == 1:
+            for name, call in calls.items():
+                self._draft(name).update(self._step_features(call.steps), draft)
+                self._alone.add(name)
+        elif calls:
+            self._observe_several(calls, draft)
 
-    def _draft(self, mix: Mix) -> Regression:
-        curve = self._drafts.get(mix)
+    def _observe_several(self, calls: Mapping[str, DraftCall], draft: float) -> None:
+        """What a drafter takes beside others is its own curve's only until it is seen alone."""
+        way = max(0.0, draft - max(call.seconds for call in calls.values()))
+        alone = []
+        for name, call in calls.items():
+            curve, features = self._draft(name), self._step_features(call.steps)
+            if name not in self._alone:
+                curve.update(features, call.seconds + way)
+            alone.append(float(curve.mean(features)))
+        more = sum(alone) - max(alone)
+        if more > 0.0:
+            crowding = min(1.0, max(0.0, (draft - max(alone)) / more))
+            self._crowding += TOGETHER * (crowding - self._crowding)
+
+    def _draft(self, drafter: str) -> Regression:
+        curve = self._drafts.get(drafter)
         if curve is not None and curve.scaled:
             return curve
         if curve is None:
@@ -147,20 +179,26 @@ class RoundCosts:
             shape = np.concatenate([0.5 * growth, growth])
             kinds = np.diag(np.array((0.7, 0.5)) ** 2)  # the call's and the step's
             doubt: Array = np.multiply(np.kron(kinds, smooth(len(growth), 4.0, 1.0)), np.outer(shape, shape))
-            curve = self._drafts[mix] = Regression(shape, doubt)
+            curve = self._drafts[drafter] = Regression(shape, doubt)
         if self._verify.scaled:
             curve.assume(GUESS * float(self._verify.mean(self._verify_features(1, 1))))
         return curve
 
-    def _cached(self, rows: int, drafting: int, passes: Passes) -> tuple[Array, Array, Array]:
-        key = rows, drafting, passes
+    def _cached(self, rows: int, passes: Passes) -> tuple[Array, Array]:
+        key = rows, passes
         found = self._features.get(key)
         if found is None:
             if len(self._features) >= CACHED:
                 self._features.clear()
             verify = np.stack([self._verify_features(rows, tokens) for tokens in passes])
-            draft = np.stack([self._draft_features(drafting, depth) for depth in self._depths])
-            found = self._features[key] = (verify, draft, hat(rows, self._rows))
+            found = self._features[key] = (verify, hat(rows, self._rows))
+        return found
+
+    def _drafting_features(self, rows: int) -> Array:
+        """For each depth from 0."""
+        found = self._drafting.get(rows)
+        if found is None:
+            found = self._drafting[rows] = np.stack([self._draft_features(rows, depth) for depth in self._depths])
         return found
 
     def _verify_features(self, rows: int, tokens: int, prefill: int = 0) -> Array:
@@ -189,7 +227,9 @@ class RoundCosts:
             "verify": self._verify.state(),
             "overhead": self._overhead.state(),
             "plain": sorted(self._plain),
-            "drafts": [[list(mix), curve.state()] for mix, curve in self._drafts.items() if curve.scaled],
+            "drafts": {name: curve.state() for name, curve in self._drafts.items() if curve.scaled},
+            "alone": sorted(self._alone),
+            "crowding": self._crowding,
         }
 
     def restore(self, state: JsonDict) -> None:
@@ -197,5 +237,7 @@ class RoundCosts:
         self._verify.restore(state["verify"])
         self._overhead.restore(state["overhead"])
         self._plain = {int(rows) for rows in state["plain"]}
-        for mix, curve in state["drafts"]:
-            self._draft(tuple(str(name) for name in mix)).restore(curve)
+        for name, curve in state["drafts"].items():
+            self._draft(str(name)).restore(curve)
+        self._alone = {str(name) for name in state["alone"]}
+        self._crowding = min(1.0, max(0.0, float(state["crowding"])))

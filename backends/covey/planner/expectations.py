@@ -8,12 +8,11 @@ value(k) = tokens(k) / seconds(k)
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import zip_longest
 
-from covey.bandits.length import Outcome, Situation
+from covey.bandits.length import DraftCall, Outcome, Situation
 from covey.planner.acceptance import Acceptance
 from covey.planner.cost_table import CostTable
-from covey.planner.costs import Mix, Passes, RoundCosts
+from covey.planner.costs import Passes, RoundCosts, Shares
 from covey.planner.residuals import Residuals
 from covey.planner.upkeep import Upkeep
 from covey.types import JsonDict
@@ -67,7 +66,7 @@ class Expectations:
         rows = max(1, situation.rows)
         tokens, doubt = self._tokens(situation)
         passes = self._passes(situation)
-        mean, variance = self._costs.predict(rows, self._mix(situation), max(1, situation.drafting), passes)
+        mean, variance = self._costs.predict(rows, _shares(situation), passes)
         corrected = (mean * self._residuals.factors(rows)).tolist()
         upkeep = self._upkeep.per_token
         seconds = [time + upkeep * count for time, count in zip(corrected, tokens)]
@@ -103,18 +102,17 @@ class Expectations:
         self._last = None
 
     def _observe(self, situation: Situation, depth: int, outcome: Outcome, overhead: float | None) -> None:
-        mix, steps = self._mix(situation), [max(1, situation.drafting)] * depth
-        if outcome.steps is not None:
-            mix = tuple(sorted(outcome.steps))
-            steps = [sum(rows) for rows in zip_longest(*outcome.steps.values(), fillvalue=0)]
+        draft = outcome.draft_seconds - outcome.catch_up_seconds
+        calls = outcome.calls
+        if calls is None:
+            calls = {name: DraftCall([rows] * depth, draft) for name, rows in _shares(situation) if depth}
         self._costs.observe(
             max(1, situation.rows),
-            mix,
-            steps,
+            calls,
             verified=outcome.verified,
             prefill=situation.prefill,
             verify=outcome.verify_seconds,
-            draft=outcome.draft_seconds - outcome.catch_up_seconds,
+            draft=draft,
             overhead=overhead,
         )
 
@@ -128,9 +126,6 @@ class Expectations:
                 self._accepted(name).idle()
         if depth > 0 and situation.previous > 0:
             self._upkeep.update(outcome.catch_up_seconds, outcome.tokens)
-
-    def _mix(self, situation: Situation) -> Mix:
-        return tuple(sorted(name for name, _ in situation.shares)) or ("",)
 
     def _passes(self, situation: Situation) -> Passes:
         """Tokens to be verified, by depth: of what a drafter is asked for, only what it usually proposes."""
@@ -146,7 +141,7 @@ class Expectations:
 
     def _tokens(self, situation: Situation) -> tuple[list[float], list[float]]:
         """Of a round, and their relative deviation, by depth."""
-        shares = situation.shares or (("", situation.rows),)
+        shares = _shares(situation)
         plain = situation.rows - situation.drafting
         if len(shares) == 1 and not plain:
             per_row, doubt = self._accepted(shares[0][0]).expected()
@@ -191,3 +186,8 @@ class Expectations:
         upkeep.restore(state["upkeep"])
         self._costs, self._residuals, self._acceptance, self._upkeep = costs, residuals, acceptance, upkeep
         self._last = None
+
+
+def _shares(situation: Situation) -> Shares:
+    """Rows that draft, by drafter: one without a name where the situation names none."""
+    return situation.shares or (("", max(1, situation.rows)),)

@@ -21,7 +21,7 @@ from covey.types import JsonDict
 
 log = logging.getLogger("covey.planner")
 
-VERSION = 1
+VERSION = 2
 SAVE_SECONDS = 60.0
 
 

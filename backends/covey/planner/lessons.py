@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from covey.bandits.length import Outcome, Trials
+from covey.bandits.length import DraftCall, Outcome, Trials
 from covey.rounds import Choice, Round
 from covey.types import Ints, RowStatus
 
@@ -66,7 +66,7 @@ def lesson_of(done: Round, choice: Choice, max_depth: int) -> Lesson:
             catch_up_seconds=done.drafted.catch_up_seconds,
             verified=batch.decoding + len(done.kept.tokens),
             trials=_trials(done, names, max_depth) if names else {},
-            steps=_steps(done, names) if names and complete else {},  # else the round waited for no answer
+            calls=_calls(done, names) if names and complete else {},  # else the round waited for no answer
         )
     return Lesson(
         choice=choice,
@@ -105,12 +105,12 @@ def _by_drafter(done: Round, names: Iterable[str]) -> dict[str, npt.NDArray[np.b
     return {name: whose == name for name in names}
 
 
-def _steps(done: Round, names: Iterable[str]) -> dict[str, list[int]]:
-    """Per drafter: how many rows drafted at least one token, two, and so on."""
+def _calls(done: Round, names: Iterable[str]) -> dict[str, DraftCall]:
     rows = done.batch.decoding
     depths = np.where(done.drafted.answered[:rows], done.plan.depth[:rows], 0)
     deepest = int(depths.max())
-    return {name: _at_least(depths[mine], deepest) for name, mine in _by_drafter(done, names).items()}
+    by_drafter, seconds = _by_drafter(done, names).items(), done.drafted.seconds
+    return {name: DraftCall(_at_least(depths[mine], deepest), seconds[name]) for name, mine in by_drafter}
 
 
 def _trials(done: Round, names: Iterable[str], max_depth: int) -> dict[str, Trials]:
