@@ -24,7 +24,7 @@ from rich.console import Console
 from covey.planner import policies
 from covey.planner.cost_table import Surface
 from covey.planner.replay import Costs, Environment, Replay, replay
-from covey.planner.switching import SwitchCost
+from covey.planner.switching import SwitchCosts
 from covey.types import JsonDict
 from loadtest.bench import report
 from loadtest.bench.emulated_pairs import PAIRS
@@ -148,7 +148,7 @@ def play(name: str, rows: int, phases: Sequence[Phase], seed: int) -> Run:
         dearness=tuple((start, phase.dearness) for start, phase in zip(starts, phases)),
     )
     world, choices = np.random.default_rng(seed).spawn(2)
-    policy = policies.make(name, max_depth=DEPTH, max_rows=MAX_ROWS, rng=choices, switch_cost=SwitchCost())
+    policy = policies.make(name, max_depth=DEPTH, max_rows=MAX_ROWS, rng=choices, switch_costs=SwitchCosts())
     played = replay(policy, environment, [rows] * starts[-1], world)
     followed = {phase.name: _follow(played, *span) for phase, span in zip(phases, pairwise(starts))}
     points = range(0, starts[-1], POINT)

@@ -15,7 +15,7 @@ from covey.engine import Engine
 from covey.planner import policies
 from covey.planner.choice import Planner
 from covey.planner.round_planner import RoundPlanner
-from covey.planner.switching import SwitchCost
+from covey.planner.switching import SwitchCosts
 from covey.ports import Between, Clock, Ports
 from covey.rounds import RoundRecord
 from covey.runtime.emulated import EmulatedDrafter, EmulatedTarget, HashModel
@@ -131,16 +131,16 @@ def _planner(policy: str, pair: Pair, seed: int) -> Planner:
     if policy == ORACLE:
         oracle: LengthPolicy = Oracle(pair, MAX_DEPTH)
         return RoundPlanner(oracle, max_depth=MAX_DEPTH)
-    switch_cost = SwitchCost(pair.table.switch[pair.drafters[0]])
+    switch_costs = SwitchCosts({name: pair.table.switch[name] for name in pair.drafters})
     made = policies.make(
         policy,
         max_depth=MAX_DEPTH,
         max_rows=pair.profile.scheduler.max_running,
         rng=np.random.default_rng(seed),
-        switch_cost=switch_cost,
+        switch_costs=switch_costs,
         table=pair.profile.speculation.table,
     )
-    return RoundPlanner(made, max_depth=MAX_DEPTH, switch_cost=switch_cost)
+    return RoundPlanner(made, max_depth=MAX_DEPTH, switch_costs=switch_costs)
 
 
 def _request(key: int, at: float, length: Lengths, pair: Pair) -> Request:

@@ -21,7 +21,7 @@ from covey.planner.build import build
 from covey.planner.devices import environment
 from covey.planner.replay import DRAFTER as REPLAYED
 from covey.planner.replay import World
-from covey.planner.switching import SwitchCost
+from covey.planner.switching import SwitchCosts
 from covey.ports import Reply
 from covey.profile import SpeculationSettings
 from covey.rounds import RoundRecord
@@ -93,7 +93,7 @@ def choosing(name: str, count: int, seed: int) -> list[float]:
     device = environment("processor")
     world_rng, policy_rng = np.random.default_rng(seed).spawn(2)
     policy = policies.make(
-        name, max_depth=device.max_depth, max_rows=MAX_ROWS, rng=policy_rng, switch_cost=SwitchCost()
+        name, max_depth=device.max_depth, max_rows=MAX_ROWS, rng=policy_rng, switch_costs=SwitchCosts()
     )
     world, times, previous = World(device, world_rng), [], 0
     for at in range(count + SETTLING):

@@ -17,15 +17,15 @@ from covey.planner.costs import RoundCosts
 from covey.planner.covey import ACROSS, SHARE, Covey
 from covey.planner.devices import DEVICES, USUAL, environment
 from covey.planner.replay import Costs, Environment, World, replay
-from covey.planner.switching import SwitchCost
+from covey.planner.switching import SwitchCosts
 
 
 def covey(max_rows: int = 64) -> Covey:
-    return Covey(5, max_rows, SwitchCost())
+    return Covey(5, max_rows, SwitchCosts())
 
 
 def nightjar(seed: int = 0) -> Nightjar:
-    return Nightjar(5, np.random.default_rng(seed), SwitchCost())
+    return Nightjar(5, np.random.default_rng(seed), lambda _lag, _batch: 0.0)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 4, 8, 16, 32, 64])
@@ -121,13 +121,13 @@ def test_a_ceiling_is_kept_and_a_missing_drafter_is_no_lesson() -> None:
 
 def test_a_long_lag_delays_switching_on_and_a_short_one_does_not() -> None:
     def rounds_until_drafting(seconds: float) -> int:
-        switch = SwitchCost()
+        switch = SwitchCosts()
         policy = Covey(5, 64, switch)
         replay(policy, environment("card", 0.02), [2, 64] * 500, np.random.default_rng(0))
         replay(policy, environment("card", 0.02), [64] * 50, np.random.default_rng(0))
         assert policy.choose(Situation(64, 0)) == 0  # off, for want of a drafter
         for _ in range(200):
-            switch.observe(200, 2, seconds)
+            switch.of("simulated").observe(200, 2, seconds)
         policy._bank = 0.0  # no exploring
         for count in range(1000):
             situation = Situation(2, 5, 0, 200, (("simulated", 2),))
@@ -205,19 +205,19 @@ def test_a_detour_beside_prefill_must_be_worth_its_changes(monkeypatch: pytest.M
 
 def test_what_resuming_costs_is_owed_after_a_detour_too() -> None:
     """Drafting is what is in use, and a detour beside prefill has ended it: another such round puts nothing off."""
-    switch = SwitchCost()
+    switch = SwitchCosts()
     policy = Covey(5, 64, switch)
     replay(policy, environment("card", 0.02), [8] * 400, np.random.default_rng(0))
     policy._bank = 0.0  # no exploring
     usual = policy.choose(Situation(8, 5, 1, 1, (("simulated", 8),)))
     assert usual > 0
     for _ in range(200):
-        switch.observe(200, 8, 5.0)
+        switch.of("simulated").observe(200, 8, 5.0)
     assert policy.choose(Situation(8, 5, 0, 200, (("simulated", 8),), 8)) == usual
 
 
 def test_staying_off_costs_nothing_to_resume() -> None:
-    switch = SwitchCost()
+    switch = SwitchCosts()
     policy = Covey(5, 64, switch)
     replay(policy, environment("compute"), [32] * 1500, np.random.default_rng(0))
     off = Situation(32, 5, 0, 200, (("simulated", 32),))
@@ -250,8 +250,9 @@ def test_a_machine_that_is_slow_at_times_misleads_nobody(regime: str) -> None:
 
 
 def test_one_long_prompt_does_not_make_a_whole_batch_dear_to_catch_up() -> None:
-    assert Situation(4, 5, 0, 100).mean_lag == 100
-    assert Situation(4, 5, 0, 100, missed=121).mean_lag == 31
+    assert list(Situation(4, 5, 0, 100).lags()) == [("", 4, 100)]
+    shares = (("one", 4), ("other", 2))
+    assert list(Situation(6, 5, 0, 100, shares, missed=(121, 8)).lags()) == [("one", 4, 31), ("other", 2, 4)]
 
 
 def test_where_few_rows_draft_the_others_still_emit() -> None:
@@ -395,7 +396,7 @@ def test_a_probe_lasts_one_round_where_the_costs_are_known() -> None:
     draft = tuple((rows, depth, costs.draft(rows, depth)) for rows in (4, 16) for depth in depths if depth)
     table = CostTable("measured", "made up", cells, (), {"simulated": draft})
     situation = Situation(16, 5, 0, 0, (("simulated", 16),))
-    known, unknown = Covey(5, 64, SwitchCost(), table), covey()
+    known, unknown = Covey(5, 64, SwitchCosts(), table), covey()
     assert known._stay(known._expectations.of(situation), 1, 2) == 1
     for policy in (known, unknown):
         assert policy._stay(policy._expectations.of(situation), 0, 2) == ACROSS

@@ -18,7 +18,7 @@ from covey.planner.devices import environment
 from covey.planner.learnt import Keeper, file_in, restore, save
 from covey.planner.replay import replay
 from covey.planner.round_planner import RoundPlanner
-from covey.planner.switching import SwitchCost
+from covey.planner.switching import SwitchCosts
 
 BROKEN = (
     *("cut", "list", "nested", "version", "policy", "target", "depth", "missing"),
@@ -29,7 +29,7 @@ SITUATION = Situation(8, 5, 1, 1, (("simulated", 8),))
 
 @pytest.fixture
 def policy() -> Covey:
-    made = Covey(5, 64, SwitchCost())
+    made = Covey(5, 64, SwitchCosts())
     replay(made, environment("card"), [1, 8, 32] * 200, np.random.default_rng(0))
     return made
 
@@ -42,7 +42,7 @@ def predicted(policy: Covey) -> list[float]:
 def test_a_restart_knows_what_was_learnt(policy: Covey, tmp_path: Path) -> None:
     path = tmp_path / "state" / "learnt.json"
     assert save(path, policy, name="covey", target="t")
-    fresh = Covey(5, 64, SwitchCost())
+    fresh = Covey(5, 64, SwitchCosts())
     assert restore(path, fresh, name="covey", target="t")
     assert predicted(fresh) == pytest.approx(predicted(policy))
     assert fresh.choose(SITUATION) == policy.choose(SITUATION)
@@ -55,7 +55,7 @@ def test_a_policy_that_keeps_nothing_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_no_file_is_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert not restore(tmp_path / "learnt.json", Covey(5, 64, SwitchCost()), name="covey", target="t")
+    assert not restore(tmp_path / "learnt.json", Covey(5, 64, SwitchCosts()), name="covey", target="t")
     assert not caplog.records
 
 
@@ -89,7 +89,7 @@ def broken(kind: str, text: str) -> str:
     elif kind == "count":
         state["acceptance"]["simulated"]["offered"][0] = -1
     elif kind == "switching":
-        state["switching"]["weights"] = "x"
+        state["switching"]["simulated"] = {"weights": "x"}
     return json.dumps(whole)
 
 
@@ -100,7 +100,7 @@ def test_what_does_not_fit_is_ignored_with_a_warning(
     path = tmp_path / "learnt.json"
     save(path, policy, name="covey", target="t")
     path.write_text(broken(kind, path.read_text()))
-    fresh = Covey(5, 64, SwitchCost())
+    fresh = Covey(5, 64, SwitchCosts())
     before = fresh.state()
     with caplog.at_level(logging.WARNING):
         assert not restore(path, fresh, name="covey", target="t")
@@ -116,7 +116,7 @@ def keeper(path: Path, policy: Covey | Fixed, seconds: float = 3600.0, target: s
 def test_a_keeper_saves_when_it_ends_and_the_next_goes_on_from_there(policy: Covey, tmp_path: Path) -> None:
     path = file_in(str(tmp_path / "state"), "covey")
     keeper(path, policy).stop()
-    fresh = Covey(5, 64, SwitchCost())
+    fresh = Covey(5, 64, SwitchCosts())
     keeper(path, fresh).stop()
     assert predicted(fresh) == pytest.approx(predicted(policy))
     assert [found.name for found in path.parent.iterdir()] == ["covey.json"]
@@ -135,7 +135,7 @@ def test_a_keeper_takes_nothing_of_another_target(
     policy: Covey, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     keeper(tmp_path / "covey.json", policy, target="other").stop()
-    fresh = Covey(5, 64, SwitchCost())
+    fresh = Covey(5, 64, SwitchCosts())
     before = fresh.state()
     kept = keeper(tmp_path / "covey.json", fresh)
     assert fresh.state() == before

@@ -13,7 +13,7 @@ from covey.planner import policies
 from covey.planner.__main__ import main
 from covey.planner.devices import environment
 from covey.planner.replay import Costs, Environment, World, log_spaced, replay
-from covey.planner.switching import SwitchCost
+from covey.planner.switching import SwitchCosts
 
 
 def test_measured_speed_is_the_expected() -> None:
@@ -74,7 +74,7 @@ def test_ranking_needs_drafts() -> None:
 def test_runs_are_reproducible() -> None:
     def run(seed: int) -> float:
         rng = np.random.default_rng(seed)
-        policy = policies.make("nightjar", max_depth=5, max_rows=64, rng=rng, switch_cost=SwitchCost())
+        policy = policies.make("nightjar", max_depth=5, max_rows=64, rng=rng, switch_costs=SwitchCosts())
         return replay(policy, environment("card"), [1, 2, 4] * 500, rng).seconds
 
     assert run(1) == run(1) != run(2)
@@ -88,7 +88,7 @@ def test_regret_grows_as_the_papers_say() -> None:
         found = []
         for seed in range(3):
             policy = policies.make(
-                name, max_depth=5, max_rows=64, rng=np.random.default_rng(seed + 9), switch_cost=SwitchCost()
+                name, max_depth=5, max_rows=64, rng=np.random.default_rng(seed + 9), switch_costs=SwitchCosts()
             )
             result = replay(
                 policy,

@@ -11,15 +11,13 @@ import pytest
 
 from covey import registry
 from covey.bandits.length import Forgetful, Outcome, Reason, Situation
-from covey.bandits.nightjar import Nightjar
 from covey.engine import Engine
 from covey.errors import PortError, SettingError
 from covey.planner.build import build
-from covey.planner.covey import Covey
 from covey.planner.round_planner import RoundPlanner
 from covey.planner.selection import best
 from covey.planner.static import StaticPlanner
-from covey.planner.switching import SwitchCost
+from covey.planner.switching import SwitchCosts
 from covey.profile import SpeculationSettings
 from covey.scheduler import Batch, Live, Scheduler
 from covey.types import DrafterInfo, DraftReply, DraftWork, Rule, Sampling, TargetReply, TargetWork, Trees
@@ -224,7 +222,7 @@ def test_rows_with_a_depth_of_their_own_keep_it_and_are_overheard() -> None:
     assert serving.target.works[-1].trees.sizes.tolist() == [0, 1, 4]
     situation = policy.asked[-1]
     assert (situation.rows, situation.shares) == (3, (("first", 1),)), "whom the policy decides for"
-    assert (situation.lag, situation.mean_lag) == (4, 4)
+    assert (situation.lag, list(situation.lags())) == (4, [("first", 1, 4)])
     assert situation.drafts == (1, 2, 3, 4, 5)
     serving.run(1)
     assert policy.told == []
@@ -258,7 +256,7 @@ def test_text_that_no_drafter_reads_is_no_lag() -> None:
     serving.engine.submit(request(1, [1, 2, 4], 30))
     serving.run(8)
     assert max(situation.lag for situation in policy.asked[1:]) <= 3
-    assert max(situation.missed for situation in policy.asked[1:]) <= 3
+    assert max(sum(situation.missed) for situation in policy.asked[1:]) <= 3
 
 
 def test_the_width_of_trees_is_in_the_pass() -> None:
@@ -338,14 +336,15 @@ def test_depth_is_clipped_to_room_and_budget() -> None:
 
 
 def test_lag_is_what_the_drafter_has_missed_and_its_catch_up_refines_c_switch() -> None:
-    policy, cost = Listed(0), SwitchCost()
-    serving = Serving(planner(policy, switch_cost=cost))
+    policy, costs = Listed(0), SwitchCosts()
+    serving = Serving(planner(policy, switch_costs=costs))
     serving.engine.submit(request(0, [1, 2, 3], 100))
     policy.depth = 1
     serving.run(2)
     policy.depth = 0
     serving.run(30)
     assert policy.asked[-1].lag >= 30
+    cost = costs.of("first")
     known = cost(30, 1)
     policy.depth = 2
     serving.run(1)
@@ -355,27 +354,31 @@ def test_lag_is_what_the_drafter_has_missed_and_its_catch_up_refines_c_switch() 
     assert cost(32, 1) == pytest.approx(policy.told[-1][2].catch_up_seconds, rel=0.2)
 
 
-@pytest.mark.parametrize("longest", [True, False])
-def test_c_switch_is_refined_where_the_policy_asks_for_it(longest: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nightjar at the longest lag of the batch, as published; the others at the mean."""
-    policy, cost = Listed(0), SwitchCost()
-    made = Nightjar(4, np.random.default_rng(0), cost) if longest else Covey(4, 8, cost)
-    monkeypatch.setattr(policy, "switch_lag", made.switch_lag)
-    refined: list[tuple[int, int]] = []
-    monkeypatch.setattr(cost, "observe", lambda lag, rows, _seconds: refined.append((lag, rows)))
-    serving = Serving(planner(policy, switch_cost=cost))
+def test_each_drafter_s_c_switch_is_refined_at_the_mean_lag_of_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, costs = Listed(0), SwitchCosts()
+    refined: list[tuple[str, int, int]] = []
+    for name in ("first", "second"):
+        cost = costs.of(name)
+        monkeypatch.setattr(
+            cost,
+            "observe",
+            lambda lag, rows, seconds, name=name: refined.append((name, lag, rows)) if seconds else None,
+        )
+    serving = Serving(planner(policy, switch_costs=costs))
     policy.depth = 1
     serving.engine.submit(request(0, [1, 2, 3], 90))
+    serving.engine.submit(request(1, [1, 2, 3, 4], 90, drafter="second"))
     serving.run(2)
     policy.depth = 0
     serving.run(30)
-    serving.engine.submit(request(1, [1, 2], 90))
+    serving.engine.submit(request(2, [1, 2], 90))
     serving.run(2)
     policy.depth = 2
     serving.run(1)
-    situation = policy.asked[-1]
-    assert situation.lag > situation.mean_lag + 10
-    assert refined == [(situation.lag if longest else situation.mean_lag, 2)]
+    lags = list(policy.asked[-1].lags())
+    assert [(name, rows) for name, rows, _ in lags] == [("first", 2), ("second", 1)]
+    assert policy.asked[-1].lag == lags[1][2] > lags[0][2] + 10
+    assert sorted(refined) == sorted((name, lag, rows) for name, rows, lag in lags)
 
 
 def test_without_drafters_the_policy_is_not_asked() -> None:

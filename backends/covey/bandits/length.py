@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -22,7 +22,7 @@ class Situation:
     lag: int = 0  # L_max: most tokens of one row that its drafter has not seen
     shares: tuple[tuple[str, int], ...] = ()  # rows that leave their depth to the policy, by drafter; empty: all rows
     prefill: int = 0  # prompt tokens in the same pass; such a round is only overheard
-    missed: int = 0  # tokens of those rows that their drafters have not seen; 0: as many of each row as `lag` says
+    missed: tuple[int, ...] = ()  # tokens that each of them has not seen of its rows; empty: of each row, `lag`
     drafts: tuple[int, ...] = ()  # by depth: draft tokens of all rows in the pass; empty: one a step and drafting row
     served: bool = True  # whether any of its rows' drafters can be asked
 
@@ -36,10 +36,11 @@ class Situation:
         """Rows that draft where the policy chooses to."""
         return sum(rows for _, rows in self.shares) if self.shares else self.rows
 
-    @property
-    def mean_lag(self) -> int:
-        """Of the drafting rows. Catching up reads them packed, so that this and not the longest says what it takes."""
-        return -(-self.missed // self.drafting) if self.missed and self.drafting else self.lag
+    def lags(self) -> Iterator[tuple[str, int, int]]:
+        """Drafter, its rows, and their mean lag. Catching up reads them packed, so that this and not the longest says
+        what it takes."""
+        for place, (name, rows) in enumerate(self.shares or (("", self.rows),)):
+            yield name, rows, -(-self.missed[place] // rows) if self.missed else self.lag
 
     def asked(self, depth: int) -> int:
         """Draft tokens that a pass of that depth is to have."""
@@ -123,10 +124,6 @@ class LengthPolicy(Protocol):
         """There is time now, and something like this will be asked soon. Does not change any answer."""
         ...
 
-    def switch_lag(self, situation: Situation) -> int:
-        """The lag at which it asks what C_switch is: what a catch-up takes is learnt there. Does not mutate."""
-        ...
-
     def state(self) -> JsonDict | None:
         """What it has learnt, as plain data; None: nothing that would outlive the process. Does not mutate."""
         ...
@@ -148,9 +145,6 @@ class Forgetful:
 
     def overhear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
         """Nothing: it knows rounds as a whole alone."""
-
-    def switch_lag(self, situation: Situation) -> int:
-        return situation.mean_lag
 
     def state(self) -> JsonDict | None:
         return None

@@ -8,9 +8,8 @@ Two versions of the paper, one Algorithm 1:
 
 Both exploit the argmin over gamma of latency + [gamma_prev = 0 and gamma > 0] C_switch(L_max, B) / gamma.
 
-C_switch they look up in a table, measured beforehand in batches whose requests have all missed as much, by batch size
-and L_max, the most that one request has missed. So does this; but its table is refined by each catch-up, at the L_max
-with which it was asked for: what it says is what a batch takes whose longest lag that is, the others' being shorter.
+C_switch they look up in a table, measured beforehand in batches whose requests have all missed as much, by L_max, the
+most that one request has missed, and batch size. So does this, by plain interpolation, and never refines it.
 
 What the papers leave open, here: an arm never played at this batch size counts as infinitely slow (v1's goodput 0), so
 that only exploration tries it; with none played at all the draw is uniform. The first bin of every block explores, b
@@ -89,10 +88,6 @@ class Nightjar(Forgetful):
         arms.record(depth, max(seconds, 1e-9) / max(1, outcome.tokens))
         arms.bins.advance()
 
-    def switch_lag(self, situation: Situation) -> int:
-        """L_max."""
-        return situation.lag
-
     def exploration(self, index: int) -> float:
         """Probability that bin `index` of a block explores."""
         return 1.0 / index
@@ -112,7 +107,7 @@ class Nightjar(Forgetful):
         """Equation 4 (3 in v1)."""
         losses = list(self.latencies(arms))
         if situation.previous == 0:
-            cost = self._switch_cost(self.switch_lag(situation), situation.drafting)
+            cost = self._switch_cost(situation.lag, situation.rows)
             for depth in range(1, self._depths):
                 losses[depth] += cost / depth
         best = min(range(situation.ceiling + 1), key=losses.__getitem__)

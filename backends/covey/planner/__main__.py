@@ -16,7 +16,7 @@ from covey.errors import SettingError
 from covey.planner import policies
 from covey.planner.devices import DEVICES, environment
 from covey.planner.replay import Replay, log_spaced, replay
-from covey.planner.switching import SwitchCost
+from covey.planner.switching import SwitchCosts
 from covey.profile import SpeculationSettings
 
 
@@ -55,7 +55,7 @@ def _run(name: str, wanted: argparse.Namespace, seed: int) -> Replay:
         max_depth=device.max_depth,
         max_rows=max(wanted.rows),
         rng=choices,
-        switch_cost=SwitchCost(),
+        switch_costs=SwitchCosts(),
         table=SpeculationSettings().table,
     )
     return replay(policy, device, batches, world, checkpoints=log_spaced(1000, wanted.rounds, 25))

@@ -11,7 +11,7 @@ from covey.planner import policies
 from covey.planner.cost_table import CostTable
 from covey.planner.round_planner import RoundPlanner
 from covey.planner.selection import Best, Everything
-from covey.planner.switching import SwitchCost
+from covey.planner.switching import SwitchCosts
 from covey.profile import SpeculationSettings
 
 log = logging.getLogger("covey.planner")
@@ -32,13 +32,13 @@ def build(
     max_depth = policies.fixed_depth(settings.policy) or settings.max_depth
     if costs is not None and drafters and drafters[0] not in costs.draft:
         log.warning("cost table %s knows nothing of %s: its costs are learnt from nothing", costs.name, drafters[0])
-    switch_cost = SwitchCost(cell for name in drafters[:1] for cell in (costs.switch.get(name, ()) if costs else ()))
+    switch_costs = SwitchCosts(costs.switch if costs is not None else None)
     policy = policies.make(
         settings.policy,
         max_depth=max_depth,
         max_rows=max_rows,
         rng=np.random.default_rng(seed),
-        switch_cost=switch_cost,
+        switch_costs=switch_costs,
         table=settings.table,
         costs=costs,
     )
@@ -46,6 +46,6 @@ def build(
         policy,
         max_depth=max_depth,
         width=settings.width,
-        switch_cost=switch_cost,
+        switch_costs=switch_costs,
         selector=Everything() if policy.verified is None else Best(policy.verified, max_depth),
     )

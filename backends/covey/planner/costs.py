@@ -120,6 +120,11 @@ class RoundCosts:
         fuller = np.stack([self._verify_features(rows, tokens, prefill) for tokens in passes])
         return np.maximum(self._verify.mean(fuller - plain), 0.0)
 
+    def together(self, seconds: Sequence[float]) -> float:
+        """What drafters take that are asked at the same time, each of which takes so long alone."""
+        longest = max(seconds)
+        return longest + self._crowding * (sum(seconds) - longest)
+
     def _predict_drafts(self, shares: Shares) -> tuple[Array, Array]:
         """Of all drafters together, for each depth."""
         curves = [(self._draft(name), self._drafting_features(rows)) for name, rows in shares]

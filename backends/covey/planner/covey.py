@@ -32,7 +32,7 @@ from covey.bandits.length import Outcome, Reason, Situation
 from covey.planner.changes import Changes
 from covey.planner.cost_table import CostTable
 from covey.planner.expectations import Expectations, Expected
-from covey.planner.switching import SwitchCost
+from covey.planner.switching import SwitchCosts
 from covey.types import JsonDict
 
 SHARE = 0.005  # of all time may be lost by exploring
@@ -66,10 +66,12 @@ class Covey:
     verified: int | None = None
     patient = True
 
-    def __init__(self, max_depth: int, max_rows: int, switch_cost: SwitchCost, costs: CostTable | None = None) -> None:
+    def __init__(
+        self, max_depth: int, max_rows: int, switch_costs: SwitchCosts, costs: CostTable | None = None
+    ) -> None:
         self._max_depth = max_depth
         self._max_rows = max_rows
-        self._switch_cost = switch_cost
+        self._switch_costs = switch_costs
         self._expectations = Expectations(max_depth, max_rows, costs)
         self._changes = Changes()
         self._current = 0
@@ -130,9 +132,6 @@ class Covey:
 
     def overhear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
         self._expectations.overhear(situation, depth, outcome, usual=not self._changes.dear(situation.previous, depth))
-
-    def switch_lag(self, situation: Situation) -> int:
-        return situation.mean_lag
 
     def _beside_prefill(self, situation: Situation, expected: Expected) -> int:
         """The best depth of a round with prefill; what is in use in plain rounds stays. Another one is a detour, which
@@ -206,16 +205,17 @@ class Covey:
         return AMONG if self._changes.dear(current, probe) else 1
 
     def _switch(self, situation: Situation) -> float:
-        return self._switch_cost(self.switch_lag(situation), situation.drafting)
+        of = self._switch_costs.of
+        return self._expectations.together([of(name)(lag, rows) for name, rows, lag in situation.lags()])
 
     def state(self) -> JsonDict:
-        return {**self._expectations.state(), "switching": self._switch_cost.state()}
+        return {**self._expectations.state(), "switching": self._switch_costs.state()}
 
     def restore(self, state: JsonDict) -> None:
         expectations = Expectations(self._max_depth, self._max_rows)
         try:
             expectations.restore(state)
-            self._switch_cost.restore(state["switching"])
+            self._switch_costs.restore(state["switching"])
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from None
         self._expectations = expectations

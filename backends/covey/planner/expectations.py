@@ -7,6 +7,7 @@ value(k) = tokens(k) / seconds(k)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from covey.bandits.length import DraftCall, Outcome, Situation
@@ -75,6 +76,10 @@ class Expectations:
         found = Expected(passes, tokens, doubt, mean.tolist(), corrected, seconds, variance.tolist(), values)
         self._last = key, found
         return found
+
+    def together(self, seconds: Sequence[float]) -> float:
+        """What drafters take that are asked at the same time, each of which takes so long alone."""
+        return self._costs.together(seconds)
 
     def more(self, situation: Situation) -> list[float]:
         """Seconds that its prompt tokens add to the pass, by depth."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,7 @@ from covey import registry
 from covey.bandits.length import LengthPolicy
 from covey.errors import SettingError
 from covey.planner.cost_table import CostTable
-from covey.planner.switching import SwitchCost
+from covey.planner.switching import SwitchCosts
 from covey.profile import depths_by_batch
 
 FIXED = "fixed:k"
@@ -26,7 +26,7 @@ class Setting:
     max_depth: int  # of a draft
     max_rows: int  # of a batch
     rng: np.random.Generator
-    switch_cost: SwitchCost  # who needs it starts from measured costs where there are any
+    switch_costs: SwitchCosts  # C_switch of each drafter, refined; who needs it starts from measured costs
     table: Iterable[str]  # speculation.table
     costs: CostTable | None
 
@@ -41,6 +41,11 @@ class Setting:
         return depths_by_batch(self.table, self.max_depth)
 
     @property
+    def switch_cost(self) -> Callable[[int, int], float]:
+        """C_switch as published: a table, measured beforehand."""
+        return self.switch_costs.measured
+
+    @property
     def batch_scale(self) -> float:
         return float(self.max_rows)
 
@@ -51,20 +56,20 @@ def make(
     max_depth: int,
     max_rows: int,
     rng: np.random.Generator,
-    switch_cost: SwitchCost,
+    switch_costs: SwitchCosts,
     table: Iterable[str] = (),
     costs: CostTable | None = None,
 ) -> LengthPolicy:
     """The policy called `name`; SettingError names the ones there are."""
     made: LengthPolicy = registry.make(
-        _made_by(name), Setting(name, max_depth, max_rows, rng, switch_cost, table, costs)
+        _made_by(name), Setting(name, max_depth, max_rows, rng, switch_costs, table, costs)
     )
     return made
 
 
 def starts_from_costs(name: str) -> bool:
     """Whether the policy's first predictions rest on a cost table where there is one."""
-    return "switch_cost" in registry.needs(_made_by(name))
+    return not {"switch_cost", "switch_costs"}.isdisjoint(registry.needs(_made_by(name)))
 
 
 def fixed_depth(name: str) -> int | None:

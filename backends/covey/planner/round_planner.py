@@ -1,7 +1,6 @@
 """The planner around a policy: asks it where its answer matters, lays its depth out over rows, has it learn of them.
 
-C_switch is refined by every catch-up that was measured after a pause, whatever the policy, at the lag at which the
-policy asks for it.
+C_switch is refined by every catch-up that was measured after a pause, whatever the policy.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from covey.planner.lessons import Lesson, drafted_in, lesson_of
 from covey.planner.rows import lay_out
 from covey.planner.selection import Everything, Selector
 from covey.planner.situations import situation_of
-from covey.planner.switching import SwitchCost
+from covey.planner.switching import SwitchCosts
 from covey.roster import Roster
 from covey.rounds import Choice, Drafted, Plan, Round
 from covey.scheduler import Batch
@@ -33,7 +32,7 @@ class RoundPlanner:
         *,
         max_depth: int,
         width: int = 1,
-        switch_cost: SwitchCost | None = None,
+        switch_costs: SwitchCosts | None = None,
         selector: Selector | None = None,
         log_capacity: int = 256,
     ) -> None:
@@ -43,7 +42,7 @@ class RoundPlanner:
         self._learning = threading.Lock()  # held while the policy changes
         self._max_depth = max_depth
         self._width = width
-        self._switch_cost = switch_cost or SwitchCost()
+        self._switch_costs = switch_costs or SwitchCosts()
         self._selector = selector or Everything()
         self._previous = 0  # the deepest draft of the last round that decoded
         self._unlearnt: Round | None = None
@@ -97,10 +96,10 @@ class RoundPlanner:
                 self._learn_of(done, done.plan.choice)
 
     def _learn_of(self, done: Round, choice: Choice) -> None:
-        situation, paused = choice.situation, choice.previous == 0
-        catch_up = done.drafted.catch_up_seconds
-        if paused and catch_up > 0 and drafted_in(done):
-            self._switch_cost.observe(self.policy.switch_lag(situation), situation.drafting, catch_up)
+        situation = choice.situation
+        if choice.previous == 0 and done.drafted.catch_up:
+            for name, rows, lag in situation.lags():
+                self._switch_costs.of(name).observe(lag, rows, done.drafted.catch_up.get(name, 0.0))
         if situation.rows and done.batch.decoding:
             self._teach(lesson_of(done, choice, self._max_depth))
 

@@ -17,7 +17,8 @@ def situation_of(batch: Batch, roster: Roster, budget: int, previous: int, *, ma
         return Situation(0, 0)
     rows = batch.decoding
     counts: dict[str, int] = {}
-    lag = missed = 0
+    missed: dict[str, int] = {}
+    lag = 0
     alike = True  # every row drafts a chain of the policy's depth
     served = False  # somebody could draft
     for live in batch.rows[:rows]:
@@ -30,7 +31,7 @@ def situation_of(batch: Batch, roster: Roster, budget: int, previous: int, *, ma
         counts[name] = counts.get(name, 0) + 1
         unseen = live.known - live.seen.get(name, 0)
         lag = max(lag, unseen)
-        missed += unseen
+        missed[name] = missed.get(name, 0) + unseen
     ceiling = max(0, min(max_depth, spare(batch, budget))) if served else 0
     prefill = int(batch.chunk[rows:].sum()) if len(batch.rows) > rows else 0
     if not counts:
@@ -39,4 +40,6 @@ def situation_of(batch: Batch, roster: Roster, budget: int, previous: int, *, ma
     if not alike or width > 1:  # tokens that all rows are asked to draft, by the policy's depth
         plans = (lay_out(batch, roster, budget, depth, width) for depth in range(max_depth + 1))
         drafts = tuple(int(np.dot(plan.depth, plan.width)) for plan in plans)
-    return Situation(rows, ceiling, previous, lag, tuple(counts.items()), prefill, missed, drafts, served)
+    return Situation(
+        rows, ceiling, previous, lag, tuple(counts.items()), prefill, tuple(missed.values()), drafts, served
+    )

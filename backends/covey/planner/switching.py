@@ -1,16 +1,17 @@
 """C_switch(lag, batch): what a drafter takes to see tokens it has missed, before it can draft again.
 
 A table over knots of lag and batch size, interpolated between them, that starts from a cost table where there is one
-and is refined by every catch-up the drafters measure. Before either it is zero: nothing is known, nothing is charged.
+and is refined by every catch-up the drafter measures. Before either it is zero: nothing is known, nothing is charged.
 Nightjar v2, section 4.2, "Prefill Cost Modeling"; its table is measured once and never refined.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
+from covey.planner.cost_table import Cell, Surface
 from covey.planner.regression import Array, Regression, hat, smooth
 from covey.types import JsonDict
 
@@ -21,7 +22,7 @@ BATCHES = np.array((1.0, 4.0, 16.0, 64.0, 256.0))
 class SwitchCost:
     """Callable as `SwitchCost()(lag, rows) -> seconds`."""
 
-    def __init__(self, measured: Iterable[tuple[int, int, float]] = ()) -> None:
+    def __init__(self, measured: Iterable[Cell] = ()) -> None:
         """`measured`: (lag, rows, seconds)."""
         lags, batches = np.meshgrid(LAGS, BATCHES, indexing="ij")
         shape = (0.2 + lags * batches / 4096.0).ravel()
@@ -59,3 +60,34 @@ class SwitchCost:
         """ValueError when it is not such a state; then nothing changes."""
         self._model.restore(state)
         self._known.clear()
+
+
+class SwitchCosts:
+    """Each drafter's own."""
+
+    def __init__(self, measured: Mapping[str, Iterable[Cell]] | None = None) -> None:
+        cells = {name: tuple(cells) for name, cells in (measured or {}).items()}
+        self._of = {name: SwitchCost(each) for name, each in cells.items()}
+        first = next(iter(cells.values()), ())
+        self.measured: Callable[[int, int], float] = Surface(first) if first else _nothing
+        """Of the first drafter as it was measured beforehand, never refined."""
+
+    def of(self, drafter: str) -> SwitchCost:
+        """Made when it is first asked for."""
+        if drafter not in self._of:
+            self._of[drafter] = SwitchCost()
+        return self._of[drafter]
+
+    def state(self) -> JsonDict:
+        return {name: cost.state() for name, cost in self._of.items()}
+
+    def restore(self, state: JsonDict) -> None:
+        """ValueError or what indexing raises when it is not such a state; then nothing changes."""
+        restored = {str(name): SwitchCost() for name in state}
+        for name, cost in restored.items():
+            cost.restore(state[name])
+        self._of |= restored
+
+
+def _nothing(_lag: int, _rows: int) -> float:
+    return 0.0
