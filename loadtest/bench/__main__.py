@@ -24,6 +24,7 @@ BENCHES = {
     "exactness": "whether a token's draw is the same bits in any company, at every length, and what that costs",
     "gpu": "how near a GPU's limits, part by part: kernels, rounds, policies, beside transformers",
     "changes": "how soon policies follow a sudden change of acceptance or of a drafter's speed, in virtual time",
+    "ablation": "what each part of the default policy gains, in virtual time; says nothing of this machine",
     "emulated": "every policy on emulated pairs, in virtual time; says nothing of this machine",
 }
 
@@ -66,9 +67,15 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
     parser.add_argument("--profile", default=DEFAULT_PROFILE, metavar="NAME")
     parser.add_argument("--model", default="", metavar="FOLDER", help="Hugging Face folder of another target")
     parser.add_argument("--data", type=Path, default=None, metavar="PATH", help="Azure's trace, or the folder it is in")
-    parser.add_argument("--pair", action="append", default=[], metavar="NAME", help="of `emulated`: this pair alone")
     parser.add_argument(
-        "--part", action="append", default=[], metavar="NAME", help="of `gpu` and `load`: this alone; may be repeated"
+        "--pair", action="append", default=[], metavar="NAME", help="of `emulated` and `ablation`: this pair alone"
+    )
+    parser.add_argument(
+        "--part",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="of `gpu`, `load` and `ablation`: this alone; may be repeated",
     )
     gpu = parser.add_argument_group("of `gpu`")
     gpu.add_argument("--device", choices=("auto", "cuda", "cpu", "interpreted"), default=Wanted.device)
