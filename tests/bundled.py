@@ -18,14 +18,14 @@ import torch
 
 from covey import profile, prompts
 from covey.clock import RealClock
+from covey.drafters import load_drafter
 from covey.engine import Engine
 from covey.planner.static import StaticPlanner
 from covey.ports import Drafter
 from covey.roster import Roster
 from covey.rounds import Plan, RoundRecord
-from covey.runtime.drafters import load_drafter
-from covey.runtime.target import TargetRunner
 from covey.scheduler import Batch, Scheduler
+from covey.target.runner import TargetRunner
 from covey.tokenization import load_tokenizer
 from covey.types import Ints, Sampling
 from tests.fakes import Collector, request

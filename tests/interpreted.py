@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from covey.runtime.kernels import INTERPRETED
+from covey.models.kernels import INTERPRETED
 
 
 def sum_in_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from covey.runtime.noise import Reals
+from covey.sampling.noise import Reals
 from covey.types import Sampling
 
 

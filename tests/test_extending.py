@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("backends", "client", "docs", "model_repository", "profiles")
+FOLDERS = ("backends", "client", "docs", "loadtest", "model_repository", "profiles")
 FILES = ("README.md", "generate.py", "pyproject.toml")
 SECTION = re.compile(r"^## (.+)\n((?:(?!^## ).*\n)*)", re.MULTILINE)
 BLOCK = re.compile(r"^```(diff|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

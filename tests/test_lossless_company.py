@@ -18,13 +18,13 @@ import pytest
 import torch
 
 from covey.clock import RealClock
+from covey.drafters import load_drafter
 from covey.engine import Engine
+from covey.models.model import PagedModel
 from covey.planner.static import StaticPlanner
 from covey.ports import Drafter
-from covey.runtime.drafters import load_drafter
-from covey.runtime.model import PagedModel
-from covey.runtime.target import TargetRunner
 from covey.scheduler import Scheduler
+from covey.target.runner import TargetRunner
 from covey.types import Ints, Progress, Sampling
 from loadtest.bench.exactness_rows import Counts, Rows, Seen, Tally, in_chunks, in_company
 from tests.bundled import MODELS, SETTINGS, texts

@@ -18,12 +18,12 @@ import torch
 from reference_sampling import distribution
 from scipy import stats
 
-from covey.runtime import rejection
-from covey.runtime.drafters.choosing import Choosing
-from covey.runtime.drafters.proposing import Rows, joined, propose_trees
-from covey.runtime.drafters.stepper import Call
-from covey.runtime.noise import Reals
-from covey.runtime.sampling import Context, SettingsTable, draw
+from covey.drafters.choosing import Choosing
+from covey.drafters.proposing import Rows, joined, propose_trees
+from covey.drafters.stepper import Call
+from covey.sampling import rejection
+from covey.sampling.drawing import Context, SettingsTable, draw
+from covey.sampling.noise import Reals
 from covey.types import Ints, Sampling, Trees
 from covey.verify import parent_places, walk
 
@@ -115,7 +115,7 @@ class Batch:
 
 
 class TableStepper:
-    """Implements `covey.runtime.drafters.stepper.Stepper` over a table of logits by the last two tokens that each lane
+    """Implements `covey.drafters.stepper.Stepper` over a table of logits by the last two tokens that each lane
     sees."""
 
     resident_bytes = 0

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from covey.bandits.length import Situation
+from covey.emulated.devices import EmulatedDrafter, EmulatedTarget, HashModel
 from covey.errors import PortError
 from covey.measure import LONG_ROUND, SECONDS, Curves
 from covey.planner.build import build
 from covey.planner.cost_table import CostTable, Surface
 from covey.profile import Profile, SchedulerSettings, SpeculationSettings
-from covey.runtime.emulated import EmulatedDrafter, EmulatedTarget, HashModel
-from covey.runtime.virtual import VirtualClock
 from covey.types import DraftReply, DraftWork, TargetReply, TargetWork
+from loadtest.simulation.virtual import VirtualClock
 
 MODEL = HashModel(1000, low=8)
 NAME = "draft"

@@ -8,10 +8,9 @@ from inspect import Parameter, signature
 
 import pytest
 
-from covey import registry
+from covey import drafters, registry
 from covey.errors import SettingError
 from covey.planner import policies
-from covey.runtime import drafters
 
 
 @pytest.mark.parametrize(
@@ -42,6 +41,6 @@ def test_policies_that_price_switching_start_from_costs() -> None:
 
 
 def test_names_and_lookups_need_no_torch() -> None:
-    modules = "covey.profile", "covey.planner.build", "covey.server.preflight", "covey.runtime.drafters.ngram"
+    modules = "covey.profile", "covey.planner.build", "covey.server.preflight", "covey.drafters.ngram"
     code = f"import sys, {', '.join(modules)}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,4 +1,5 @@
-"""What the engine talks to. Implementations: `covey.runtime` (in process), `covey.tritonio` (over BLS), tests."""
+"""What the engine talks to. Implementations: `covey.target`, `covey.drafters`
+and `covey.emulated` (in process), `covey.tritonio` (over BLS), tests."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A line says where the thing is made, as MODULE:NAME. Only what is chosen is imported, so a profile is checked against
 the names, and a start planned, without torch. The parameters of what makes it say what it needs: it is called with
-those values that have their names (`covey.planner.policies.Setting`, `covey.runtime.drafters.Setting`).
+those values that have their names (`covey.planner.policies.Setting`, `covey.drafters.Setting`).
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Kind:
 
 
 DRAFTERS = {
-    "neural": Kind("covey.runtime.drafters.neural:load", weights=True),
-    "ngram": Kind("covey.runtime.drafters.ngram:NgramDrafter"),
-    "suffix": Kind("covey.runtime.drafters.suffix:SuffixDrafter"),
-    "emulated": Kind("covey.runtime.emulation:load_drafter"),
+    "neural": Kind("covey.drafters.neural:load", weights=True),
+    "ngram": Kind("covey.drafters.ngram:NgramDrafter"),
+    "suffix": Kind("covey.drafters.suffix:SuffixDrafter"),
+    "emulated": Kind("covey.emulated.opening:load_drafter"),
 }
 
 

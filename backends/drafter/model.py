@@ -1,4 +1,4 @@
-"""Triton's adapter for drafters: messages in, messages out. The work is in `covey.runtime.drafters`."""
+"""Triton's adapter for drafters: messages in, messages out. The work is in `covey.drafters`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from covey import profile, registry
-from covey.runtime.drafters import load_drafter
+from covey.drafters import load_drafter
 from covey.tritonio import bls
 from covey.wire import codec
 

@@ -1,4 +1,4 @@
-"""Triton's adapter for a target model: messages in, messages out. The work is in `covey.runtime.targets`."""
+"""Triton's adapter for a target model: messages in, messages out. The work is in `covey.target.opening`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from covey import profile
 from covey.errors import SettingError
-from covey.runtime.targets import load_target
+from covey.target.opening import load_target
 from covey.tritonio import bls
 from covey.wire import codec
 

@@ -23,13 +23,13 @@ from rich.console import Console
 
 from covey.planner import policies
 from covey.planner.cost_table import Surface
-from covey.planner.replay import Costs, Environment, Replay, replay
 from covey.planner.switching import SwitchCosts
 from covey.types import JsonDict
 from loadtest.bench import report
 from loadtest.bench.emulated_pairs import PAIRS
 from loadtest.bench.session import QUICK, Session
 from loadtest.bench.statistics import Spread
+from loadtest.simulation.replay import Costs, Environment, Replay, replay
 
 BATCHES = (1, 4, 32)
 DEPTH, MAX_ROWS, NOISE = 5, 64, 0.08

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from covey import profile
+from covey.emulated.opening import acceptance
 from covey.planner.cost_table import CostTable, Surface
 from covey.profile import Profile, costs_file
-from covey.runtime.emulation import acceptance
 
 PROMPT, OUTPUT = 160, 340  # mean tokens
 SPREAD = 0.8  # of their logarithms

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from covey.bandits.length import LengthPolicy
+from covey.emulated.devices import EmulatedDrafter, EmulatedTarget, HashModel
 from covey.engine import Engine
 from covey.planner import policies
 from covey.planner.choice import Planner
@@ -18,14 +19,13 @@ from covey.planner.round_planner import RoundPlanner
 from covey.planner.switching import SwitchCosts
 from covey.ports import Between, Clock, Ports
 from covey.rounds import RoundRecord
-from covey.runtime.emulated import EmulatedDrafter, EmulatedTarget, HashModel
-from covey.runtime.virtual import VirtualClock, serve
 from covey.scheduler import Scheduler
 from covey.types import Progress, Request, Sampling
 from loadtest.bench.emulated_oracle import ORACLE, Oracle
 from loadtest.bench.emulated_pairs import Lengths, Pair
 from loadtest.bench.loads import Times
 from loadtest.bench.statistics import percentile
+from loadtest.simulation.virtual import VirtualClock, serve
 
 MODEL = HashModel(32000, low=8)
 MAX_DEPTH = 5

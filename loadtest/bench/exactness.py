@@ -20,12 +20,12 @@ import torch
 from rich.console import Console
 
 from covey import profile
-from covey.runtime.model import PagedModel
+from covey.models.model import PagedModel
 from covey.types import JsonDict
 from loadtest.bench import exactness_models, report
 from loadtest.bench.exactness_models import SHAPES, Shape
 from loadtest.bench.exactness_rows import TEMPERATURES, Rows, Seen, Step, Tally, in_chunks, in_company
-from loadtest.bench.gpu_attention import Case
+from loadtest.bench.gpu.attention import Case
 from loadtest.bench.session import FULL, QUICK, Session
 from loadtest.bench.statistics import Spread, ratios
 

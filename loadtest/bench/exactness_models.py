@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from covey.runtime.loading import choose_device, choose_dtype, quiet
-from covey.runtime.model import PagedModel
-from covey.runtime.modules import Modules, Source
+from covey.models.loading import choose_device, choose_dtype, quiet
+from covey.models.model import PagedModel
+from covey.models.modules import Modules, Source
 
 POSITIONS = 2048
 PASS_TOKENS = 256

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from covey.runtime.lanes import Lanes, Pass, chain_slots
-from covey.runtime.model import PagedModel
-from covey.runtime.sampling import SettingsTable, draw
+from covey.models.lanes import Lanes, Pass, chain_slots
+from covey.models.model import PagedModel
+from covey.sampling.drawing import SettingsTable, draw
 from covey.types import Ints, JsonDict, Sampling
 
 TEMPERATURES = (0.0, 1.0)

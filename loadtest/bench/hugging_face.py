@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
+from covey.models.loading import choose_device, choose_dtype
 from covey.profile import TargetSettings
-from covey.runtime.loading import choose_device, choose_dtype
 from covey.tokenization import load_tokenizer
 from loadtest.bench.work import Answer, Ask, Run
 

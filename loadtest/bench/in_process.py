@@ -21,9 +21,9 @@ from covey.planner.build import build
 from covey.ports import Ports
 from covey.profile import Profile
 from covey.rounds import RoundRecord
-from covey.runtime.target import TargetRunner
 from covey.scheduler import Scheduler
 from covey.streaming import Chunk, Streamer
+from covey.target.runner import TargetRunner
 from covey.tokenization import load_tokenizer
 from covey.types import Request, Sampling
 from loadtest.bench.work import Answer, Ask, Run

@@ -18,14 +18,10 @@ from covey.bandits.length import Situation
 from covey.engine import Engine
 from covey.planner import policies
 from covey.planner.build import build
-from covey.planner.devices import environment
-from covey.planner.replay import DRAFTER as REPLAYED
-from covey.planner.replay import World
 from covey.planner.switching import SwitchCosts
 from covey.ports import Reply
 from covey.profile import SpeculationSettings
 from covey.rounds import RoundRecord
-from covey.runtime.virtual import VirtualClock
 from covey.scheduler import Scheduler
 from covey.types import JsonDict, Progress, Request, Sampling
 from loadtest.bench import report
@@ -33,6 +29,10 @@ from loadtest.bench.emulated_pairs import PAIRS
 from loadtest.bench.emulated_serving import MODEL, PATIENCE, ports
 from loadtest.bench.session import QUICK, Session
 from loadtest.bench.statistics import Spread, percentile
+from loadtest.simulation.devices import environment
+from loadtest.simulation.replay import DRAFTER as REPLAYED
+from loadtest.simulation.replay import World
+from loadtest.simulation.virtual import VirtualClock
 
 ROWS = 32
 MAX_ROWS = 64

@@ -18,15 +18,15 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from covey import prompts
 from covey.errors import SettingError
+from covey.models.loading import quiet
 from covey.profile import DEFAULT_PROFILE, find
-from covey.runtime.loading import quiet
 from covey.server import FREE, Options, Server, StartError, preflight
 from covey.server.progress import ready_message
 from covey_client import Client, status
 from covey_client.cli import main
 from covey_client.reports import Reports
 from tests.bundled import MODELS, NEURAL
-from tests.runtime.tiny_models import build, generate
+from tests.models.tiny_models import build, generate
 
 BUNDLED = 4096  # tokens in the vocabulary of the bundled models
 LOOKUPS = ("draft_ngram", "draft_suffix")

@@ -11,8 +11,8 @@ import pytest
 import torch
 from rich.console import Console
 
-from covey.runtime.lanes import Lanes, Pass
-from covey.runtime.model import PagedModel
+from covey.models.lanes import Lanes, Pass
+from covey.models.model import PagedModel
 from loadtest.bench import exactness
 from loadtest.bench.exactness_rows import BANDS, Counts, Rows, Seen, Tally, in_chunks, in_company
 from loadtest.bench.session import Session, Wanted

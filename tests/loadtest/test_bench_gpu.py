@@ -10,12 +10,12 @@ import pytest
 import torch
 from rich.console import Console
 
+from covey.models.kernels import INTERPRETED
 from covey.planner.cost_table import CostTable
-from covey.runtime.kernels import INTERPRETED
 from covey.types import JsonDict
 from loadtest.bench import gpu
 from loadtest.bench.__main__ import main
-from loadtest.bench.gpu_rig import Rig
+from loadtest.bench.gpu.rig import Rig
 from loadtest.bench.session import QUICK, Session, Wanted
 
 

@@ -15,9 +15,9 @@ from covey.planner.changes import Changes
 from covey.planner.cost_table import CostTable
 from covey.planner.costs import RoundCosts
 from covey.planner.covey import ACROSS, SHARE, Covey
-from covey.planner.devices import DEVICES, USUAL, environment
-from covey.planner.replay import Costs, Environment, World, replay
 from covey.planner.switching import SwitchCosts
+from loadtest.simulation.devices import DEVICES, USUAL, environment
+from loadtest.simulation.replay import Costs, Environment, World, replay
 
 
 def covey(max_rows: int = 64) -> Covey:

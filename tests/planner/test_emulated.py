@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from covey.emulated.devices import EmulatedDrafter, EmulatedTarget, HashModel
 from covey.engine import Engine
 from covey.errors import SettingError
 from covey.planner.build import build
 from covey.planner.cost_table import CostTable, Surface
 from covey.profile import SpeculationSettings
 from covey.rounds import RoundRecord
-from covey.runtime.emulated import EmulatedDrafter, EmulatedTarget, HashModel
-from covey.runtime.virtual import VirtualClock, serve
 from covey.scheduler import Scheduler
 from covey.types import DraftWork, Finish, Open, Request, RowStatus, Rule, Sampling, TargetWork, Trees
+from loadtest.simulation.virtual import VirtualClock, serve
 from tests.fakes import Collector, request
 
 MODEL = HashModel(1000, low=8)

@@ -14,11 +14,11 @@ from covey.bandits.fixed import Fixed
 from covey.bandits.length import Situation
 from covey.errors import SettingError
 from covey.planner.covey import Covey
-from covey.planner.devices import environment
 from covey.planner.learnt import Keeper, file_in, restore, save
-from covey.planner.replay import replay
 from covey.planner.round_planner import RoundPlanner
 from covey.planner.switching import SwitchCosts
+from loadtest.simulation.devices import environment
+from loadtest.simulation.replay import replay
 
 BROKEN = (
     *("cut", "list", "nested", "version", "policy", "target", "depth", "missing"),

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from covey.bandits.fixed import Fixed
-from covey.planner.replay import Costs, Environment, replay
 from loadtest.bench.__main__ import main
 from loadtest.bench.changes import BATCHES, COVEY, DEAR, DOWN_UP, POLICIES, SCENARIOS, UP, Phase, Run, play
+from loadtest.simulation.replay import Costs, Environment, replay
 
 MOST = {1: 60, 4: 60, 32: 30}  # rounds after a step down, by batch
 SEEDS = 10

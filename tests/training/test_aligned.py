@@ -16,12 +16,12 @@ from transformers import AutoModelForCausalLM
 
 from covey import profile
 from covey.clock import RealClock
+from covey.drafters.neural import NeuralDrafter
 from covey.engine import Engine
 from covey.errors import SettingError
 from covey.planner.static import StaticPlanner
-from covey.runtime.drafters.neural import NeuralDrafter
-from covey.runtime.target import TargetRunner
 from covey.scheduler import Scheduler
+from covey.target.runner import TargetRunner
 from covey.tokenization import load_tokenizer
 from covey.training.__main__ import main
 from covey.training.aligned import SIZES, Pair, build, default_layers, read_shape, save, shape

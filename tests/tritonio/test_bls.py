@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from covey.emulated.devices import EmulatedDrafter, EmulatedTarget, HashModel
 from covey.errors import PortError, StubDead
 from covey.planner.cost_table import CostTable
-from covey.runtime.emulated import EmulatedDrafter, EmulatedTarget, HashModel
-from covey.runtime.virtual import VirtualClock
 from covey.types import (
     DraftWork,
     Ints,
@@ -29,6 +28,7 @@ from covey.types import (
 )
 from covey.wire import codec
 from covey.wire.token import VARIABLE
+from loadtest.simulation.virtual import VirtualClock
 from tests.tritonio import adapters
 
 Transport = Callable[[Callable[[], Any]], Any]

@@ -11,13 +11,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from covey.drafters.choosing import Choosing
 from covey.errors import BadField
 from covey.profile import LimitSettings
 from covey.roster import Roster
-from covey.runtime.drafters.choosing import Choosing
-from covey.runtime.proposals import propose_rejection
-from covey.runtime.rejection import judge
-from covey.runtime.sampling import Context, SettingsTable, draw
+from covey.sampling.drawing import Context, SettingsTable, draw
+from covey.sampling.proposals import propose_rejection
+from covey.sampling.rejection import judge
 from covey.tritonio.fields import RequestParser
 from covey.types import Request, Sampling, Trees
 from covey_client.wire import INPUTS

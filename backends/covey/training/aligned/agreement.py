@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from covey.runtime.sampling import draw
-from covey.runtime.settings import SettingsTable
+from covey.sampling.drawing import draw
+from covey.sampling.settings import SettingsTable
 from covey.training.aligned.shapes import SPECIAL
 from covey.types import Sampling
 

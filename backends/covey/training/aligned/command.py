@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from transformers import PreTrainedModel
 
-from covey.runtime.loading import choose_device, choose_dtype
+from covey.models.loading import choose_device, choose_dtype
 from covey.server.options import Options
 from covey.training.aligned.build import Pair, build
 from covey.training.aligned.folders import check_free, save

@@ -10,7 +10,7 @@ from typing import Any
 from transformers import LlamaConfig, PretrainedConfig, Qwen2Config
 
 from covey.errors import SettingError, UnsupportedModel
-from covey.runtime.loading import check_config
+from covey.models.loading import check_config
 
 __all__ = ["SIZES", "check_layers", "default_layers", "read_shape", "shape"]
 

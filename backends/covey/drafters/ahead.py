@@ -1,0 +1,50 @@
+"""The noise of a call's coming positions, in float32, computed for several steps at once.
+
+The target draws with exactly rounded logarithms; a proposal need only be likely, and float32 changes a winner about
+once in a million. The hash is `noise.py`'s own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from covey.sampling.noise import HASH_BITS, Index, Purpose, hash_tokens, keys, row_words, token_words
+from covey.sampling.settings import SettingsTable
+
+TOGETHER = 1 << 20  # numbers that are computed at once, though at least a step's: calls cost, and so does memory
+
+
+class NoiseAhead:
+    """Of rows with settings `slots`, row r's positions from `positions[r]` on, `depth` steps; zero for greedy rows.
+    `needed` is false when all are greedy."""
+
+    def __init__(self, table: SettingsTable, slots: Index, positions: Index, depth: int, vocab: int) -> None:
+        self._hot = np.flatnonzero(table.temperature[slots] > 0)
+        self.needed = len(self._hot) > 0
+        self._seeds, self._positions = table.seed[slots[self._hot]], positions[self._hot]
+        self._rows, self._depth, self._vocab = len(slots), depth, vocab
+        self._part = torch.empty(0)  # the steps from `_first` on
+        self._first = 0
+
+    def of(self, step: int) -> torch.Tensor:
+        """[rows, vocab]; steps are asked for in their order."""
+        if step >= self._first + len(self._part):
+            count = max(1, TOGETHER // (len(self._hot) * self._vocab))
+            self._first, self._part = step, torch.empty(0)  # both parts at once would be too much
+            self._part = self._computed(step, min(count, self._depth - step))
+        return self._part[step - self._first]
+
+    def _computed(self, step: int, count: int) -> torch.Tensor:
+        steps = self._positions + np.arange(step, step + count, dtype=np.int64)[:, None]
+        seeds = np.broadcast_to(self._seeds, steps.shape).reshape(-1)
+        words = row_words(keys(seeds, steps.reshape(-1), Purpose.COUPLED))
+        hashes = torch.empty(len(seeds), self._vocab, dtype=torch.int32)
+        hash_tokens(token_words(self._vocab, hashes.device), words, hashes, torch.empty_like(hashes))
+        survival = hashes.float().add_(0.5).mul_(-(2.0**-HASH_BITS))
+        noise = survival.log1p_().neg_().log_().neg_().view(count, len(self._hot), self._vocab)
+        if len(self._hot) == self._rows:
+            return noise
+        everyone = torch.zeros(count, self._rows, self._vocab)
+        everyone[:, torch.from_numpy(self._hot)] = noise
+        return everyone

@@ -1,0 +1,95 @@
+"""Which tokens a neural drafter takes from its logits, for all steps of one call under the coupled rule.
+
+A child is ranked by log q + noise, by log q when greedy. Its score is the log of its share of exp(log q + noise) over
+all tokens: q's own probability when greedy and, when sampling, how clearly it wins the race that the target will run,
+which says more about acceptance than how likely it was before the noise was known. Penalties are ignored.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from covey.drafters.ahead import NoiseAhead
+from covey.sampling.noise import Index
+from covey.sampling.settings import SettingsTable
+from covey.types import Floats
+
+TINY = 1e-30  # in a logarithm
+HEAD = 128  # of a row's logits, enough for most settings; the other rows are sorted whole
+
+
+class Choosing:
+    """The race of one call: rows with settings `slots` (see `SettingsTable`) propose from `positions` on."""
+
+    def __init__(self, table: SettingsTable, slots: Index, positions: Index, depth: int, vocab: int) -> None:
+        self._table = table
+        self._slots = slots
+        self._noise = NoiseAhead(table, slots, positions, depth, vocab)
+        hot = table.temperature[slots]
+        self._scale: torch.Tensor | None = None
+        if self._noise.needed and bool((hot != 1.0).any()):
+            self._scale = torch.from_numpy((1.0 / np.where(hot > 0, hot, 1.0)).astype(np.float32))[:, None]
+        self._truncated = np.flatnonzero(table.truncated[slots])
+
+    def best(self, logits: torch.Tensor, step: int) -> tuple[Index, Floats]:
+        """The first rows' best tokens, and their scores."""
+        raced = self._raced(logits, step, 1)
+        tokens = raced.numpy().argmax(axis=1)
+        shares = torch.softmax(raced, -1).numpy()
+        return tokens, np.log(shares[np.arange(len(tokens)), tokens] + TINY)
+
+    def top(self, logits: torch.Tensor, step: int, width: int, lanes: int) -> tuple[Index, Floats]:
+        """The best `width` tokens of every lane as [rows * lanes, width], best first, and their scores; -inf for one
+        that the row's settings leave out."""
+        raced = self._raced(logits, step, lanes)
+        best = raced.topk(min(width, raced.shape[1]), dim=1)
+        return best.indices.numpy(), (best.values - raced.logsumexp(1, keepdim=True)).numpy()
+
+    def _raced(self, logits: torch.Tensor, step: int, lanes: int) -> torch.Tensor:
+        """logits / temperature + noise, -inf for tokens left out; the logits themselves for greedy rows."""
+        if not self._noise.needed:
+            return logits
+        rows = len(logits) // lanes
+        noise = self._noise.of(step)[:rows]
+        scale = None if self._scale is None else self._scale[:rows]
+        if lanes > 1:
+            noise = noise.repeat_interleave(lanes, 0)
+            scale = None if scale is None else scale.repeat_interleave(lanes, 0)
+        raced = noise + logits if scale is None else torch.addcmul(noise, logits, scale)
+        if len(self._truncated):
+            cut = np.full(rows * lanes, -np.inf, np.float32)
+            mine = self._truncated[self._truncated < rows]
+            which = (mine[:, None] * lanes + np.arange(lanes)).reshape(-1)
+            cut[which] = least_kept(logits.numpy()[which], self._table, self._slots[which // lanes])
+            raced.masked_fill_(logits < torch.from_numpy(cut)[:, None], -torch.inf)
+        return raced
+
+
+def least_kept(logits: Floats, table: SettingsTable, slots: Index) -> Floats:
+    """The smallest logit that each row's top-k, top-p and min-p leave in; all of several equal ones stay."""
+    vocab = logits.shape[1]
+    least = np.empty(len(logits), np.float32)
+    todo = np.arange(len(logits))
+    for width in (min(HEAD, vocab), vocab):
+        part, slot = logits[todo], slots[todo]
+        values = np.sort(np.partition(part, vocab - width, axis=1)[:, vocab - width :], axis=1)[:, ::-1]
+        temperature = table.temperature[slot, None].astype(np.float32)
+        rank = np.arange(width)
+        top_k = np.where(table.top_k[slot] > 0, table.top_k[slot], vocab)[:, None]
+        heights = (values - values[:, :1]) / temperature
+        weights = np.where(rank < top_k, np.exp(heights), 0.0)
+        sums = weights.cumsum(axis=1)
+        total = sums[:, -1:]
+        if width < vocab:
+            total = np.where(top_k > width, np.exp((part - values[:, :1]) / temperature).sum(axis=1)[:, None], total)
+        kept = (sums - weights < table.top_p[slot, None] * total) & (rank < top_k)
+        kept &= heights >= table.log_min_p[slot, None]
+        kept[:, 0] = True
+        count = kept.sum(axis=1)
+        settled = (count < width) | (width == vocab)
+        least[todo[settled]] = values[settled, count[settled] - 1]
+        todo = todo[~settled]
+        if not len(todo):
+            break
+    return least

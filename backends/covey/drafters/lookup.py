@@ -1,0 +1,187 @@
+"""Drafters without weights: what a text's last tokens were followed by before, they are likely followed by again.
+
+This is what n-gram and suffix drafters share: tags and their tokens behind `covey.ports.Drafter`, and the growing of
+trees. What is looked up where is a `Lookup`'s own. Proposals depend on tokens alone, so under the rejection rule, which
+takes chains only, each is proposed with certainty, and its q row says so.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from covey.ledger import Ledger
+from covey.models.identity import identity
+from covey.profile import DrafterSettings
+from covey.types import SPARSE, DrafterInfo, DraftReply, DraftWork, Open, RowStatus, Rule, Trees
+
+ANY_VOCABULARY = 0  # unknown, and of no importance to a lookup
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A token that followed a place, its estimated probability there, and the place behind it."""
+
+    token: int
+    share: float  # below 1
+    place: Hashable
+
+
+def offer(shares: dict[int, float], counts: Iterable[tuple[int, int]], most: int) -> None:
+    """Add the continuations of a shorter context to those of longer ones, at most `most` in all. Each context leaves
+    one part in (its count + 1) for what it never saw, and the next one shares that out."""
+    found = list(counts)
+    total = sum(count for _, count in found) + 1
+    left = 1.0 - sum(shares.values())
+    for token, count in found:
+        if len(shares) >= most:
+            break
+        if token not in shares:
+            shares[token] = left * count / total
+
+
+class Lookup(ABC):
+    """One tag's tokens and where in what is known they occur."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.chains = False  # whether its rule takes chains only
+
+    @property
+    def known(self) -> int:
+        return len(self.tokens)
+
+    @abstractmethod
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Take new last tokens."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Forget all tokens."""
+
+    @abstractmethod
+    def place(self) -> Hashable:
+        """Where the tokens end. Does not mutate."""
+
+    @abstractmethod
+    def children(self, place: Hashable, most: int) -> list[Child]:
+        """What may follow there, the likeliest first, at most so many. Does not mutate."""
+
+    def keep(self, count: int) -> None:
+        """Forget all tokens but the first `count`; rare, so the rest is simply read again."""
+        if count < len(self.tokens):
+            kept = self.tokens[:count]
+            self.clear()
+            self.extend(kept)
+
+
+class LookupDrafter(ABC):
+    """Implements `covey.ports.Drafter` over one `Lookup` for each tag."""
+
+    def __init__(self, settings: DrafterSettings, *, name: str, vocab_size: int) -> None:
+        self._ledger: Ledger[Lookup, DraftReply] = Ledger(self._open, self._close)
+        whose = identity([type(self).__name__, settings])
+        self._info = DrafterInfo(name, vocab_size, 1 << 30, self._ledger.epoch, 0, whose)
+
+    @abstractmethod
+    def opened(self, opening: Open) -> Lookup:
+        """A lookup for a new tag, which has read nothing yet."""
+
+    @abstractmethod
+    def closed(self, lookup: Lookup) -> None:
+        """A tag's request has ended; what it read may serve others."""
+
+    def info(self) -> DrafterInfo:
+        return self._info
+
+    def draft(self, work: DraftWork) -> DraftReply:
+        return self._ledger.once(work, self._draft)
+
+    def _draft(self, work: DraftWork) -> DraftReply:
+        started = time.perf_counter()
+        status, rows = self._update(work)
+        caught_up = time.perf_counter()
+        trees = _joined(
+            [
+                grow(lookup, depth, 1 if lookup.chains else width) if lookup is not None else ([], [], [])
+                for lookup, depth, width in zip(rows, work.depth.tolist(), work.width.tolist())
+            ],
+            work.q_rows,
+        )
+        return DraftReply(
+            status=np.asarray(status, np.int32),
+            seen=np.asarray([0 if lookup is None else lookup.known for lookup in rows], np.int32),
+            trees=trees,
+            epoch=self._info.epoch,
+            catch_up_seconds=caught_up - started,
+            draft_seconds=time.perf_counter() - caught_up,
+        )
+
+    def _update(self, work: DraftWork) -> tuple[list[int], list[Lookup | None]]:
+        self._ledger.update(work)
+        status: list[int] = []
+        rows: list[Lookup | None] = []
+        bounds, keeps = work.offsets.tolist(), work.keep.tolist()
+        for row, tag in enumerate(work.tags.tolist()):
+            found = self._ledger.find(work, tag, keeps[row])
+            if found is None:
+                status.append(RowStatus.STALE)
+                rows.append(None)
+                continue
+            found.keep(keeps[row])
+            found.extend(work.tokens[bounds[row] : bounds[row + 1]].tolist())
+            status.append(RowStatus.OK)
+            rows.append(found)
+        return status, rows
+
+    def _open(self, opening: Open) -> Lookup:
+        lookup = self.opened(opening)
+        lookup.chains = opening.sampling.rule is Rule.REJECTION
+        lookup.extend(opening.tokens.tolist())
+        return lookup
+
+    def _close(self, lookup: Lookup, ended: bool) -> None:
+        if ended:
+            self.closed(lookup)
+
+
+def grow(lookup: Lookup, depth: int, width: int) -> tuple[list[int], list[int], list[float]]:
+    """Tokens, parents and log path shares of the beam of `width` that the lookup's children give."""
+    tokens: list[int] = []
+    parents: list[int] = []
+    scores: list[float] = []
+    level: list[tuple[float, int, Hashable]] = [(0.0, -1, lookup.place())]
+    for _ in range(depth):
+        offered = [
+            (score + math.log(child.share), node, child)
+            for score, node, place in level
+            for child in lookup.children(place, width)
+        ]
+        offered.sort(key=lambda item: -item[0])
+        level = []
+        for score, parent, child in offered[:width]:
+            level.append((score, len(tokens), child.place))
+            tokens.append(child.token)
+            parents.append(parent)
+            scores.append(score)
+        if not level:
+            break
+    return tokens, parents, scores
+
+
+def _joined(rows: list[tuple[list[int], list[int], list[float]]], q_rows: bool) -> Trees:
+    offsets = np.cumsum([0, *(len(tokens) for tokens, _, _ in rows)]).astype(np.int32)
+    tokens = np.asarray([token for tokens, _, _ in rows for token in tokens], np.int32)
+    parents = np.asarray([parent for _, parents, _ in rows for parent in parents], np.int32)
+    scores = np.asarray([score for _, _, scores in rows for score in scores], np.float32)
+    if not q_rows:
+        return Trees(offsets, tokens, parents, scores)
+    q_ids = np.zeros((len(tokens), SPARSE), np.int32)
+    q_probs = np.zeros((len(tokens), SPARSE), np.float32)
+    q_ids[:, 0], q_probs[:, 0] = tokens, 1.0
+    return Trees(offsets, tokens, parents, scores, q_ids, q_probs)

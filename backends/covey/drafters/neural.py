@@ -1,0 +1,320 @@
+"""A small language model as a drafter: caches per tag, catch-up, chains and trees.
+
+One call of `NeuralDrafter.draft`:
+
+    update    frees, opens and deltas; what the last call proposed and the target took keeps its keys
+    catch up  one packed pass after the other over whatever is far behind, within the call's budget
+    propose   the last pending tokens and all steps of all rows together (`stepper.py`)
+
+Knows no Triton; `backends/drafter/model.py` puts it behind messages. Penalties, minimum length and bad words are not
+applied: a proposal need not be right, only likely.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from covey.drafters.fastest import make_stepper
+from covey.drafters.proposing import Lattice, Rows, joined, propose_trees
+from covey.drafters.sessions import Session
+from covey.drafters.stepper import Call, Stepper
+from covey.kv.pool import BlockPool
+from covey.kv.sequences import Sequences
+from covey.ledger import Ledger
+from covey.models.identity import of_model
+from covey.models.lanes import Lanes, Pass
+from covey.models.opening import Model, open_model
+from covey.profile import DrafterSettings, TargetSettings
+from covey.sampling.noise import Index
+from covey.sampling.settings import SettingsTable
+from covey.target.runner import blocks_in
+from covey.types import NO_INTS, DrafterInfo, DraftReply, DraftWork, Ints, Open, RowStatus, Rule, Sampling, Trees
+
+log = logging.getLogger("covey.drafter")
+
+PASS_TOKENS = 512  # of one pass; more rows than go into one are drafted for in several groups
+TOGETHER = 48  # pending tokens of a call that the first step takes along, padding included
+
+
+class NeuralDrafter:
+    """Implements `covey.ports.Drafter`. Owns the model, the pool and every tag's tokens."""
+
+    def __init__(
+        self,
+        model: Model,
+        stepper: Stepper,
+        settings: DrafterSettings,
+        *,
+        name: str,
+        weights: int = 0,
+        identity: str = "",
+    ) -> None:
+        """`weights`: bytes of the model's own."""
+        self._model = model
+        self._stepper = stepper
+        self._limits = settings
+        self._sequences = Sequences(BlockPool(model.blocks), model.block_size, reuse=False)
+        self._table = SettingsTable()
+        self._ledger: Ledger[Session, DraftReply] = Ledger(self._open, self._close)
+        self._info = DrafterInfo(
+            model=name,
+            vocab_size=model.vocab_size,
+            max_positions=model.max_positions,
+            epoch=self._ledger.epoch,
+            resident_bytes=weights + stepper.resident_bytes + model.blocks * model.bytes_per_block,
+            identity=identity,
+        )
+
+    @classmethod
+    def load(cls, folder: str | Path, settings: DrafterSettings, *, name: str, depth: int = 0) -> NeuralDrafter:
+        """The drafter in `folder`; few calls will ask for more than `depth`."""
+        alike = TargetSettings(dtype=settings.dtype, device=settings.device, block_size=settings.block_size)
+        blocks = settings.kv_blocks or blocks_in(settings.kv_memory_mb << 20, folder, alike, "drafter")
+        model = open_model(
+            folder,
+            dtype=settings.dtype,
+            device=settings.device,
+            blocks=blocks,
+            block_size=settings.block_size,
+            numerics="fast",
+            max_pass_tokens=PASS_TOKENS,
+        )
+        weights = sum(path.stat().st_size for path in Path(folder).glob("*.safetensors"))
+        stepper = make_stepper(model, Path(folder), depth)
+        whose = of_model(folder, replace(settings, folders=()))
+        return cls(model, stepper, settings, name=name, weights=weights, identity=whose)
+
+    def info(self) -> DrafterInfo:
+        return self._info
+
+    def warm_up(self) -> None:
+        """Make the first calls as fast as later ones: a chain and a tree on a tag of its own."""
+        tag, prompt = -1, np.zeros(min(24, self._model.max_positions // 2), np.int32)
+        for sampling in (Sampling(), Sampling(temperature=1.0)):
+            for width in (1, 2):
+                opening = Open(tag, prompt, len(prompt), sampling)
+                self.draft(
+                    DraftWork(
+                        tags=np.asarray([tag], np.int32),
+                        keep=np.asarray([len(prompt)], np.int32),
+                        offsets=np.zeros(2, np.int32),
+                        tokens=NO_INTS,
+                        depth=np.asarray([3], np.int32),
+                        width=np.asarray([width], np.int32),
+                        rounds=np.zeros(1, np.int32),
+                        opens=(opening,),
+                    )
+                )
+        self._ledger.clear()
+
+    def check(self) -> None:
+        """Raise AssertionError unless every block is where it should be."""
+        self._sequences.check()
+        for session in self._ledger.states():
+            session.check()
+        assert len(self._ledger) == len(self._sequences), "tags and tables differ"
+
+    @torch.inference_mode()
+    def draft(self, work: DraftWork) -> DraftReply:
+        return self._ledger.once(work, self._draft)
+
+    def _draft(self, work: DraftWork) -> DraftReply:
+        started = time.perf_counter()
+        status, rows = self._update(work)
+        ready, pieces = self._catch_up(work, status, rows)
+        before = time.perf_counter()
+        self._read(pieces)
+        catch_up = time.perf_counter() - before if pieces else 0.0
+        trees = self._propose(work, ready)
+        seen = [0 if session is None else session.known for session in rows]
+        return DraftReply(
+            status=status,
+            seen=np.asarray(seen, np.int32),
+            trees=trees,
+            epoch=self._info.epoch,
+            catch_up_seconds=catch_up,
+            draft_seconds=time.perf_counter() - started - catch_up,
+        )
+
+    def _update(self, work: DraftWork) -> tuple[Ints, list[Session | None]]:
+        """Bring every tag's tokens up to date; rows of which too little is known are STALE."""
+        self._ledger.update(work)
+        status = np.zeros(len(work.tags), np.int32)
+        rows: list[Session | None] = []
+        sources, destinations = [], []
+        bounds, keeps = work.offsets.tolist(), work.keep.tolist()
+        for row, tag in enumerate(work.tags.tolist()):
+            session = self._ledger.find(work, tag, keeps[row])
+            if session is None:
+                status[row] = RowStatus.STALE
+                rows.append(None)
+                continue
+            session.keep(keeps[row])
+            source, destination = session.append(work.tokens[bounds[row] : bounds[row + 1]])
+            if len(source):
+                sources.append(source)
+                destinations.append(destination)
+            rows.append(session)
+        if sources:
+            self._model.copy_slots(np.concatenate(sources), np.concatenate(destinations))
+        return status, rows
+
+    def _open(self, opening: Open) -> Session:
+        slot = self._table.add(opening.sampling, opening.num_prompt)
+        return Session(self._sequences.open(opening, slot), opening.sampling.rule is Rule.REJECTION)
+
+    def _close(self, session: Session, _ended: bool) -> None:
+        self._sequences.close(session.sequence)
+        self._table.remove(session.sequence.settings)
+
+    def _catch_up(
+        self, work: DraftWork, status: Ints, rows: list[Session | None]
+    ) -> tuple[list[tuple[int, Session]], list[tuple[Session, int]]]:
+        """Returns the rows that can propose; those beyond the budget, and without room, are SKIPPED. And what is to be
+        read until no row has more pending tokens than the first step takes along."""
+        budget = self._limits.catch_up_tokens
+        depths, widths = work.depth.tolist(), work.width.tolist()
+        few = self._together([session for session in rows if session is not None])
+        sinks, recent = self._limits.sink_tokens, self._limits.window_tokens
+        ready, pieces = [], []
+        for row, session in enumerate(rows):
+            if session is None:
+                continue
+            depth, pending = depths[row], session.pending
+            if recent and pending > sinks + recent and session.sequence.cached >= sinks:
+                session.skip(sinks, recent)  # of a long gap only the end is read
+                pending = session.pending
+            leave = 0 if not depth else pending if pending <= few else 1
+            count = min(pending - leave, budget)
+            budget -= count
+            behind = count < pending - leave
+            nodes = 0 if behind else depth * widths[row]
+            if session.known + depth > self._model.max_positions or not self._make_room(work, session, nodes):
+                status[row] = RowStatus.SKIPPED
+                continue
+            if count > 0:
+                pieces.append((session, count))
+            if behind:
+                status[row] = RowStatus.SKIPPED
+            elif depth:
+                ready.append((row, session))
+        return ready, pieces
+
+    def _together(self, sessions: list[Session]) -> int:
+        """How many pending tokens per row the first step takes along."""
+        if not sessions:
+            return 1
+        contiguous = min([session.contiguous for session in sessions])
+        return min(max(2, TOGETHER // len(sessions)), contiguous, TOGETHER)
+
+    def _make_room(self, work: DraftWork, session: Session, nodes: int) -> bool:
+        """Own slots for all its tokens and `nodes` proposals, evicting what was drafted longest ago."""
+        while not self._sequences.reserve(session.sequence, session.width + nodes):
+            if not self._ledger.evict(work, lambda each: bool(each.sequence.blocks)):
+                return False
+        return True
+
+    def _read(self, pieces: list[tuple[Session, int]]) -> None:
+        """Passes over the model that compute the next `count` pending tokens' keys of each session."""
+        while pieces:
+            room, now, later = self._model.max_pass_tokens, [], []
+            for session, count in pieces:
+                take = min(count, room)
+                room -= take
+                if take:
+                    now.append((session, take))
+                if count > take:
+                    later.append((session, count - take))
+            self._model.forward(_packed(now))
+            for session, take in now:
+                session.sequence.cached += take
+            pieces = later
+
+    def _propose(self, work: DraftWork, ready: list[tuple[int, Session]]) -> Trees:
+        """All rows' trees. Rows of one width go through the model together, the deepest first."""
+        depths, widths = work.depth.tolist(), work.width.tolist()
+        by_width: dict[int, list[tuple[int, Session]]] = {}
+        for row, session in ready:
+            by_width.setdefault(1 if session.rejection else widths[row], []).append((row, session))
+        groups = []
+        for width, group in by_width.items():
+            group.sort(key=lambda item: -depths[item[0]])
+            lanes = max(width, *(session.pending for _, session in group))  # of a row in a step
+            most = max(1, self._model.max_pass_tokens // lanes)
+            for start in range(0, len(group), most):
+                part = group[start : start + most]
+                rows = np.asarray([row for row, _ in part], np.int64)
+                groups.append((rows, self._group(work, rows, [session for _, session in part], width)))
+        return joined(len(work.tags), groups)
+
+    def _group(self, work: DraftWork, rows: Index, sessions: list[Session], width: int) -> Lattice:
+        depths = work.depth[rows].astype(np.int64)
+        pending = max([session.pending for session in sessions])
+        levels = int(depths[0]) - 1  # the last level's keys are not needed
+        widths = [session.width for session in sessions]
+        context = np.asarray(widths, np.int32) - np.int32(pending)
+        known = np.asarray([session.known for session in sessions], np.int64)
+        tables = np.zeros((len(rows), max([len(session.sequence.table) for session in sessions])), np.int32)
+        slots = np.full((len(rows), pending + levels * width), self._model.nowhere, np.int64)
+        tokens = np.empty((len(rows), pending), np.int64)
+        for index, (session, columns, depth) in enumerate(zip(sessions, widths, depths.tolist())):
+            sequence, table = session.sequence, session.sequence.table
+            tables[index, : len(table)] = table
+            session.written = (depth - 1) * width
+            own = sequence.slots[columns - pending : columns + session.written]
+            slots[index, : len(own)] = own
+            tokens[index] = sequence.buffer[sequence.known - pending : sequence.known]
+            sequence.cached = columns
+        ahead = np.concatenate([np.arange(-pending, 0), np.arange(levels * width) // width])
+        positions = np.minimum(known[:, None] + ahead, self._model.max_positions - 1)  # of columns that a row needs
+        self._stepper.begin(Call(tables, context, positions, slots), len(rows) * width)
+        lattice = propose_trees(
+            self._stepper,
+            self._table,
+            Rows(
+                pending=tokens,
+                slots=np.asarray([session.sequence.settings for session in sessions], np.int64),
+                positions=known,
+                depths=depths,
+                width=width,
+                rejection=np.flatnonzero([session.rejection for session in sessions]),
+                rounds=work.rounds[rows].astype(np.int64),
+                q_rows=work.q_rows,
+            ),
+            self._model.vocab_size,
+        )
+        self._stepper.finish()
+        above: list[list[int]] = lattice.parents.tolist() if width > 1 else [[]] * len(sessions)
+        for session, proposed, parents in zip(sessions, lattice.tokens.tolist(), above):
+            session.tokens, session.parents = proposed, parents
+        return lattice
+
+
+def load(folder: str | Path, settings: DrafterSettings, *, name: str, depth: int) -> NeuralDrafter:
+    """As `NeuralDrafter.load`, and ready to answer at full speed."""
+    drafter = NeuralDrafter.load(folder, settings, name=name, depth=depth)
+    drafter.warm_up()
+    return drafter
+
+
+def _packed(pieces: list[tuple[Session, int]]) -> Pass:
+    """The pass that computes the next pending tokens of each session; no logits."""
+    tokens, positions, slots, lengths = [], [], [], []
+    tables = np.zeros((len(pieces), max(len(session.sequence.table) for session, _ in pieces)), np.int32)
+    for index, (session, count) in enumerate(pieces):
+        sequence = session.sequence
+        start = sequence.cached + session.skipped
+        tokens.append(sequence.buffer[start : start + count])
+        positions.append(np.arange(start, start + count, dtype=np.int32))
+        slots.append(sequence.slots[sequence.cached : sequence.cached + count])
+        lengths.append(sequence.cached + count)
+        tables[index, : len(sequence.table)] = sequence.table
+    offsets = np.concatenate([[0], np.cumsum([count for _, count in pieces])]).astype(np.int32)
+    lanes = Lanes(offsets, np.asarray(lengths, np.int32), tables)
+    return Pass(np.concatenate(tokens), np.concatenate(positions), np.concatenate(slots), lanes, NO_INTS)

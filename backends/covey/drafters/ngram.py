@@ -1,0 +1,78 @@
+"""Prompt lookup: what followed the last n tokens earlier in the request's own text, for the longest n that occurs.
+
+Counts are kept for every n from the shortest to the longest, one update each per token, so that nothing is ever
+searched. The most frequent continuation goes first, the most recent among equals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+
+from covey.drafters.lookup import Child, Lookup, LookupDrafter, offer
+from covey.errors import SettingError
+from covey.profile import DrafterSettings
+from covey.types import Open
+
+Run = tuple[int, ...]
+
+
+class NgramLookup(Lookup):
+    """Counts of one tag's continuations. A place is the last tokens, as many as the longest n."""
+
+    def __init__(self, shortest: int, longest: int) -> None:
+        super().__init__()
+        self._shortest, self._longest = shortest, longest
+        self._after: dict[Run, dict[int, int]] = {}  # by run of n tokens: its continuations, the latest last
+
+    def clear(self) -> None:
+        self.tokens.clear()
+        self._after.clear()
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        text = self.tokens
+        for token in tokens:
+            recent = tuple(text[-self._longest :])
+            for start in range(len(recent) - self._shortest + 1):
+                counts = self._after.setdefault(recent[start:], {})
+                counts[token] = counts.pop(token, 0) + 1
+            text.append(token)
+
+    def place(self) -> Hashable:
+        return tuple(self.tokens[-self._longest :])
+
+    def children(self, place: Hashable, most: int) -> list[Child]:
+        assert isinstance(place, tuple)
+        keep = self._longest - 1
+        recent = place[-keep:] if keep else ()
+        shares: dict[int, float] = {}
+        for counts in self._by_length(place):
+            offer(shares, counts, most)
+            if len(shares) >= most:
+                break
+        return [Child(token, share, (*recent, token)) for token, share in shares.items()]
+
+    def _by_length(self, place: Run) -> Iterator[list[tuple[int, int]]]:
+        """What followed the place's last n tokens and how often, by n from the longest to the shortest, the most
+        frequent first, then the latest."""
+        for start in range(len(place) - self._shortest + 1):
+            counts = self._after.get(place[start:])
+            if counts:
+                yield sorted(counts.items(), key=lambda item: item[1])[::-1]  # stable: the latest is last
+
+
+class NgramDrafter(LookupDrafter):
+    """Implements `covey.ports.Drafter`."""
+
+    def __init__(self, settings: DrafterSettings, *, name: str, vocab_size: int) -> None:
+        super().__init__(settings, name=name, vocab_size=vocab_size)
+        self._shortest, self._longest = settings.ngram_min, settings.ngram_max
+        if self._shortest > self._longest:
+            raise SettingError(
+                f"drafter.ngram_min: got {self._shortest}, allowed: at most drafter.ngram_max, {self._longest}"
+            )
+
+    def opened(self, opening: Open) -> Lookup:  # noqa: ARG002  # one tag knows nothing of others
+        return NgramLookup(self._shortest, self._longest)
+
+    def closed(self, lookup: Lookup) -> None:
+        """Nothing to keep."""

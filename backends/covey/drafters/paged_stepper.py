@@ -1,0 +1,83 @@
+"""The stepper for every other model: each step is a pass over the paged model."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from covey.drafters.stepper import Call
+from covey.models.lanes import Lanes, Pass, Windows
+from covey.models.opening import Model
+from covey.types import Ints
+
+
+class PagedStepper:
+    """Any model, on any device; logits come to the host."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self.resident_bytes = 0
+
+    def begin(self, call: Call, lanes: int) -> None:  # noqa: ARG002  # the model needs no preparation
+        self._call = call
+        self._done = 0
+
+    def step(self, tokens: torch.Tensor, rows: int, visible: torch.Tensor | None = None) -> torch.Tensor:
+        count = len(tokens) // rows
+        if visible is None:
+            visible = torch.ones(rows, count, self._done + count, dtype=torch.bool)
+        return self._forward(tokens, visible.numpy(), np.arange(len(tokens), dtype=np.int32))
+
+    def catch_up(self, tokens: torch.Tensor, rows: int) -> torch.Tensor:
+        count = len(tokens) // rows
+        visible = np.tril(np.ones((rows, count, count), np.bool_))
+        return self._forward(tokens, visible, np.arange(count - 1, len(tokens), count, dtype=np.int32))
+
+    def finish(self) -> None:
+        """Keys are where they belong."""
+
+    def _forward(self, tokens: torch.Tensor, visible: npt.NDArray[np.bool_], out: Ints) -> torch.Tensor:
+        rows, count, _ = visible.shape
+        call, now = self._call, slice(self._done, self._done + count)
+        self._done += count
+        slots = call.slots[:rows].astype(np.int32)
+        seen: Lanes | Windows
+        if self._model.windows:
+            seen = _windows(call, visible)
+        else:
+            seen = _lanes(call, visible, slots)
+        positions = call.positions[:rows, now].reshape(-1).astype(np.int32)
+        work = Pass(tokens.numpy().astype(np.int32), positions, slots[:, now].reshape(-1), seen, out)
+        return self._model.forward(work).cpu()
+
+
+def _lanes(call: Call, visible: npt.NDArray[np.bool_], slots: Ints) -> Lanes:
+    """One for each token, whose tail is what it sees of the call's columns."""
+    rows, count, columns = visible.shape
+    tails = [slots[row, :columns][visible[row, query]] for row in range(rows) for query in range(count)]
+    sizes = np.asarray([len(tail) for tail in tails], np.int32)
+    return Lanes(
+        np.arange(rows * count + 1, dtype=np.int32),
+        np.repeat(call.context[:rows], count) + sizes,
+        np.repeat(call.tables[:rows], count, 0),
+        np.arange(rows * count, dtype=np.int32),
+        np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32),
+        np.concatenate(tails),
+    )
+
+
+def _windows(call: Call, visible: npt.NDArray[np.bool_]) -> Windows:
+    """One for each row, whose columns lie behind its context."""
+    rows, count, columns = visible.shape
+    context = call.context[:rows]
+    padded = np.zeros((rows * count, -(-columns // 32) * 32), np.bool_)
+    padded[:, :columns] = visible.reshape(rows * count, columns)
+    return Windows(
+        np.arange(rows + 1, dtype=np.int32) * np.int32(count),
+        context + np.int32(columns),
+        call.tables[:rows],
+        context,
+        np.repeat(context, count),
+        np.packbits(padded, axis=1, bitorder="little").view(np.int32),
+    )

@@ -1,0 +1,205 @@
+"""Chains and beams: the loops over a call's steps.
+
+Nodes are laid out level by level, `width` to a level, so that node n of a row is the n-th column after its pending
+ones. A place that no token took has token -1: one below a row's depth, or one that the row's settings left empty.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from covey.drafters.choosing import TINY, Choosing
+from covey.drafters.stepper import Drawing, Race, Stepper
+from covey.sampling.noise import Index, Purpose, keys, row_words
+from covey.sampling.proposals import propose_rejection, sparse_q
+from covey.sampling.settings import SettingsTable
+from covey.types import SPARSE, Floats, Ints, Trees
+
+DESCENT = 1e-6  # a child scores at least so much less than its parent, so that an order by score is an order by depth
+
+
+@dataclass(frozen=True, slots=True)
+class Lattice:
+    """The nodes of all rows as [rows, steps * width], level by level; see `covey.types.Trees`. q rows are by node."""
+
+    tokens: Ints
+    parents: Ints
+    scores: Floats
+    q_ids: Ints | None
+    q_probs: Floats | None
+
+    @classmethod
+    def empty(cls, rows: int, nodes: int, shipped: bool) -> Lattice:
+        return cls(
+            np.full((rows, nodes), -1, np.int32),
+            np.broadcast_to(np.arange(-1, nodes - 1, dtype=np.int32), (rows, nodes)).copy(),
+            np.full((rows, nodes), -np.inf, np.float32),
+            np.zeros((rows, nodes, SPARSE), np.int32) if shipped else None,
+            np.zeros((rows, nodes, SPARSE), np.float32) if shipped else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What rows of one width need, the deepest first. `pending` [rows, n] are each row's last tokens, `positions` the
+    positions of the first proposals, `slots` those of the settings table. `rounds` and `rejection` (rows, ascending)
+    are of the rejection rule, which has width 1."""
+
+    pending: Index
+    slots: Index
+    positions: Index
+    depths: Index
+    width: int
+    rejection: Index
+    rounds: Index
+    q_rows: bool
+
+    @property
+    def active(self) -> list[int]:
+        """How many rows go as deep as each step."""
+        if self.depths[0] == self.depths[-1]:
+            return [len(self.depths)] * int(self.depths[0])
+        found: list[int] = (self.depths[:, None] > np.arange(self.depths[0])).sum(axis=0).tolist()
+        return found
+
+
+def propose_trees(stepper: Stepper, table: SettingsTable, rows: Rows, vocab: int) -> Lattice:
+    """A tree for every row; the stepper's call must have begun."""
+    if isinstance(stepper, Drawing) and _plain_chains(table, rows):
+        found = stepper.chain(rows.pending, Race(table.temperature[rows.slots], _words(table, rows)))
+        if found is not None:
+            return _as_lattice(*found, rows)
+    choosing = Choosing(table, rows.slots, rows.positions, int(rows.depths[0]), vocab)
+    logits = stepper.catch_up(torch.from_numpy(rows.pending.reshape(-1)), len(rows.depths))
+    return (
+        _chains(stepper, table, choosing, logits, rows) if rows.width == 1 else _beams(stepper, choosing, logits, rows)
+    )
+
+
+def _plain_chains(table: SettingsTable, rows: Rows) -> bool:
+    """Whether rows want nothing but the race's winners."""
+    return rows.width == 1 and not rows.q_rows and not len(rows.rejection) and not table.truncated[rows.slots].any()
+
+
+def _words(table: SettingsTable, rows: Rows) -> Ints:
+    """The noise of every step and row, [depth, 3, rows]."""
+    depth = int(rows.depths[0])
+    positions = rows.positions + np.arange(depth)[:, None]
+    seeds = np.broadcast_to(table.seed[rows.slots], positions.shape).reshape(-1)
+    words = row_words(keys(seeds, positions.reshape(-1), Purpose.COUPLED)).numpy()
+    return words.reshape(3, depth, -1).swapaxes(0, 1)
+
+
+def _as_lattice(tokens: Ints, shares: Floats, rows: Rows) -> Lattice:
+    """Chains of unequal depth; what lies below a row's depth is left out."""
+    lattice = Lattice.empty(len(rows.depths), int(rows.depths[0]), False)
+    inside = np.arange(tokens.shape[1]) < rows.depths[:, None]
+    lattice.tokens[inside] = tokens[inside]
+    lattice.scores[inside] = np.minimum(shares, -DESCENT).cumsum(axis=1)[inside]
+    return lattice
+
+
+def _chains(stepper: Stepper, table: SettingsTable, choosing: Choosing, logits: torch.Tensor, rows: Rows) -> Lattice:
+    """The best child of each row's last node, as deep as the row goes."""
+    shipped = rows.q_rows or len(rows.rejection) > 0
+    lattice = Lattice.empty(len(rows.depths), int(rows.depths[0]), shipped)
+    chosen, total = np.zeros(0, np.int64), np.zeros(len(rows.depths), np.float32)
+    for step, count in enumerate(rows.active):
+        if step:
+            logits = stepper.step(torch.from_numpy(chosen[:count]), count)
+        chosen, score = choosing.best(logits, step)
+        if lattice.q_ids is not None and lattice.q_probs is not None:
+            mine = rows.rejection[: np.searchsorted(rows.rejection, count)]
+            if len(mine) < count:
+                lattice.q_ids[:count, step], lattice.q_probs[:count, step] = sparse_q(logits)
+            if len(mine):
+                part, places = logits[torch.from_numpy(mine)], rows.positions[mine] + step
+                drawn = propose_rejection(part, table, rows.slots[mine], places, rows.rounds[mine])
+                lattice.q_ids[mine, step], lattice.q_probs[mine, step] = drawn.ids, drawn.probs
+                chosen[mine] = np.maximum(drawn.tokens, 0)
+                share = np.where(drawn.ids == drawn.tokens[:, None], drawn.probs, 0.0).sum(axis=1)
+                score[mine] = np.log(share + TINY)
+        total = total[:count] + np.minimum(score, -DESCENT)
+        lattice.tokens[:count, step], lattice.scores[:count, step] = chosen, total
+    return lattice
+
+
+def _beams(stepper: Stepper, choosing: Choosing, logits: torch.Tensor, rows: Rows) -> Lattice:
+    """Beam search by path score: the `width` best of all children of a level are the next level."""
+    width = rows.width
+    lattice = Lattice.empty(len(rows.depths), int(rows.depths[0]) * width, rows.q_rows)
+    tokens, parents, scores = lattice.tokens, lattice.parents, lattice.scores
+    parents[:, :width] = -1
+    own = np.eye(width, dtype=np.bool_)[None]
+    visible = np.ones((len(rows.depths), width, rows.pending.shape[1]), np.bool_)  # columns that each lane sees
+    lanes = 1
+    for step, count in enumerate(rows.active):
+        above, level = slice((step - 1) * width, step * width), slice(step * width, (step + 1) * width)
+        every = np.arange(count)[:, None]
+        if step:
+            going = torch.from_numpy(np.maximum(tokens[:count, above], 0).astype(np.int64).reshape(-1))
+            logits = stepper.step(going, count, torch.from_numpy(visible[:count]))
+        found, gained = choosing.top(logits, step, width, lanes)
+        offered = found.shape[1]
+        total = np.minimum(gained.reshape(count, lanes, offered), -DESCENT)
+        if step:
+            total = total + scores[:count, above, None]
+        total = total.reshape(count, -1)
+        best = np.argsort(-total, axis=1, kind="stable")[:, :width]
+        taken = slice(level.start, level.start + best.shape[1])
+        lane = np.zeros((count, width), np.int64)
+        lane[:, : best.shape[1]] = best // offered
+        scores[:count, taken] = total[every, best]
+        tokens[:count, taken] = np.where(total[every, best] > -np.inf, found.reshape(count, -1)[every, best], -1)
+        if step:
+            parents[:count, level] = above.start + lane
+        if lattice.q_ids is not None and lattice.q_probs is not None:
+            ids, probs = sparse_q(logits)
+            lattice.q_ids[:count, level] = ids.reshape(count, lanes, -1)[every, lane]
+            lattice.q_probs[:count, level] = probs.reshape(count, lanes, -1)[every, lane]
+        seen = visible[every, np.arange(width)] if lanes == 1 else visible[every, lane]
+        visible = np.concatenate([seen, np.broadcast_to(own, (count, width, width))], axis=2)
+        lanes = width
+    return lattice
+
+
+def joined(count: int, groups: list[tuple[Index, Lattice]]) -> Trees:
+    """The trees of a batch of `count` rows; each lattice comes with the rows that it is of."""
+    if not groups:
+        return Trees.empty(count)
+    if len(groups) == 1:
+        rows, only = groups[0]
+        if len(rows) == count and bool((only.tokens >= 0).all()) and bool((rows == np.arange(count)).all()):
+            offsets = np.arange(count + 1, dtype=np.int32) * np.int32(only.tokens.shape[1])
+            if only.q_ids is not None and only.q_probs is not None:
+                return Trees(
+                    offsets,
+                    only.tokens.reshape(-1),
+                    only.parents.reshape(-1),
+                    only.scores.reshape(-1),
+                    only.q_ids.reshape(-1, SPARSE),
+                    only.q_probs.reshape(-1, SPARSE),
+                )
+            return Trees(offsets, only.tokens.reshape(-1), only.parents.reshape(-1), only.scores.reshape(-1))
+    where = {row: (lattice, index) for rows, lattice in groups for index, row in enumerate(rows.tolist())}
+    shipped = all(lattice.q_ids is not None for _, lattice in groups)
+    sizes = np.zeros(count, np.int32)
+    parts: list[tuple[Ints, Ints, Floats]] = []
+    q_parts: list[tuple[Ints, Floats]] = []
+    for row in sorted(where):
+        lattice, index = where[row]
+        kept = lattice.tokens[index] >= 0
+        place = np.append(np.cumsum(kept) - 1, -1).astype(np.int32)  # a parent of -1 stays -1
+        sizes[row] = np.count_nonzero(kept)
+        parts.append((lattice.tokens[index][kept], place[lattice.parents[index][kept]], lattice.scores[index][kept]))
+        if shipped and lattice.q_ids is not None and lattice.q_probs is not None:
+            q_parts.append((lattice.q_ids[index][kept], lattice.q_probs[index][kept]))
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    tokens, parents, scores = (np.concatenate(column) for column in zip(*parts))
+    if not shipped:
+        return Trees(offsets, tokens, parents, scores)
+    q_ids, q_probs = (np.concatenate(column) for column in zip(*q_parts))
+    return Trees(offsets, tokens, parents, scores, q_ids, q_probs)

@@ -1,0 +1,110 @@
+"""A neural drafter's state of each tag: its tokens, and which of their keys are where.
+
+Keys lie in *columns*, one pool slot each. Without a gap, column c is position c. Where a long gap was not read, the
+positions after it are `skipped` columns further left; the gap is behind column `sinks`.
+
+    positions   |<- sinks ->|<- skipped: never read ->|<- recent ->|<- pending: no keys yet ->|
+    columns     |<- sinks ->|<- recent ->|<- pending ->|<- proposals of the last call ->|
+                |<------ columns ------->|
+
+Knows no tensors: what to copy is given back to the caller.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from covey.kv.sequences import Sequence
+from covey.types import NO_INTS, Ints
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One tag. `sequence.cached` counts its columns."""
+
+    sequence: Sequence
+    rejection: bool
+    skipped: int = 0
+    sinks: int = 0
+    tokens: list[int] = field(default_factory=list)  # of the last call's proposals
+    parents: list[int] = field(default_factory=list)  # none of a chain
+    written: int = 0  # how many of those have keys, behind the last token's
+
+    @property
+    def known(self) -> int:
+        return self.sequence.known
+
+    @property
+    def width(self) -> int:
+        """Columns when nothing is pending."""
+        return self.sequence.known - self.skipped
+
+    @property
+    def pending(self) -> int:
+        """Tokens without keys; the last token counts always, for its logits are needed."""
+        return max(1, self.width - self.sequence.cached)
+
+    @property
+    def contiguous(self) -> int:
+        """How many of the last tokens follow one another without the gap."""
+        return self.width - (self.sinks if self.skipped else 0)
+
+    def keep(self, count: int) -> None:
+        """Forget all tokens but the first `count`."""
+        sequence = self.sequence
+        if count == sequence.known:
+            return
+        self.written = 0
+        sequence.known = count
+        if self.skipped and count <= self.sinks + self.skipped:
+            sequence.cached, self.skipped = min(sequence.cached, self.sinks, count), 0
+        sequence.cached = min(sequence.cached, count - self.skipped)
+
+    def append(self, tokens: Ints) -> tuple[Ints, Ints]:
+        """Take new tokens. As far as the last call proposed them their keys are known: the slots to copy from and to
+        are returned."""
+        sequence = self.sequence
+        path: list[int] | range = range(0)
+        if self.written and sequence.cached == self.width:
+            path = self._along_tree(tokens.tolist()) if self.parents else self._along_chain(tokens.tolist())
+        base = sequence.cached
+        sequence.cached += len(path)
+        self.written = 0
+        sequence.append(tokens)
+        if isinstance(path, range) or path == list(range(len(path))):
+            return NO_INTS, NO_INTS
+        return sequence.slots[base + np.asarray(path, np.int32)], sequence.slots[base : base + len(path)]
+
+    def skip(self, sinks: int, recent: int) -> None:
+        """Leave out what is neither among the first `sinks` tokens nor among the last `recent`, all without keys."""
+        sequence = self.sequence
+        sequence.cached = self.sinks = min(sequence.cached, sinks)
+        self.skipped = sequence.known - recent - self.sinks
+
+    def _along_chain(self, tokens: list[int]) -> range:
+        """The nodes of the last call that `tokens` runs along, as far as they have keys."""
+        count = 0
+        for own, token in zip(self.tokens[: self.written], tokens):
+            if own != token:
+                break
+            count += 1
+        return range(count)
+
+    def _along_tree(self, tokens: list[int]) -> list[int]:
+        path: list[int] = []
+        nodes: dict[tuple[int | None, int], int]
+        nodes = dict(zip(zip(self.parents, self.tokens), range(self.written)))
+        at: int | None = -1
+        for token in tokens:
+            at = nodes.get((at, token))
+            if at is None:
+                break
+            path.append(at)
+        return path
+
+    def check(self) -> None:
+        """Raise AssertionError unless columns and tokens agree."""
+        assert self.sequence.cached <= self.width, "keys beyond the known tokens"
+        assert self.skipped >= 0, "a gap of negative length"

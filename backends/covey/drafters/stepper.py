@@ -1,0 +1,68 @@
+"""The inner step of a neural drafter: one token, or a few, per row.
+
+Everything that a call's steps share (where contexts lie, positions, the slots of the tokens to come) is said once, in
+a `Call`; a step is then told its tokens alone. Knows nothing of tags, trees or noise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+
+from covey.sampling.noise import Index, Reals
+from covey.types import Floats, Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a call brings together. Row r's context lies in the first `context[r]` slots of blocks `tables[r]`; its
+    token in column c of the call has position `positions[r, c]` and its key goes to slot `slots[r, c]`."""
+
+    tables: Ints
+    context: Ints
+    positions: Ints
+    slots: Index
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """What decides the tokens of a chain: by row its temperature (0: greedy), and by step and row the words of its
+    noise, [depth, 3, rows]."""
+
+    temperatures: Reals
+    words: Ints
+
+
+class Stepper(Protocol):
+    """Between `begin` and `finish` nobody else may use the pool's slots involved."""
+
+    resident_bytes: int  # of its own copies of the weights
+
+    def begin(self, call: Call, lanes: int) -> None:
+        """Bring the rows together; most steps of the call will have `lanes` tokens in all."""
+        ...
+
+    def step(self, tokens: torch.Tensor, rows: int, visible: torch.Tensor | None = None) -> torch.Tensor:
+        """Logits [tokens, vocab] of the next tokens of the first `rows` rows, as many for each. `visible` [rows,
+        tokens per row, columns so far] says which of the call's columns each sees; None: all."""
+        ...
+
+    def catch_up(self, tokens: torch.Tensor, rows: int) -> torch.Tensor:
+        """Logits [rows, vocab] of each row's last token; its tokens follow one another."""
+        ...
+
+    def finish(self) -> None:
+        """Write the keys of the call's columns to their slots."""
+        ...
+
+
+@runtime_checkable
+class Drawing(Stepper, Protocol):
+    """A stepper that can draw chains by itself."""
+
+    def chain(self, pending: Index, race: Race) -> tuple[Ints, Floats] | None:
+        """In place of all steps: the chains behind the rows' pending tokens [rows, n], and the log of each token's
+        share, [rows, depth]. None, and nothing done, where they are too many or too long."""
+        ...

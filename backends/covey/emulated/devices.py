@@ -1,0 +1,335 @@
+"""Emulated devices: a target and drafters that are not there, at the pace of a cost table.
+
+The language model is a hash: its distribution after some tokens is one token, a function of all of them. Temperature,
+truncation and penalties therefore change nothing, and it never ends a text of its own accord. A drafter knows the same
+hash and agrees with it as often as it is told to, by position of the draft and by tenant (a tenant stands for a domain
+of requests). Work takes the time that the table says, slept on the clock that is passed in, so that sweeps run in
+virtual time as well as through the real server.
+
+Everything obtained with these is a simulation's and must say so. Both implement the ports of `covey.ports`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from covey.ledger import Ledger
+from covey.models.identity import identity
+from covey.planner.cost_table import CostTable, Surface
+from covey.ports import Clock
+from covey.types import (
+    DrafterInfo,
+    DraftReply,
+    DraftWork,
+    Ints,
+    Open,
+    Resized,
+    ResizeStatus,
+    RowStatus,
+    TargetInfo,
+    TargetReply,
+    TargetWork,
+    Trees,
+)
+
+MASK = (1 << 64) - 1
+EPOCH = 1
+
+
+def mix(value: int) -> int:
+    """64 well mixed bits (the finaliser of splitmix64)."""
+    value = (value + 0x9E3779B97F4A7C15) & MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK
+    return value ^ (value >> 31)
+
+
+@dataclass(frozen=True, slots=True)
+class HashModel:
+    """The language model: tokens in `low..vocab_size - 1`, so that none below `low` (ends, controls) is ever said."""
+
+    vocab_size: int
+    low: int = 0
+
+    def state(self, tokens: Sequence[int], start: int = 0) -> int:
+        """The hash of all tokens, those before given by their own state."""
+        for token in tokens:
+            start = mix(start ^ (token + 1))
+        return start
+
+    def next(self, state: int) -> int:
+        """The token that follows."""
+        return self.low + mix(state ^ 0x5DEECE66D) % (self.vocab_size - self.low)
+
+    def luck(self, state: int, salt: int) -> float:
+        """A number in [0, 1) that depends on the tokens so far and on whose luck it is."""
+        return mix(state ^ mix(salt)) / (MASK + 1)
+
+
+@dataclass(slots=True)
+class _Text:
+    """One tag's tokens; `states[i]` is the hash of the first i."""
+
+    tokens: list[int]
+    states: list[int]
+    tenant: str
+    cached: int = 0
+
+    @classmethod
+    def of(cls, model: HashModel, opening: Open) -> _Text:
+        text = cls([], [0], opening.tenant)
+        text.append(model, opening.tokens.tolist())
+        return text
+
+    @property
+    def known(self) -> int:
+        return len(self.tokens)
+
+    def append(self, model: HashModel, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            self.states.append(model.state((token,), self.states[-1]))
+            self.tokens.append(token)
+
+    def cut(self, length: int) -> None:
+        del self.tokens[length:], self.states[length + 1 :]
+
+
+class EmulatedTarget:
+    """Implements `covey.ports.Target`. Owns texts and counts blocks; no prefix is reused."""
+
+    def __init__(
+        self,
+        costs: CostTable,
+        model: HashModel,
+        clock: Clock,
+        *,
+        blocks: int,
+        block_size: int = 16,
+        max_positions: int = 1 << 20,
+        end_ids: tuple[int, ...] = (),
+        folder: str = "",
+    ) -> None:
+        self._verify = Surface(costs.verify)
+        self._model, self._clock = model, clock
+        self._ledger: Ledger[_Text, TargetReply] = Ledger(
+            partial(_Text.of, model), _nothing_to_release, exclusive=True, epoch=EPOCH, now=clock.now
+        )
+        self._info = TargetInfo(
+            model=f"emulated {costs.name}",
+            vocab_size=model.vocab_size,
+            max_positions=max_positions,
+            block_size=block_size,
+            total_blocks=blocks,
+            end_ids=end_ids,
+            numerics="invariant",
+            dtype="none",
+            device="emulated",
+            epoch=EPOCH,
+            folder=folder,
+            identity=identity(costs),
+        )
+
+    def info(self) -> TargetInfo:
+        return self._info
+
+    def close(self) -> None:
+        """Nothing runs beside this process."""
+
+    @property
+    def used(self) -> int:
+        """Blocks in use."""
+        return sum(self._blocks(text.cached) for text in self._ledger.states())
+
+    def step(self, work: TargetWork) -> TargetReply:
+        return self._ledger.once(work, self._step)
+
+    def resize(self, blocks: int) -> Resized:  # noqa: ARG002
+        return Resized(ResizeStatus.NOT_HERE, self._info.total_blocks)
+
+    def _step(self, work: TargetWork) -> TargetReply:
+        started = self._clock.now()
+        self._ledger.update(work)
+        rows = [self._row(work, row) for row in range(len(work.tags))]
+        passed = [row for row in rows if row.computed]
+        seconds = self._verify(len(passed), sum(row.computed for row in passed)) if passed else 0.0
+        _pass_time(self._clock, started, seconds)
+        return self._reply(work, rows, seconds)
+
+    def _row(self, work: TargetWork, row: int) -> _Done:
+        base = int(work.base[row])
+        text = self._ledger.find(work, int(work.tags[row]), base)
+        if text is None or text.known != base:
+            return _Done(RowStatus.STALE)
+        start, end = int(work.trees.offsets[row]), int(work.trees.offsets[row + 1])
+        chunk = min(int(work.chunk[row]), len(text.tokens) - text.cached)
+        last = text.cached + chunk == len(text.tokens)
+        held = self.used - self._blocks(text.cached)
+        if held + self._blocks(text.cached + chunk) > self._info.total_blocks:
+            return _Done(RowStatus.NO_BLOCKS)
+        nodes = end - start if last else 0
+        if held + self._blocks(text.cached + chunk + nodes) > self._info.total_blocks:
+            start, nodes = end, 0  # a tree that finds no room is left out
+        text.cached += chunk
+        if not last:
+            return _Done(RowStatus.OK, chunk)
+        new = self._walk(text, work.trees.tokens[start:end].tolist(), work.trees.parents[start:end].tolist())
+        text.append(self._model, new)
+        text.cached = len(text.tokens) - 1
+        return _Done(RowStatus.OK, chunk + nodes, tuple(new))
+
+    def _walk(self, text: _Text, tokens: list[int], parents: list[int]) -> list[int]:
+        """The coupled rule (`covey.verify.walk`), which for a distribution of one token the rejection rule equals."""
+        state = text.states[-1]
+        new = [self._model.next(state)]
+        node = -1
+        while True:
+            child = next((i for i, token in enumerate(tokens) if parents[i] == node and token == new[-1]), None)
+            if child is None:
+                return new
+            node, state = child, self._model.state((new[-1],), state)
+            new.append(self._model.next(state))
+
+    def _blocks(self, tokens: int) -> int:
+        return -(-tokens // self._info.block_size)
+
+    def _reply(self, work: TargetWork, rows: list[_Done], seconds: float) -> TargetReply:
+        texts = [self._ledger.get(work, tag) for tag in work.tags.tolist()]
+        new = [token for row in rows for token in row.new]
+        return TargetReply(
+            status=np.array([row.status for row in rows], np.int32),
+            cached=np.array([text.cached if text else 0 for text in texts], np.int32),
+            reused=np.zeros(len(rows), np.int32),
+            accepted=np.array([max(0, len(row.new) - 1) for row in rows], np.int32),
+            offsets=_offsets([len(row.new) for row in rows]),
+            tokens=np.array(new, np.int32),
+            logprobs=np.zeros(len(new), np.float32),
+            free_blocks=self._info.total_blocks - self.used,
+            total_blocks=self._info.total_blocks,
+            epoch=EPOCH,
+            seconds=seconds,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """What a pass did for one row."""
+
+    status: RowStatus
+    computed: int = 0  # tokens
+    new: tuple[int, ...] = ()
+
+
+class EmulatedDrafter:
+    """Implements `covey.ports.Drafter`. Proposes chains, whatever the width: a hash has no second choice.
+
+    Catch-up takes what reading the missed tokens takes, packed as in one prefill: C_switch of the rows that lag and
+    their mean lag, where Nightjar's paper looks up the whole batch and its longest. Without `pauses_cost` only a
+    request's prompt is read at a price: what switching back on after a pause takes is left out.
+    """
+
+    def __init__(
+        self,
+        costs: CostTable,
+        model: HashModel,
+        clock: Clock,
+        *,
+        name: str,
+        rates: Mapping[str, Sequence[float]],
+        max_positions: int = 1 << 20,
+        resident_bytes: int = 0,
+        pauses_cost: bool = True,
+    ) -> None:
+        """`rates`: by tenant, "" being all others, the probability that a draft is right where those before it were,
+        by position; the last serves all deeper ones."""
+        self._step = Surface(costs.draft[name])
+        self._switch = Surface(costs.switch[name]) if name in costs.switch else None
+        self._model, self._clock = model, clock
+        self._rates = {tenant: tuple(listed) for tenant, listed in rates.items()}
+        self._rates.setdefault("", (0.0,))
+        self._pauses_cost = pauses_cost
+        self._salt = model.state(list(name.encode()))
+        self._ledger: Ledger[_Text, DraftReply] = Ledger(
+            partial(_Text.of, model), _nothing_to_release, epoch=EPOCH, now=clock.now
+        )
+        self._info = DrafterInfo(name, model.vocab_size, max_positions, EPOCH, resident_bytes, identity(costs))
+
+    def info(self) -> DrafterInfo:
+        return self._info
+
+    def draft(self, work: DraftWork) -> DraftReply:
+        return self._ledger.once(work, self._draft)
+
+    def _draft(self, work: DraftWork) -> DraftReply:
+        started = self._clock.now()
+        self._ledger.update(work)
+        opened = {opening.tag: opening for opening in work.opens}
+        status, seen, sizes = [], [], []
+        chains: list[int] = []
+        lags: list[int] = []
+        for row, tag in enumerate(work.tags.tolist()):
+            text = self._ledger.find(work, tag, int(work.keep[row]))
+            if text is None:
+                status.append(RowStatus.STALE)
+                seen.append(0)
+                sizes.append(0)
+                continue
+            text.cut(int(work.keep[row]))
+            new = work.tokens[work.offsets[row] : work.offsets[row + 1]].tolist()
+            text.append(self._model, new)
+            # What the last round committed is read along with the first step; only more than that is catch-up.
+            fresh = opened.get(tag)
+            if fresh is not None:
+                lags.append(len(fresh.tokens) + len(new) if self._pauses_cost else fresh.num_prompt)
+            elif len(new) > ALONG and self._pauses_cost:
+                lags.append(len(new))
+            chain = self._chain(text, text.tenant, int(work.depth[row]))
+            status.append(RowStatus.OK)
+            seen.append(len(text.tokens))
+            sizes.append(len(chain))
+            chains += chain
+        catch_up = self._switch(sum(lags) / len(lags), len(lags)) if self._switch is not None and lags else 0.0
+        depth = max(sizes, default=0)
+        seconds = self._step(len(status), depth) if depth else 0.0
+        _pass_time(self._clock, started, catch_up + seconds)
+        parents = [position - 1 for size in sizes for position in range(size)]
+        trees = Trees(
+            _offsets(sizes),
+            np.array(chains, np.int32),
+            np.array(parents, np.int32),
+            np.array([-0.5 * (parent + 2) for parent in parents], np.float32),
+        )
+        return DraftReply(np.array(status, np.int32), np.array(seen, np.int32), trees, EPOCH, catch_up, seconds)
+
+    def _chain(self, text: _Text, tenant: str, depth: int) -> list[int]:
+        rates = self._rates.get(tenant, self._rates[""])
+        state, chain = text.states[-1], []
+        for position in range(depth):
+            token = self._model.next(state)
+            if self._model.luck(state, self._salt) >= rates[min(position, len(rates) - 1)]:
+                token = self._model.low + (token + 1 - self._model.low) % (self._model.vocab_size - self._model.low)
+            chain.append(token)
+            state = self._model.state((token,), state)
+        return chain
+
+
+def _nothing_to_release(_text: _Text, _ended: bool) -> None:
+    """A text holds nothing but itself."""
+
+
+ALONG = 16  # tokens of a row that a drafter's first step reads at no extra cost
+
+
+def _pass_time(clock: Clock, started: float, seconds: float) -> None:
+    """Until `seconds` have passed since `started`: what the emulation itself took is part of them."""
+    clock.sleep(max(0.0, started + seconds - clock.now()))
+
+
+def _offsets(sizes: Sequence[int]) -> Ints:
+    if not len(sizes):
+        return np.zeros(1, np.int32)
+    offsets: Ints = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    return offsets

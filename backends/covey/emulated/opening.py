@@ -1,0 +1,87 @@
+"""A profile's emulated target and drafters: from its settings to `covey.emulated.devices`.
+
+The text is a hash's, in tokens of the tokenizer of the target's folder; no weights are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from covey.emulated.devices import EmulatedDrafter, EmulatedTarget, HashModel
+from covey.errors import SettingError
+from covey.planner.cost_table import CostTable
+from covey.ports import Clock
+from covey.profile import Profile, costs_file
+from covey.tokenization import load_tokenizer
+
+# Below are ends, controls and single bytes in most tokenizers: the first end a text, the last make none.
+FIRST_TOKEN = 300
+
+
+def load_target(folder: str | Path, profile: Profile, clock: Clock) -> EmulatedTarget:
+    """The device that the profile emulates; `folder` has the tokenizer."""
+    settings, emulated = profile.target, profile.emulated
+    if settings.tensor_parallel > 1:
+        raise SettingError(
+            f"target.tensor_parallel: got {settings.tensor_parallel}, allowed for an emulated device: 1; the cards "
+            "that it stands for are in its cost table"
+        )
+    block_bytes = settings.block_size * emulated.kv_token_bytes
+    blocks = settings.kv_blocks or (settings.kv_memory_mb << 20) // block_bytes
+    if blocks < 1:
+        raise SettingError(
+            f"target.kv_memory_mb: {settings.kv_memory_mb} MB hold no block of {block_bytes} bytes: give more"
+        )
+    return EmulatedTarget(
+        CostTable.load(costs_file(emulated.costs)),
+        hash_model(folder),
+        clock,
+        blocks=blocks,
+        block_size=settings.block_size,
+        max_positions=emulated.max_positions,
+        folder=str(folder),
+    )
+
+
+def load_drafter(target: str | Path, profile: Profile, clock: Clock, *, name: str) -> EmulatedDrafter:
+    """The emulated drafter `name` of the emulated target whose tokenizer is in `target`."""
+    emulated = profile.emulated
+    if profile.target.kind != "emulated":
+        raise SettingError(
+            f"{name}: an emulated drafter cannot draft for a model: set target.kind to emulated, or leave it out"
+        )
+    costs = CostTable.load(costs_file(emulated.costs))
+    if name not in costs.draft:
+        raise SettingError(f"{name}: cost table {costs.name} has no such drafter, only {', '.join(costs.draft)}")
+    return EmulatedDrafter(
+        costs,
+        hash_model(target),
+        clock,
+        name=name,
+        rates=acceptance(emulated.acceptance, name),
+        max_positions=emulated.max_positions,
+        resident_bytes=emulated.drafter_mb << 20,
+    )
+
+
+def acceptance(listed: Sequence[str], name: str) -> dict[str, tuple[float, ...]]:
+    """By tenant, "" being all others, what the setting emulated.acceptance says of one drafter."""
+    found = {}
+    for entry in listed:
+        whose, _, rates = entry.rpartition(":")
+        drafter, _, tenant = whose.partition("/")
+        if drafter == name:
+            found[tenant] = tuple(float(rate) for rate in rates.split(","))
+    if not found:
+        raise SettingError(f"emulated.acceptance: says nothing of {name}: add {name}:0.6 or the like")
+    return found
+
+
+def hash_model(folder: str | Path) -> HashModel:
+    """The language model whose tokens are those of the folder's tokenizer."""
+    tokenizer = load_tokenizer(folder)
+    size = 0 if tokenizer is None else tokenizer.get_vocab_size()
+    if size <= FIRST_TOKEN:
+        raise SettingError(f"{folder}: an emulated target needs a tokenizer of more than {FIRST_TOKEN} tokens there")
+    return HashModel(size, FIRST_TOKEN)

@@ -1,0 +1,55 @@
+"""What the speed of a model here depends on, as one digest: weights, settings, this machine and its libraries.
+
+Timings kept under it hold as long as it stays. It knows no timings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+CPUINFO = Path("/proc/cpuinfo")
+STRIDE, SAMPLE = 1 << 20, 4096  # bytes: of each stretch of a weights file so many are read, and all of a small one
+
+
+def identity(what: Any, files: Iterable[Path] = ()) -> str:
+    """Of plain data and the files beside it, on this machine."""
+    digest = hashlib.sha256(json.dumps([what, machine()], sort_keys=True, default=str).encode())
+    for path in sorted(files):
+        digest.update(f"{path.name} {path.stat().st_size}".encode())
+        _sample(path, digest.update)
+    return digest.hexdigest()
+
+
+def of_model(folder: str | Path, settings: Any) -> str:
+    """Of the model in a folder of Hugging Face's form, in this process with its threads as they are now. Weights are
+    sampled, a page of each megabyte: training changes them all, and reading a large model whole would take minutes."""
+    import torch
+
+    from covey.models.verdicts import here
+
+    found = Path(folder)
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
+    return identity([settings, here(device)], [*found.glob("*.safetensors"), *found.glob("config.json")])
+
+
+def machine(cpuinfo: Path = CPUINFO) -> list[Any]:
+    """The processor's kind and what it can do, and how many of it this process may use."""
+    try:
+        lines = re.findall(r"^(?:model name|flags|Features)\s*: (.*)$", cpuinfo.read_text(), re.MULTILINE)
+    except OSError:  # no Linux: what Python knows must do
+        lines = [platform.processor()]
+    return [platform.machine(), sorted(set(lines)), len(os.sched_getaffinity(0))]
+
+
+def _sample(path: Path, update: Any) -> None:
+    with path.open("rb") as file:
+        while piece := file.read(SAMPLE):
+            update(piece)
+            file.seek(STRIDE - SAMPLE, os.SEEK_CUR)

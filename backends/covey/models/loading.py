@@ -1,0 +1,267 @@
+"""A Hugging Face model folder into a module that can be served, or a refusal that names what cannot.
+
+Knows nothing of pools or passes: it checks the configuration, loads safetensors and finds end tokens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+
+from covey.errors import SettingError, UnsupportedModel
+from covey.models.device import weights
+
+_LOG = logging.getLogger(__name__)
+_LAYER_TYPES = {"full_attention", "sliding_attention"}
+
+# configuration keys that change what a forward pass computes in ways that the paged runtime does not follow
+_FEATURES = (
+    ("is_encoder_decoder", "an encoder-decoder", "only decoder-only language models are served"),
+    ("quantization_config", "quantised weights", "save the model in bfloat16 or float32"),
+    ("kv_lora_rank", "multi-head latent attention", "its compressed cache has no per-head keys"),
+    ("alibi", "ALiBi position bias", "use a model with rotary or learned positions"),
+    ("use_alibi", "ALiBi position bias", "use a model with rotary or learned positions"),
+    ("attention_chunk_size", "chunked attention", "only full and sliding-window attention are served"),
+    ("ssm_state_size", "a state-space layer", "it keeps state that is not keys and values"),
+    ("mamba_d_state", "a state-space layer", "it keeps state that is not keys and values"),
+    ("state_size", "a state-space layer", "it keeps state that is not keys and values"),
+    ("linear_num_key_heads", "linear attention", "it keeps state that is not keys and values"),
+    ("linear_conv_kernel_dim", "linear attention", "it keeps state that is not keys and values"),
+    ("rescale_every", "recurrent layers", "they keep state that is not keys and values"),
+    ("cross_attention_layers", "cross attention", "only text-only models are served"),
+    ("add_cross_attention", "cross attention", "only text-only models are served"),
+    ("vision_config", "image input", "load the text model on its own"),
+    ("audio_config", "audio input", "load the text model on its own"),
+    ("relative_attention_num_buckets", "relative position bias", "use a model with rotary or learned positions"),
+    ("num_kv_shared_layers", "key-value sharing between layers", "each layer must keep its own keys and values"),
+)
+
+# families whose configuration does not name what is in the way
+_FAMILIES = {
+    "bloom": ("ALiBi position bias", "use a model with rotary or learned positions"),
+    "mpt": ("ALiBi position bias", "use a model with rotary or learned positions"),
+    "gpt_oss": ("attention with sinks", "its softmax has a sink per head, ours has none"),
+    "mllama_text_model": ("cross attention", "only text-only models are served"),
+}
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """No progress bars, log lines or warnings of other libraries: a server's output is its own."""
+    from transformers.utils import logging as hf_logging
+
+    level, bars = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()
+    hf_logging.set_verbosity_error()
+    hf_logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        hf_logging.set_verbosity(level)
+        if bars:
+            hf_logging.enable_progress_bar()
+
+
+def read_config(folder: Path) -> Any:
+    """The folder's configuration; a folder that is no model is a SettingError that says what is missing."""
+    from transformers import AutoConfig
+
+    if not folder.is_dir():
+        raise SettingError(f"{folder}: no such folder; give a folder with config.json and model.safetensors")
+    if not (folder / "config.json").is_file():
+        raise SettingError(f"{folder}: no config.json; give the folder of a Hugging Face model")
+    try:
+        kind = json.loads((folder / "config.json").read_text()).get("model_type")
+    except (ValueError, AttributeError) as error:
+        raise SettingError(f"{folder}/config.json: not a JSON object: {error}") from error
+    with quiet():
+        try:
+            return AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+        except Exception as error:  # transformers raises many kinds; all mean that it cannot read this
+            raise UnsupportedModel(f"{folder}: model type {kind!r} is not supported: {error}") from error
+
+
+def check_config(folder: Path, config: Any) -> None:
+    """Refuse by name what a forward pass of this model needs and the runtime has not."""
+
+    def refuse(feature: str, why: str) -> None:
+        raise UnsupportedModel(f"{folder}: {feature} is not supported: {why}")
+
+    if config.model_type in _FAMILIES:
+        refuse(*_FAMILIES[config.model_type])
+    for key, feature, why in _FEATURES:
+        if getattr(config, key, None):
+            refuse(feature, why)
+    strange = set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES
+    if strange:
+        refuse(f"layer type {sorted(strange)[0]}", "only full and sliding-window attention are served")
+    rope = getattr(config, "rope_parameters", None) or {}
+    for part in (rope, *(value for value in rope.values() if isinstance(value, dict))):
+        if part.get("rope_type") == "dynamic":
+            refuse("dynamic rotary scaling", "keys would have to be turned again as a text grows")
+    for key in ("num_attention_heads", "num_hidden_layers", "hidden_size", "vocab_size"):
+        if not isinstance(getattr(config, key, None), int):
+            refuse(f"a configuration without {key}", "it does not describe a plain decoder-only transformer")
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files that hold the folder's weights: those of its index, else the one file, else all."""
+    found = sorted(folder.glob("*.safetensors"))
+    if not found:
+        other = sorted(path.name for path in folder.glob("*.bin"))
+        hint = f"convert {other[0]} to safetensors" if other else "put model.safetensors there"
+        raise SettingError(f"{folder}: no safetensors weights; {hint}")
+    index = folder / "model.safetensors.index.json"
+    if (folder / "model.safetensors") in found:
+        return [folder / "model.safetensors"]
+    if not index.is_file():
+        return found
+    try:
+        return sorted({folder / name for name in json.loads(index.read_text())["weight_map"].values()})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SettingError(f"{index}: not an index of weights: {error}") from error
+
+
+def load_module(
+    folder: Path,
+    config: Any,
+    dtype: torch.dtype,
+    device: torch.device,
+    attention: str,
+    *,
+    streamed: bool | None = None,
+) -> torch.nn.Module:
+    """The causal language model of `folder`, in evaluation mode, its attention going through `attention`. Its weights
+    are `streamed` to the device (device/weights.py), by default where that is a GPU, or read by transformers."""
+    files = weight_files(folder)
+    with quiet():
+        try:
+            found = None
+            if device.type == "cuda" if streamed is None else streamed:
+                found = _streamed(folder, files, config, dtype, device, attention)
+            module, report = found or _read(folder, config, dtype, attention)
+        except SafetensorError as error:
+            raise SettingError(f"{folder}: the weights cannot be read: {error}") from error
+        except ValueError as error:
+            raise UnsupportedModel(f"{folder}: {type(config).__name__} is not supported: {error}") from error
+        except (OSError, RuntimeError) as error:
+            raise SettingError(f"{folder}: the weights cannot be read: {error}") from error
+    missing = sorted(report.get("missing_keys", ()))
+    if missing:
+        raise SettingError(f"{folder}: the weights lack {missing[0]} and {len(missing) - 1} more; copy them whole")
+    return module.to(device).eval().requires_grad_(False)
+
+
+_Loaded = tuple[torch.nn.Module, Mapping[str, Any]]
+
+
+def _read(folder: Path, config: Any, dtype: torch.dtype, attention: str) -> _Loaded:
+    from transformers import AutoModelForCausalLM
+
+    found: _Loaded = AutoModelForCausalLM.from_pretrained(
+        str(folder),
+        config=config,
+        dtype=dtype,
+        attn_implementation=attention,
+        local_files_only=True,
+        trust_remote_code=False,
+        use_safetensors=True,
+        output_loading_info=True,
+    )
+    return found
+
+
+def _streamed(
+    folder: Path, files: list[Path], config: Any, dtype: torch.dtype, device: torch.device, attention: str
+) -> _Loaded | None:
+    """None where only transformers' own reading does: it reads adapters and files of other names too."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    elsewhere = (folder / "adapter_config.json").exists() or getattr(config, "transformers_weights", None)
+
+    def build(stored: dict[str, torch.Tensor]) -> _Loaded:
+        found: _Loaded = kind.from_pretrained(
+            None,
+            config=config,
+            state_dict=stored,
+            dtype=dtype,
+            attn_implementation=attention,
+            output_loading_info=True,
+        )
+        return found
+
+    found = None if kind is None or elsewhere else weights.load(files, dtype, device, build)
+    if found is None:
+        _LOG.warning("%s: weights are read by transformers, which is slower: they are not stored as computed", folder)
+    return found
+
+
+def find_end_ids(folder: Path, config: Any) -> tuple[int, ...]:
+    """Tokens that end a text: those of generation_config.json, else of config.json; one id or a list. Ids outside the
+    vocabulary, such as -1 for none, are no tokens."""
+    found: Any = None
+    path = folder / "generation_config.json"
+    if path.is_file():
+        try:
+            found = json.loads(path.read_text()).get("eos_token_id")
+        except (ValueError, AttributeError) as error:
+            raise SettingError(f"{path}: not a JSON object: {error}") from error
+    if found is None:
+        found = getattr(config, "eos_token_id", None)
+    if found is None:
+        return ()
+    ids = [int(i) for i in found] if isinstance(found, (list, tuple)) else [int(found)]
+    return tuple(i for i in ids if 0 <= i < int(config.vocab_size))
+
+
+def find_max_positions(config: Any) -> int:
+    """Positions that keys may have. Where rotary factors change beyond a length, keys already kept would be wrong:
+    such a model is served up to that length."""
+    most = int(getattr(config, "max_position_embeddings", None) or 2048)
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") == "longrope":
+        own = getattr(config, "original_max_position_embeddings", None)
+        original: Any = rope.get("original_max_position_embeddings") or own or most
+        most = min(most, int(original))
+    return most
+
+
+def choose_device(name: str) -> torch.device:
+    """Of a GPU always with its number: what has none means another device in each thread."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise SettingError(f"device: got {name!r}, allowed: auto, cpu, cuda, cuda:N") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise SettingError(f"device: got {name!r}, but torch sees no GPU; use auto or cpu")
+    if name == "cuda":
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+def choose_dtype(name: str, device: torch.device) -> torch.dtype:
+    """bfloat16 where the hardware multiplies it, else float32; a name is taken at its word."""
+    known = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64, "float16": torch.float16}
+    if name != "auto":
+        if name not in known:
+            raise SettingError(f"dtype: got {name!r}, allowed: auto, {', '.join(known)}")
+        return known[name]
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
+    able = torch.cpu.get_capabilities()
+    fast = bool(able.get("avx512_bf16") or able.get("amx_bf16") or able.get("bf16"))
+    if not fast:
+        _LOG.warning("this CPU has no BF16 instructions: running in float32")
+    return torch.bfloat16 if fast else torch.float32

@@ -1,0 +1,225 @@
+"""A Hugging Face language model over a paged pool of keys and values: packed tokens in, logits out.
+
+Knows nothing of requests, block ownership or sampling: the caller says which slots a pass writes and reads. The
+modules' own code runs with attention replaced (transformers' `AttentionInterface`); for the families in `fuse.py` its
+shorter pass takes over, after it was seen to give the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from covey.errors import SettingError
+from covey.models.attention import Plan, Tiling, plan_lanes
+from covey.models.fuse import FAMILIES, FusedDecoder
+from covey.models.lanes import Lanes, Pass, chain
+from covey.models.modules import Run, Source, close, modules_of
+from covey.models.numerics import Matrix, Room, attention_agreement, attention_tilings, linear_granules, passes_agree
+from covey.models.parallel.group import Group
+from covey.models.parallel.sharding import ShardedLinear
+from covey.models.product import padded
+from covey.models.verdicts import here, verdict
+from covey.private import kept_folder
+from covey.types import Ints
+
+_LOG = logging.getLogger(__name__)
+_NO_WEIGHTS = 1 << 40  # in place of their number, for a map that has none: never a small product
+
+
+class PagedModel:
+    """One model and its pool of `blocks` blocks of `block_size` slots; not safe to call from two threads at once. As
+    one rank of a `group` it holds its share of both, and every rank builds one and calls it alike, in step."""
+
+    windows = False  # reads lanes
+
+    @property
+    def nowhere(self) -> int:
+        """The slot of what is kept nowhere."""
+        return self.blocks * self.block_size
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        dtype: str = "auto",
+        device: str = "auto",
+        blocks: int,
+        block_size: int = 16,
+        numerics: str = "auto",
+        max_pass_tokens: int = 512,
+        group: Group | None = None,
+    ) -> None:
+        if numerics not in ("auto", "invariant", "fast"):
+            raise SettingError(f"numerics: got {numerics!r}, allowed: auto, invariant, fast")
+        for name, value in (("blocks", blocks), ("block_size", block_size), ("max_pass_tokens", max_pass_tokens)):
+            if value < 1:
+                raise SettingError(f"{name}: got {value}, allowed: 1 or more")
+        self._modules = modules = modules_of(source, dtype=dtype, device=device, group=group)
+        self._group = group
+        self.torch_device, self.torch_dtype = modules.device, modules.dtype
+        self.shape, self.end_ids = modules.shape, modules.end_ids
+        self.vocab_size, self.max_positions = modules.vocab_size, modules.max_positions
+        self.blocks, self.block_size = blocks, block_size
+        self.max_pass_tokens = max_pass_tokens
+        self.numerics = "fast"
+        self._tiling = Tiling()
+        shape = (modules.layers, 2 * self.shape.kv_heads, (blocks + 1) * block_size, self.shape.head_dim)
+        self._pool = torch.zeros(
+            shape, dtype=self.torch_dtype, device=self.torch_device
+        )  # the last block takes padding's keys
+        self.pools = list(self._pool.unbind(0))
+        self._fused: FusedDecoder | None = None
+        if group is not None:
+            group.join()
+        self._settle(alike=numerics != "fast")
+        self._activations = modules.activate_by_rows() if numerics != "fast" and self._fused is None else []
+        if numerics != "fast" and self._make_invariant():
+            self.numerics = "invariant"
+        elif numerics == "invariant":
+            raise SettingError(
+                f"numerics: invariant is not to be had for {modules.folder} in {self.dtype} on this {self.device}; "
+                "use auto or fast, or dtype bfloat16 on a CPU with BF16 instructions"
+            )
+        self._pool.zero_()
+
+    @property
+    def dtype(self) -> str:
+        return str(self.torch_dtype).removeprefix("torch.")
+
+    @property
+    def device(self) -> str:
+        return str(self.torch_device)
+
+    @property
+    def bytes_per_block(self) -> int:
+        return self._pool[:, :, : self.block_size].numel() * self._pool.element_size()
+
+    @property
+    def fused(self) -> bool:
+        """Whether the short pass of `fuse.py` is in use."""
+        return self._fused is not None
+
+    def check(self, work: Pass) -> None:
+        """Raise ValueError for a pass that is too large."""
+        if work.size > self.max_pass_tokens:
+            raise ValueError(f"a pass of {work.size} tokens; this model was built for {self.max_pass_tokens}")
+
+    @torch.inference_mode()
+    def forward(self, work: Pass) -> torch.Tensor:
+        """Logits [len(out), vocab] in float32 (float64 for a float64 model); writes the tokens' keys and values."""
+        self.check(work)
+        tokens, positions, slots, plan = self._prepare(work)
+        if self._fused is not None:
+            hidden = self._fused.forward(tokens, positions, slots, plan)
+        else:
+            hidden = self._modules.hidden(tokens, positions, Run(plan, slots, self.pools))
+        count = len(work.out)
+        wanted = np.resize(work.out, padded(count, self._tiling.rows)) if count else work.out
+        hidden = hidden.index_select(0, torch.from_numpy(wanted).to(self.torch_device))
+        return self._modules.logits(hidden, self._fused.head if self._fused is not None else None)[:count]
+
+    @torch.inference_mode()
+    def copy_slots(self, source: Ints, destination: Ints) -> None:
+        """Copies keys and values of all layers between slots; all are read before any is written."""
+        moved = self._pool.index_select(2, torch.from_numpy(source).to(self.torch_device))
+        self._pool.index_copy_(2, torch.from_numpy(destination.astype(np.int64)).to(self.torch_device), moved)
+
+    @torch.inference_mode()
+    def clear_slots(self, slots: Ints) -> None:
+        """Sets keys and values of all layers to zero."""
+        self._pool.index_fill_(2, torch.from_numpy(slots.astype(np.int64)).to(self.torch_device), 0)
+
+    def _prepare(self, work: Pass) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Plan]:
+        assert isinstance(work.lanes, Lanes)
+        tokens, positions, slots = work.tokens, work.positions, work.slots
+        missing = padded(work.size, self._tiling.rows) - work.size
+        if missing:
+            tokens, positions = np.pad(tokens, (0, missing)), np.pad(positions, (0, missing))
+            slots = np.pad(slots, (0, missing), constant_values=self.nowhere)
+        plan = plan_lanes(
+            work.lanes,
+            len(tokens),
+            shape=self.shape,
+            block_size=self.block_size,
+            tiling=self._tiling,
+            dtype=self.torch_dtype,
+            device=self.torch_device,
+        )
+        move = (torch.from_numpy(np.ascontiguousarray(a)).to(self.torch_device) for a in (tokens, positions))
+        return *move, torch.from_numpy(slots.astype(np.int64)).to(self.torch_device), plan  # type: ignore[return-value]
+
+    @torch.inference_mode()
+    def _settle(self, alike: bool) -> None:
+        """Warm up, and take the short pass where it gives the same as the modules."""
+        modules = self._modules
+        text = modules.trial(min(48, self.max_positions, self.max_pass_tokens, self.blocks * self.block_size))
+        examined = modules.examine(text)
+        if modules.config.model_type not in FAMILIES:
+            _LOG.info("%s: running the modules of transformers (%s)", modules.folder, modules.config.model_type)
+            return
+        try:
+            fused = FusedDecoder(
+                modules.module, self.shape, examined.settings, self.pools, self.max_positions, alike=alike
+            )
+            found = fused.forward(*self._prepare(chain(text, self.block_size)))[: len(text)]
+            if modules.agree(close(found, examined.hidden, self.torch_dtype)):
+                self._fused = fused
+                modules.module.model.layers = torch.nn.ModuleList()  # their weights live on in the products
+        except (AttributeError, RuntimeError) as error:
+            _LOG.info("%s: running the modules of transformers (%s)", modules.folder, error)
+
+    def _make_invariant(self) -> bool:
+        """Take products' shapes under which no token's result depends on its company, where there are any."""
+        modules, matrices = self._modules, self._matrices()
+        sizes = sorted((matrix.width, matrix.count) for matrix in matrices)
+        facts = modules.config.to_json_string(use_diff=False), self.shape, self.dtype, self.device, sizes
+        limits = self.max_positions, self.blocks, self.block_size, self.max_pass_tokens
+        folder = kept_folder("numerics") if self._group is None else None  # ranks go on in step
+        found = verdict(folder, here(*facts, *limits), lambda: self._find_tiling(matrices))
+        self._tiling = found or Tiling()
+        return found is not None
+
+    @torch.inference_mode()
+    def _find_tiling(self, matrices: list[Matrix]) -> Tiling | None:
+        agree, dtype, device = self._modules.agree, self.torch_dtype, self.torch_device
+        ordered = self._group is not None and self._group.ordered
+        if self._group is not None:
+            self._group.ordered = True
+        longest = min(self.max_positions, self.blocks * self.block_size)
+        for tiling in attention_tilings(self.shape):
+            if agree(attention_agreement(self.shape, tiling, longest, dtype, device) > 0):
+                room = Room(
+                    self.vocab_size, self.max_positions, self.blocks, self.block_size, self.max_pass_tokens, tiling.span
+                )
+                for rows in linear_granules(matrices, self.max_pass_tokens, dtype, device, agree):
+                    self._tiling = replace(tiling, rows=rows)
+                    if agree(passes_agree(self.forward, room)):
+                        return self._tiling
+                break
+        if self._group is not None:
+            self._group.ordered = ordered
+        return None
+
+    def _matrices(self) -> list[Matrix]:
+        """One of each shape of the maps that passes go through: the linear ones and the activation between them."""
+        if self._fused is not None:
+            fused = self._fused
+            found = [Matrix(product.alone, product.width, product.count) for product in fused.products()]
+            found.append(Matrix(fused.gated, 2 * fused.width, _NO_WEIGHTS))
+        else:
+            found = [
+                Matrix(
+                    module.alone if isinstance(module, ShardedLinear) else module,
+                    module.in_features,
+                    module.weight.numel(),
+                )
+                for module in self._modules.module.modules()
+                if isinstance(module, torch.nn.Linear)
+            ]
+            widest = max(matrix.width for matrix in found)  # as a rule what goes through the activation
+            found += [Matrix(act, widest, _NO_WEIGHTS) for act in self._activations]
+        return list({(matrix.width, matrix.count): matrix for matrix in found}.values())

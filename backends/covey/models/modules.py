@@ -1,0 +1,259 @@
+"""A Hugging Face language model as its own modules compute it, with attention replaced by ours (transformers'
+`AttentionInterface`), and the check that this is the same.
+
+Knows nothing of passes, pools that last or how a pass is made fast: `PagedModel` and `DeviceModel` stand on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from covey.errors import UnsupportedModel
+from covey.models import loading
+from covey.models.attention import Plan, Tiling, attend, plan_lanes
+from covey.models.lanes import Lanes
+from covey.models.parallel.group import Group
+from covey.models.parallel.plan import share_of_heads
+from covey.models.parallel.sharding import load_shard
+from covey.models.product import by_rows
+from covey.types import Ints
+
+_ATTENTION = "covey_paged"
+ACTIVATIONS = ("act_fn", "act", "activation_fn", "activation")  # what transformers' feed-forward modules call theirs
+
+
+class _ByRows(torch.nn.Module):
+    """An activation, a few rows at a time."""
+
+    def __init__(self, act: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.act = act
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return by_rows(self.act, x)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSetting:
+    """What a layer's attention was called with."""
+
+    scale: float
+    window: int
+    softcap: float
+
+
+@dataclass(slots=True)
+class Run:
+    """What the attention function needs of the pass it is called in."""
+
+    plan: Plan
+    slots: torch.Tensor
+    pools: list[torch.Tensor]
+    settings: dict[int, AttentionSetting] = field(default_factory=dict)
+
+
+def _paged_attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: object,
+    *,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    covey_run: Run | None = None,
+    **rest: Any,
+) -> tuple[torch.Tensor, None]:
+    """transformers' attention interface: [1, heads, T, head_dim] in, [1, T, heads, head_dim] out."""
+    if covey_run is None:
+        raise UnsupportedModel(f"{type(module).__name__} is not supported: it passes no arguments to its attention")
+    if rest.get("s_aux") is not None:
+        raise UnsupportedModel(f"{type(module).__name__}: attention sinks are not supported: softmax has no sink here")
+    if attention_mask is not None or rest.get("is_causal") is False:
+        raise UnsupportedModel(f"{type(module).__name__}: a mask of its own is not supported: attention is causal")
+    run, shape = covey_run, covey_run.plan.shape
+    if query.shape[1] != shape.heads or key.shape[1::2] != value.shape[1::2]:
+        raise UnsupportedModel(f"{type(module).__name__}: keys and values of two shapes are not supported: one pool")
+    if key.shape[1] != shape.kv_heads or key.shape[3] != shape.head_dim:
+        raise UnsupportedModel(f"{type(module).__name__}: heads that differ by layer are not supported: one pool")
+    layer = int(module.layer_idx)
+    scale = float(scaling if scaling is not None else shape.head_dim**-0.5)
+    setting = AttentionSetting(scale, int(sliding_window or 0), float(softcap or 0.0))
+    run.settings[layer] = setting
+    pool = run.pools[layer]
+    pool.index_copy_(1, run.slots, torch.cat((key[0], value[0])))
+    found = attend(run.plan, query[0].transpose(0, 1), pool, setting.scale, setting.window, setting.softcap)
+    return found.view(1, -1, shape.heads, shape.head_dim), None
+
+
+def _no_mask(*_: object, **__: object) -> None:
+    """transformers' mask interface: lanes say what a query sees."""
+
+
+def _register() -> None:
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface
+
+    AttentionInterface.register(_ATTENTION, _paged_attention)
+    AttentionMaskInterface.register(_ATTENTION, _no_mask)
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """How a model calls its attention, by layer, and what a text becomes: `hidden` under our attention, `logits` under
+    its own."""
+
+    settings: list[AttentionSetting]
+    hidden: torch.Tensor
+    logits: torch.Tensor
+
+
+class Modules:
+    """A model's modules, its facts and its refusals; of one rank of a `group`, its share of them."""
+
+    def __init__(
+        self,
+        folder: Path,
+        config: Any,
+        module: Any,
+        dtype: torch.dtype,
+        device: torch.device,
+        group: Group | None = None,
+    ) -> None:
+        """Of a module whose attention is ours; see `read` and `of`."""
+        self.folder, self.config = folder, config
+        self.dtype, self.device = dtype, device
+        self.module = module
+        self._group = group
+        self.shape = share_of_heads(self.folder, self.config, 1 if group is None else group.size)
+        self.layers = int(self.config.num_hidden_layers)
+        self.end_ids = loading.find_end_ids(self.folder, self.config)
+        self.vocab_size = int(self.config.vocab_size)
+        self.max_positions = loading.find_max_positions(self.config)
+
+    @classmethod
+    def read(cls, folder: str | Path, *, dtype: str, device: str, group: Group | None = None) -> Modules:
+        """Those in a folder. Raises SettingError or UnsupportedModel where it cannot serve."""
+        path = Path(folder)
+        config = loading.read_config(path)
+        loading.check_config(path, config)
+        where = loading.choose_device(device) if group is None else group.device
+        kind = loading.choose_dtype(dtype, where)
+        _register()
+        module: Any
+        if group is None:
+            module = loading.load_module(path, config, kind, where, _ATTENTION)
+        else:
+            module = load_shard(path, config, kind, _ATTENTION, group)
+        return cls(path, config, module, kind, where, group)
+
+    @classmethod
+    def of(cls, module: Any, name: str) -> Modules:
+        """Those of a module that is ready on its device, in its type, and never was in a folder. Whatever runs it may
+        take it apart. Raises UnsupportedModel as `read` does."""
+        loading.check_config(Path(name), module.config)
+        _register()
+        module.set_attn_implementation(_ATTENTION)
+        return cls(Path(name), module.config, module, module.dtype, module.device)
+
+    def hidden(self, tokens: torch.Tensor, positions: torch.Tensor, run: Run) -> torch.Tensor:
+        core = self.module.base_model
+        found = core(input_ids=tokens[None], position_ids=positions[None], use_cache=False, covey_run=run)
+        hidden: torch.Tensor = found.last_hidden_state[0]
+        return hidden
+
+    def logits(self, hidden: torch.Tensor, head: Any = None) -> torch.Tensor:
+        """In float32 (float64 for a float64 model); `head`: what to use in place of its own."""
+        logits: torch.Tensor = (head or self.module.get_output_embeddings())(hidden)
+        cap = getattr(self.config, "final_logit_softcapping", None)
+        if cap is not None:
+            logits = by_rows(torch.tanh, logits / cap) * cap
+        return logits if logits.dtype == torch.float64 else logits.float()
+
+    def activate_by_rows(self) -> list[Callable[[torch.Tensor], torch.Tensor]]:
+        """Have activations computed so that a row's do not depend on its company; says which there are."""
+        found: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {}
+        for part in list(self.module.modules()):
+            for name in ACTIVATIONS:
+                act = getattr(part, name, None)
+                if callable(act) and not isinstance(act, _ByRows):
+                    setattr(part, name, _ByRows(act))
+                    found[repr(act)] = getattr(part, name)
+        return list(found.values())
+
+    def trial(self, count: int) -> Ints:
+        """Tokens from all over the vocabulary."""
+        return ((np.arange(count) * 7919 + 11) % self.vocab_size).astype(np.int32)
+
+    def agree(self, verdict: bool) -> bool:
+        """What was found here, or on all ranks: they go on in step."""
+        return verdict if self._group is None else self._group.agree(verdict)
+
+    @torch.inference_mode()
+    def examine(self, text: Ints) -> Examined:
+        """Compare both attentions over a text; UnsupportedModel where they differ, or are not all of the model."""
+        count, shape, block = len(text), self.shape, 16
+        size = -(-count // block) * block
+        pools = [
+            torch.zeros(2 * shape.kv_heads, size, shape.head_dim, dtype=self.dtype, device=self.device)
+            for _ in range(self.layers)
+        ]
+        table = np.arange(size // block, dtype=np.int32)[None]
+        lanes = Lanes(np.array([0, count], np.int32), np.array([count], np.int32), table)
+        plan = plan_lanes(
+            lanes, count, shape=shape, block_size=block, tiling=Tiling(), dtype=self.dtype, device=self.device
+        )
+        tokens = torch.from_numpy(text).to(self.device)
+        at = torch.arange(count, device=self.device)
+        run = Run(plan, at, pools)
+        try:
+            with loading.quiet():
+                hidden = self.hidden(tokens, at, run)
+        except UnsupportedModel as error:
+            raise UnsupportedModel(f"{self.folder}: {error}") from error
+        except RuntimeError as error:
+            if self._group is None:
+                raise
+            raise UnsupportedModel(
+                f"{self.folder}: tensor parallelism is not supported for {type(self.module).__name__}: a part of its "
+                f"heads does not fit its modules: {error}"
+            ) from error
+        if len(run.settings) != self.layers:
+            raise UnsupportedModel(
+                f"{self.folder}: layers without attention are not supported: state must be keys and values"
+            )
+        with loading.quiet():
+            self.module.set_attn_implementation("eager")
+            own = self.module(input_ids=tokens[None], position_ids=at[None], use_cache=False).logits[0]
+            self.module.set_attn_implementation(_ATTENTION)
+        if not self.agree(close(self.logits(hidden), own, self.dtype)):
+            raise UnsupportedModel(
+                f"{self.folder}: {type(self.module).__name__} is not supported: paged attention differs from its own"
+            )
+        return Examined([run.settings[layer] for layer in range(self.layers)], hidden, own)
+
+
+Source: TypeAlias = "str | Path | Modules"
+"""A folder with a model, or its modules."""
+
+
+def modules_of(source: Source, *, dtype: str, device: str, group: Group | None = None) -> Modules:
+    """Modules that are there as they are; a folder's in that type, on that device or a rank's."""
+    if isinstance(source, Modules):
+        return source
+    return Modules.read(source, dtype=dtype, device=device, group=group)
+
+
+def close(found: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Equal up to what the data type rounds away (transformers takes norms and softmax in float32 at best)."""
+    allowed = {torch.float64: 1e-4, torch.float32: 1e-3, torch.bfloat16: 0.25, torch.float16: 0.1}[dtype]
+    found, expected = found.double(), expected.double()
+    error = (found - expected).norm() / expected.norm().clamp_min(1e-30)
+    return bool(error <= allowed)

@@ -1,0 +1,347 @@
+"""Is a token's result the same bits whatever else is in its pass?
+
+Matrix libraries choose their order of summation by the shape of a product, so that is a question for the hardware at
+hand, asked when a model is loaded: of the model's own matrices over all row counts that passes are padded to, of
+attention over every query count that lanes have, at lengths all over the range, and of whole passes in several
+compositions. Where few rows are the trouble, padding to a multiple of some granule may be the answer; where many keys
+are, short spans of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+from covey.models.attention import AT_ONCE, QUERY_TILE, WORTH_A_GROUP, Shape, Tiling, attend, plan_lanes, weighed
+from covey.models.lanes import Lanes, Pass, chain_slots
+from covey.models.product import padded
+from covey.types import Ints
+
+GRANULES = (1, 2, 4, 8, 12, 16)  # row counts that passes are padded to multiples of, in the order they are tried
+QUERIES = (1, 2, 4, 8)  # the same of a lane's queries
+FEW = (1, 2, 3, 4, 5)  # queries of a lane that decodes, as a rule
+SPANS = (256, 128)  # keys whose values are summed at once, likewise
+_SMALL_PRODUCT = 4096  # multiplications; PyTorch hands products of 16 ** 3 or fewer to another library
+_SECONDS = 1.0  # what the sweep over row counts may take for each matrix, and one over long contexts
+_AT_LEAST = 5  # counts of each matrix, and of long contexts, that are tried however long they take
+_LANES = 32  # of a trial of products, or fewer that have
+_RESULTS = 20_000  # of each shape, of which one in thousands may differ
+FAR = 24  # lengths beyond two spans that are tried, the longest first, as far as there is time
+FAR_QUERIES = (*FEW, 16, QUERY_TILE)  # and numbers of queries there
+
+log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """One map of a model's rows, linear as a rule, to stand for all of its shape."""
+
+    apply: Callable[[torch.Tensor], torch.Tensor]
+    width: int
+    count: int  # of weights
+
+
+def attention_tilings(shape: Shape) -> Iterator[Tiling]:
+    """What may make attention invariant, the cheapest first."""
+    least = 32
+    while shape.heads * shape.head_dim * least <= _SMALL_PRODUCT and least < 1024:
+        least *= 2
+    for queries in QUERIES:
+        for span in SPANS:
+            yield Tiling(queries=queries, keys=least, span=max(least, span))
+        yield Tiling(queries=queries, keys=max(least, SPANS[-1]), span=max(least, SPANS[-1]))
+
+
+def linear_granules(
+    matrices: Sequence[Matrix],
+    limit: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    agree: Callable[[bool], bool] = bool,
+) -> Iterator[int]:
+    """Granules under which every matrix gives a row the same bits for all counts that up to `limit` rows are padded
+    to, as far as there is time to try them."""
+    least = min(matrix.count for matrix in matrices)
+    for granule in GRANULES:
+        if granule * least <= _SMALL_PRODUCT:
+            continue
+        counts = sorted({padded(count, granule) for count in range(1, limit + 1)})
+        if agree(all(_invariant(matrix, counts, dtype, device) for matrix in matrices)):
+            yield granule
+
+
+def _invariant(matrix: Matrix, counts: Sequence[int], dtype: torch.dtype, device: torch.device) -> bool:
+    until = time.thread_time() + _SECONDS
+    most = counts[-1]
+    generator = torch.Generator().manual_seed(1)
+    rows = torch.randn(most, matrix.width, generator=generator).to(device, dtype)
+    expected = matrix.apply(rows)
+    for place, count in enumerate(counts):
+        if place >= _AT_LEAST and time.thread_time() > until:
+            shape = f"{matrix.count // matrix.width} x {matrix.width}"
+            log.info("row counts of a %s matrix: %d of %d tried, up to %d rows", shape, place, len(counts), count - 1)
+            break
+        places = 64 if count <= 4 else 8 if count <= 33 else 1  # roundings differ in few rows: few rows, many trials
+        for start in range(0, most - count + 1, max(1, most // places)):
+            found = matrix.apply(rows[start : start + count].clone())
+            if not torch.equal(found, expected[start : start + count]):
+                return False
+    return True
+
+
+def attention_agreement(
+    shape: Shape,
+    tiling: Tiling,
+    positions: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    seed: int = 2,
+    least: int = 1,
+    seconds: float = _SECONDS,
+) -> int:
+    """Whether all queries of a lane have the same results, bit for bit, as each of them alone: in products of every
+    shape up to a span, and whole, over every padded length up to two spans and a sample of those beyond, beside other
+    lanes. Says how many results were compared, `least` of them at least, and 0 when one differs. Lengths beyond two
+    spans are tried for so many seconds, twice."""
+    if not _products_agree(shape, tiling, positions, dtype, device, seed, seconds):
+        return 0
+    trial = _Trial(shape, tiling, positions, dtype, device, seed)
+    companies = _Companies(tiling, positions, np.random.default_rng(seed))
+    while trial.compared < least:
+        if not all(trial.holds(*lanes) for lanes in companies.near()):
+            return 0
+        if not all(trial.holds(*lanes) for lanes in _in_time(companies.far(), seconds)):
+            return 0
+    return trial.compared
+
+
+def _in_time(cases: Iterable[_T], seconds: float) -> Iterator[_T]:
+    """As many of the cases as there is time for, and a few."""
+    until = time.thread_time() + seconds
+    for place, case in enumerate(cases):
+        if place >= _AT_LEAST and time.thread_time() > until:
+            break
+        yield case
+
+
+def _far_first(longest: int, shortest: int, unit: int, rng: np.random.Generator) -> list[int]:
+    """Some lengths between the two, multiples of `unit`, the longest first and the others in any order."""
+    found = np.unique(np.linspace(shortest // unit, longest // unit, FAR, dtype=np.int64)) * unit
+    return [int(found[-1]), *rng.permutation(found[:-1]).tolist()]
+
+
+def _products_agree(
+    shape: Shape,
+    tiling: Tiling,
+    positions: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    seed: int,
+    seconds: float,
+) -> bool:
+    """Whether a query's result has the same bits for every number of queries that a lane may have and every number of
+    keys up to a span, beyond those that it sees; and for few queries, over a sample of the numbers of spans."""
+    generator = torch.Generator().manual_seed(seed)
+    span, dim = max(tiling.span, tiling.keys), shape.head_dim
+
+    def draw(*size: int) -> torch.Tensor:
+        return torch.randn(*size, generator=generator).to(device, dtype)
+
+    def agree(lanes: int, counts: Sequence[int], longest: int, widths: Iterable[int]) -> bool:
+        most = counts[-1] * shape.share
+        queries, kv = draw(lanes, most, dim), draw(2, lanes, longest, dim)
+        for keys in widths:
+            mask = torch.zeros(lanes, most, longest, dtype=dtype, device=device)
+            mask[:, :, keys:] = -torch.inf
+            whole = weighed(queries, kv, mask, dim**-0.5, 0.0, tiling.span)
+            for rows in (count * shape.share for count in counts):
+                few = min(lanes, max(2, _RESULTS // (rows * dim)))
+                some = queries[:few, :rows].contiguous(), kv[:, :few, :keys].contiguous()
+                hidden = mask[:few, :rows, :keys].contiguous()
+                if not torch.equal(weighed(*some, hidden, dim**-0.5, 0.0, tiling.span), whole[:few, :rows]):
+                    return False
+        return True
+
+    counts = range(tiling.queries, padded(QUERY_TILE, tiling.queries) + 1, tiling.queries)
+    longest = padded(max(span, positions), span)
+    lanes = max(1, min(4, AT_ONCE // (2 * longest * dim * dtype.itemsize)))
+    few = [count for count in counts if count <= padded(max(FEW), tiling.queries)]
+    far = _far_first(longest, span, span, np.random.default_rng(seed))
+    return agree(_LANES, counts, span, range(tiling.keys, span + 1, tiling.keys)) and agree(
+        lanes, few, longest, _in_time(far, seconds)
+    )
+
+
+class _Companies:
+    """Queries and keys of the lanes of passes, the last of which is looked at: beside it are lanes like it and one
+    that is not. Few queries, which is what decoding has, come more often than other counts."""
+
+    def __init__(self, tiling: Tiling, positions: int, rng: np.random.Generator) -> None:
+        self._keys, self._positions, self._rng = tiling.keys, positions, rng
+        self._reach = 2 * max(tiling.span, tiling.keys) + QUERY_TILE
+        self._deck: list[int] = []
+
+    def near(self) -> Iterator[tuple[list[int], list[int]]]:
+        """Over every padded length up to two spans."""
+        marks = range(self._keys, self._reach + 1, self._keys)
+        ends = [end for mark in marks for end in (mark, mark + 1) if end <= self._positions] or [self._positions]
+        cases = [(end, copies) for end in ends for copies in (0, 1, 4, 12 + end % 8)]
+        for end, copies in self._rng.permutation(cases).tolist():
+            yield self._company(end, min(self._draw(), end), copies)
+
+    def far(self) -> Iterator[tuple[list[int], list[int]]]:
+        """Over a sample of those beyond."""
+        if self._positions > self._reach:
+            for end in _far_first(self._positions, self._reach, 1, self._rng):
+                yield self._company(end, int(self._rng.choice(FAR_QUERIES)), end % 3)
+
+    def _company(self, end: int, count: int, copies: int) -> tuple[list[int], list[int]]:
+        lanes = 1 + (copies if count <= max(FEW) else min(copies, 2))
+        other = max(1, min(end + int(self._rng.integers(-end, WORTH_A_GROUP)), self._positions))
+        others = count if lanes % 2 else self._draw()  # lanes of as many queries are computed together
+        return [min(others, other), *([count] * lanes)], [other, *([end] * lanes)]
+
+    def _draw(self) -> int:
+        if not self._deck:
+            self._deck.extend(self._rng.permutation([*range(1, QUERY_TILE + 1), *(FEW * 4)]).tolist())
+        return self._deck.pop()
+
+
+class _Trial:
+    """Random keys, values and queries of one layer. The query at a position is the same in every run."""
+
+    def __init__(
+        self, shape: Shape, tiling: Tiling, positions: int, dtype: torch.dtype, device: torch.device, seed: int
+    ) -> None:
+        kv_heads = min(shape.kv_heads, 2)  # more of them are more of the same
+        shape = Shape(shape.share * kv_heads, kv_heads, shape.head_dim)
+        self._shape, self._tiling, self._dtype, self._device = shape, tiling, dtype, device
+        self._block_size = 16
+        self._blocks = -(-positions // self._block_size)
+        generator = torch.Generator().manual_seed(seed)
+
+        def draw(*size: int) -> torch.Tensor:
+            return torch.randn(*size, generator=generator).to(device, dtype)
+
+        self._pool = draw(2 * shape.kv_heads, self._blocks * self._block_size, shape.head_dim)
+        self._queries = draw(251, shape.heads, shape.head_dim)
+        self._table = np.random.default_rng(seed).permutation(self._blocks).astype(np.int32)
+        self._alone: dict[int, torch.Tensor] = {}
+        self.compared = 0  # results
+
+    def holds(self, counts: list[int], lengths: list[int]) -> bool:
+        """Whether each query of the last lane has in this company the result that it has alone."""
+        end = lengths[-1]
+        alone = torch.cat([self._result(position) for position in range(end - counts[-1], end)])
+        self.compared += alone.numel()
+        return torch.equal(self._run(counts, lengths), alone)
+
+    def _result(self, position: int) -> torch.Tensor:
+        if position not in self._alone:
+            self._alone[position] = self._run([1], [position + 1])
+        return self._alone[position]
+
+    def _run(self, counts: list[int], lengths: list[int]) -> torch.Tensor:
+        """Results of the last lane; the others hold other keys."""
+        shape, rows = self._shape, len(counts)
+        lanes = Lanes(
+            offsets=np.append(0, np.cumsum(counts)).astype(np.int32),
+            lengths=np.array(lengths, np.int32),
+            tables=np.stack([np.roll(self._table, rows - 1 - lane) for lane in range(rows)]),
+        )
+        at = np.concatenate([np.arange(length - count, length) for count, length in zip(counts, lengths)])
+        plan = plan_lanes(
+            lanes,
+            len(at),
+            shape=shape,
+            block_size=self._block_size,
+            tiling=self._tiling,
+            dtype=self._dtype,
+            device=self._device,
+        )
+        queries = self._queries.index_select(0, torch.from_numpy(at % len(self._queries)).to(self._device))
+        return attend(plan, queries, self._pool, shape.head_dim**-0.5)[-counts[-1] :]
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a trial of whole passes may use."""
+
+    vocab: int
+    positions: int
+    blocks: int
+    block_size: int
+    limit: int  # tokens per pass
+    span: int = 0  # keys after which attention begins another sum: the first row reaches across, if it can
+
+
+def passes_agree(forward: Callable[[Pass], torch.Tensor], room: Room) -> bool:
+    """Whether the same tokens have the same logits in compositions as unlike as the room allows."""
+    length = min(72, room.positions, room.limit, room.blocks * room.block_size // 4)
+    if length < 4:
+        return True
+    per_row = -(-length // room.block_size)
+    ahead = max(0, room.span - length // 2)  # known tokens of the first row
+    if ahead + length > min(room.positions, room.blocks // 2 * room.block_size):
+        ahead = 0
+    first = -(-(ahead + length) // room.block_size)
+    rows = min(9, 1 + (room.blocks - first) // per_row, room.limit // 6 + 1)
+    rng = np.random.default_rng(5)
+    begin = [ahead] + [0] * (rows - 1)
+    texts = [rng.integers(0, room.vocab, start + length).astype(np.int32) for start in begin]
+    blocks = rng.permutation(room.blocks).astype(np.int32)
+    tables = np.zeros((rows, first), np.int32)
+    tables[0] = blocks[:first]
+    tables[1:, :per_row] = blocks[first : first + (rows - 1) * per_row].reshape(rows - 1, per_row)
+
+    def run(*steps: tuple[int, int, int]) -> list[torch.Tensor]:
+        """Of a row's tokens, counted from the first that is not known."""
+        moved = [(row, start + begin[row], stop + begin[row]) for row, start, stop in steps]
+        return list(forward(_chains(texts, tables, moved, room.block_size)).split([b - a for _, a, b in steps]))
+
+    for start in range(0, ahead, room.limit):
+        run((0, start - ahead, min(start + room.limit, ahead) - ahead))
+    whole = [run((row, 0, length))[0] for row in range(rows)]
+    half, odd = length // 2, min(5, length - 1)
+    trials = [
+        [(row, length - 1, length) for row in range(rows)],  # one token each
+        [(row, length - odd + row % 3, length - row % 2) for row in range(rows)],  # uneven ends
+        [(0, half, length), *((row, length - 1 - row, length - row) for row in range(1, rows))],  # chunk and rows
+        [(0, length - 1, length)],
+        [(0, length - odd, length)],
+        [(0, 0, half)],
+        [(0, half, length)],
+        [(0, 0, half - 1), *((row, half, min(half + odd, length)) for row in range(1, rows))],
+    ]
+    for steps in trials:
+        used = [step for step in steps if 0 <= step[1] < step[2]]
+        while sum(stop - start for _, start, stop in used) > room.limit:
+            used.pop()
+        for (row, start, stop), found in zip(used, run(*used)):
+            if not torch.equal(found, whole[row][start:stop]):
+                return False
+    return True
+
+
+def _chains(texts: Sequence[Ints], tables: Ints, steps: Sequence[tuple[int, int, int]], block_size: int) -> Pass:
+    sizes = [stop - start for _, start, stop in steps]
+    lanes = Lanes(
+        offsets=np.append(0, np.cumsum(sizes)).astype(np.int32),
+        lengths=np.array([stop for _, _, stop in steps], np.int32),
+        tables=tables[[row for row, _, _ in steps]],
+    )
+    return Pass(
+        tokens=np.concatenate([texts[row][start:stop] for row, start, stop in steps]),
+        positions=np.concatenate([np.arange(start, stop, dtype=np.int32) for _, start, stop in steps]),
+        slots=np.concatenate([chain_slots(tables[row], start, stop, block_size) for row, start, stop in steps]),
+        lanes=lanes,
+        out=np.arange(sum(sizes), dtype=np.int32),
+    )

@@ -1,0 +1,68 @@
+"""One rank but the first: loads its share, then does what rank 0 tells it, until that one is gone."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import torch
+
+from covey.errors import CoveyError
+from covey.models.model import PagedModel
+from covey.models.parallel import wire
+from covey.models.parallel.group import Group
+
+
+def main(descriptor: int, lifeline: int) -> int:
+    _end_with(lifeline)
+    channel = socket.socket(fileno=descriptor)
+    order = wire.receive_json(channel)
+    logging.basicConfig(level=logging.WARNING, format=f"rank {order['rank']}: %(levelname)s: %(message)s")
+    torch.set_num_threads(order["threads"])
+    device = torch.device(order["device"], order["rank"]) if order["device"] == "cuda" else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    group = Group(order["rank"], order["size"], Path(order["meeting"]), device, lambda: wire.send_json(channel, {}))
+    try:
+        model = PagedModel(**order["model"], group=group)
+    except CoveyError as error:
+        wire.send_json(channel, {"error": type(error).__name__, "message": str(error)})
+        return 1
+    _follow(channel, model)
+    return 0
+
+
+def _follow(channel: socket.socket, model: PagedModel) -> None:
+    while True:
+        try:
+            kind, arrays = wire.decode(wire.receive(channel))
+        except EOFError:
+            return
+        if kind == wire.PASS:
+            model.forward(wire.decode_pass(arrays))
+        elif kind == wire.COPY:
+            model.copy_slots(*map(wire.there, arrays))
+        else:
+            model.clear_slots(*map(wire.there, arrays))
+
+
+def _end_with(lifeline: int) -> None:
+    """End when the pipe's other end is closed, wherever this process is, as in a sum that waits for rank 0."""
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGIO})
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+    end = select.poll()
+    end.register(lifeline, 0)
+    if end.poll(0):  # closed before the kernel was asked to tell
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*map(int, sys.argv[1:])))

@@ -1,0 +1,149 @@
+"""The processes of ranks 1 and up, as rank 0 sees them: started, told, watched and ended.
+
+All hold the reading end of one pipe that nobody writes to, and the kernel signals them when its other end is closed:
+by rank 0, or at its death, whatever they wait for then. (What Linux offers for a parent's death comes at the end of the
+*thread* that started a process, and a thread of theirs that watches would have to wait for the interpreter's lock.)
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import covey
+from covey.errors import CoveyError, RankDied, SettingError, UnsupportedModel
+from covey.models.parallel import wire
+
+_KINDS = {kind.__name__: kind for kind in (SettingError, UnsupportedModel, RankDied)}
+_OF_OTHER_LAUNCHERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_SECONDS = 10.0  # to end in
+_MOMENT = 1.0
+
+
+class Followers:
+    """Ranks 1 to `size` - 1; `order` is what each is told first, beside its rank. `lost` is called once, by another
+    thread, when one of them ends before `close`."""
+
+    def __init__(self, size: int, order: dict[str, Any], lost: Callable[[], None]) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="covey-ranks-"))  # where they meet; nobody else may enter
+        self._size, self._lost = size, lost
+        self._lives, self._lifeline = os.pipe()
+        self._channels: list[socket.socket] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._watch: threading.Thread | None = None
+        self._closing = False
+        try:
+            for rank in range(1, size):
+                self._start(rank, order)
+        except BaseException:
+            self.close()
+            raise
+        self._watch = threading.Thread(target=self._wait_for_an_end, name="covey-ranks", daemon=True)
+        self._watch.start()
+
+    @property
+    def processes(self) -> list[int]:
+        return [process.pid for process in self._processes]
+
+    def wait_loaded(self) -> None:
+        """Until each has its weights, or one cannot."""
+        for rank, channel in enumerate(self._channels, 1):
+            try:
+                answer = wire.receive_json(channel)
+            except EOFError:
+                raise self._gone(rank) from None
+            if "error" in answer:
+                raise _KINDS.get(answer["error"], CoveyError)(answer["message"])
+
+    def tell(self, message: bytes) -> None:
+        for rank, channel in enumerate(self._channels, 1):
+            try:
+                wire.send(channel, message)
+            except OSError as error:
+                raise self._gone(rank) from error
+
+    def death(self) -> RankDied | None:
+        """What to raise if one has ended; its end may show a moment after its sockets closed."""
+        until = time.monotonic() + _MOMENT
+        while True:
+            for rank, process in enumerate(self._processes, 1):
+                if process.poll() is not None:
+                    return self._gone(rank)
+            if time.monotonic() > until:
+                return None
+            time.sleep(_MOMENT / 50)
+
+    def close(self) -> None:
+        """End them; returns when they are gone. May be called again."""
+        self._closing = True
+        lifeline, self._lifeline = self._lifeline, -1
+        if lifeline >= 0:
+            os.close(lifeline)
+            os.close(self._lives)
+        for process in self._processes:
+            try:
+                process.wait(_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if self._watch is not None:
+            self._watch.join(_SECONDS)  # it sees the last of them end
+        for channel in self._channels:
+            channel.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _gone(self, rank: int) -> RankDied:
+        try:
+            end = f"ended with status {self._processes[rank - 1].wait(_MOMENT)}"
+        except subprocess.TimeoutExpired:
+            end = "does not listen any more"
+        return RankDied(f"rank {rank} of {self._size} {end}; the log has its reason")
+
+    def _start(self, rank: int, order: dict[str, Any]) -> None:
+        own, others = socket.socketpair()
+        with others:
+            passed = (others.fileno(), self._lives)
+            command = [_python(), "-m", "covey.models.parallel", *map(str, passed)]
+            self._processes.append(
+                subprocess.Popen(command, stdin=subprocess.DEVNULL, env=_environment(), pass_fds=passed)
+            )
+        self._channels.append(own)
+        try:
+            wire.send_json(own, order | {"rank": rank, "size": self._size, "meeting": str(self.folder)})
+        except OSError as error:
+            raise self._gone(rank) from error
+
+    def _wait_for_an_end(self) -> None:
+        ends = select.poll()
+        for channel in list(self._channels):
+            ends.register(channel, 0)  # hang-up is always reported
+        ends.poll()
+        if not self._closing:
+            self._lost()
+
+
+def _python() -> str:
+    """This interpreter; where another program embeds it, the one that it was taken from."""
+    own = Path(sys.executable or "")
+    return str(own if own.name.startswith("python") else Path(sys.prefix) / "bin" / "python3")
+
+
+def _environment() -> dict[str, str]:
+    """Ours, but for secrets and for what would make a process a rank of something else; `covey` is found as here."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("COVEY_") and name not in _OF_OTHER_LAUNCHERS
+    }
+    paths = [str(Path(covey.__file__).parents[1]), kept.get("PYTHONPATH", "")]
+    return kept | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}

@@ -1,0 +1,63 @@
+"""What was found about this machine's numerics, kept from one load to the next.
+
+A verdict is about these libraries on this machine with as many threads and about these shapes; what it was found by is
+part of what it is kept under, so that changed code asks again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from covey import private
+from covey.models.attention import Tiling
+
+log = logging.getLogger(__name__)
+
+# The code that decides which products there are.
+_SOURCES = ("attention.py", "fuse.py", "model.py", "modules.py", "numerics.py", "product.py")
+_SETTINGS = ("MKL_", "ONEDNN_", "DNNL_", "ATEN_CPU_", "OMP_NUM_", "KMP_")  # variables that change what libraries do
+
+
+def here(*facts: object) -> str:
+    """The key of a question with these `facts` on this machine."""
+    asked = {
+        "facts": [str(fact) for fact in facts],
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "libraries": torch.__config__.show(),
+        "cpu": {name: str(value) for name, value in sorted(torch.cpu.get_capabilities().items())},
+        "settings": {name: value for name, value in sorted(os.environ.items()) if name.startswith(_SETTINGS)},
+        "code": [hashlib.sha256(Path(__file__).with_name(name).read_bytes()).hexdigest() for name in _SOURCES],
+    }
+    return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
+
+
+def verdict(folder: Path | None, key: str, find: Callable[[], Tiling | None]) -> Tiling | None:
+    """The tiling that is invariant, None where there is none: as `folder` has it under `key`, else found and kept."""
+    path = None if folder is None else folder / f"{key}.json"
+    if path is not None and path.is_file():
+        try:
+            kept = json.loads(path.read_text())["tiling"]
+            return None if kept is None else Tiling(**kept)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            log.warning("%s is not a verdict (%s): trying this machine's numerics again", path, error)
+    found = find()
+    if path is not None:
+        _keep(path, {"tiling": None if found is None else asdict(found)})
+    return found
+
+
+def _keep(path: Path, content: object) -> None:
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private.replace(path, json.dumps(content))
+    except OSError as error:
+        log.warning("%s could not be kept (%s): the next load tries this machine's numerics again", path, error)

@@ -1,1 +1,0 @@
-"""Everything that needs torch: models, caches, drawing tokens, drafters."""

@@ -1,0 +1,145 @@
+"""From logits to drawn tokens, each row by its own request's settings.
+
+Penalties, minimum length and bad words; then the best token if greedy, else temperature, top-k, top-p, min-p and the
+race under the noise of (seed, position). A row's draw depends on its own logits, settings, position and context, never
+on the other rows. Knows nothing of trees or caches.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from covey.models.kernels.ready import why_not
+from covey.sampling.noise import Index, Purpose, Reals, best_tokens, keys, race, winners
+from covey.sampling.penalties import Context, penalise
+from covey.sampling.settings import SettingsTable
+from covey.sampling.truncation import find_cuts, select
+from covey.types import Floats, Ints
+
+if TYPE_CHECKING:
+    from covey.models.kernels.draws import DeviceDraw
+
+__all__ = ["Context", "Draws", "Fault", "SettingsTable", "draw"]
+
+
+class Fault(IntEnum):
+    """Why a row has no token."""
+
+    NONE = 0
+    NOT_FINITE = 1  # a logit is NaN or +inf
+    ALL_MASKED = 2  # every token is at -inf, by the model or by bad_words and min_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """One token per row, -1 where `faults` is not Fault.NONE. `logprobs` are the model's own, before penalties and
+    temperature, NaN for rows that did not ask."""
+
+    tokens: Ints
+    logprobs: Floats
+    faults: Ints
+
+
+def draw(
+    logits: Tensor,
+    table: SettingsTable,
+    slots: Ints,
+    positions: Ints,
+    contexts: Sequence[Context | None] | None = None,
+) -> Draws:
+    """The target's own token of every row. `positions[i]` is the index, prompt included, of the token being drawn;
+    `contexts[i]` all tokens before it, needed only where `table.history[slots[i]]`."""
+    slot, position = np.asarray(slots, np.int64), np.asarray(positions, np.int64)
+    given = logits.float() if logits.dtype not in (torch.float32, torch.float64) else logits
+    work = penalise(given.contiguous(), table, slot, position, contexts)
+    by_kernels = work.is_cuda and work.dtype == torch.float32 and not why_not(work.device)
+    return (draw_on_device if by_kernels else draw_on_host)(given, work, table, slot, position)
+
+
+def draw_on_host(given: Tensor, work: Tensor, table: SettingsTable, slots: Index, positions: Index) -> Draws:
+    """Draws from `work`, which is `given` after penalties, with what has to be exact computed by the host."""
+    best, values = best_tokens(work)
+    faults = find_faults(values)
+    tokens = best.copy()
+    hot = np.flatnonzero((table.temperature[slots] > 0) & (faults == Fault.NONE))
+    if len(hot):
+        tokens[hot] = _draw_hot(select(work, hot), table, slots[hot], positions[hot], best[hot], values[hot])
+    tokens[faults != Fault.NONE] = -1
+    return Draws(tokens.astype(np.int32), log_probabilities(given, table, slots, tokens), faults)
+
+
+def draw_on_device(given: Tensor, work: Tensor, table: SettingsTable, slots: Index, positions: Index) -> Draws:
+    """The same draws by kernels: one copy brings them to the host. Only what truncation may have cut is drawn again."""
+    wanted = table.logprobs[slots]
+    drawing = _drawing(threading.get_ident(), 1 << (len(slots) - 1).bit_length(), work.shape[1], work.device)
+    row_keys = keys(table.seed[slots], positions, Purpose.COUPLED)
+    drawing.give(table.temperature[slots], row_keys, wanted & (work is given))
+    drawing.launch(work)
+    drawn = drawing.results(len(slots))
+    best, values, tokens = drawn.best, drawn.best_values, drawn.winners
+    faults = find_faults(values)
+    again = np.flatnonzero(table.truncated[slots] & (tokens != best) & (faults == Fault.NONE))
+    if len(again):
+        tokens[again] = _draw_hot(
+            select(work, again), table, slots[again], positions[again], best[again], values[again]
+        )
+    tokens[faults != Fault.NONE] = -1
+    logprobs = drawn.logprobs.astype(np.float32)
+    others = again if work is given else np.flatnonzero(wanted)
+    if wanted[others].any():
+        logprobs[others] = log_probabilities(select(given, others), table, slots[others], tokens[others])
+    return Draws(tokens.astype(np.int32), logprobs, faults)
+
+
+@lru_cache(maxsize=32)
+def _drawing(_thread: int, rows: int, vocab: int, device: torch.device) -> DeviceDraw:
+    """A thread's own, since it does one draw at a time."""
+    from covey.models.kernels.draws import DeviceDraw  # here: without a GPU its compiler may not be installed
+
+    return DeviceDraw(rows, vocab, device)
+
+
+def find_faults(best_values: Reals) -> Ints:
+    faults = np.zeros(len(best_values), np.int32)
+    odd = ~np.isfinite(best_values)
+    if odd.any():
+        faults[odd] = Fault.NOT_FINITE
+        faults[best_values == -np.inf] = Fault.ALL_MASKED
+    return faults
+
+
+def _draw_hot(
+    logits: Tensor, table: SettingsTable, slots: Index, positions: Index, best: Index, values: Reals
+) -> Index:
+    row_keys = keys(table.seed[slots], positions, Purpose.COUPLED)
+    entrants = race(logits, best[:, None], values[:, None], table.temperature[slots], row_keys)
+    won = winners(entrants, len(slots))
+    doubtful = np.flatnonzero(table.truncated[slots] & (won != best))  # the best token is never cut
+    if len(doubtful):
+        cuts = find_cuts(select(logits, doubtful), values[doubtful], table, slots[doubtful])
+        inverse = np.full(len(slots), -1)
+        inverse[doubtful] = np.arange(len(doubtful))
+        some = entrants.renumbered(inverse)
+        won[doubtful] = winners(some.only(cuts.keep(some.rows, some.tokens, some.values)), len(doubtful))
+    return won
+
+
+def log_probabilities(logits: Tensor, table: SettingsTable, slots: Index, tokens: Index) -> Floats:
+    """The model's own log-probability of one token per row; NaN where the row did not ask or has no token."""
+    found: npt.NDArray[np.float32] = np.full(len(slots), np.nan, np.float32)
+    rows = np.flatnonzero(table.logprobs[slots] & (tokens >= 0))
+    if len(rows):
+        where = torch.from_numpy(rows).to(logits.device)
+        picked = torch.from_numpy(tokens[rows]).to(logits.device).unsqueeze(1)
+        found[rows] = logits[where].log_softmax(dim=1).gather(1, picked).squeeze(1).float().cpu().numpy()
+    return found

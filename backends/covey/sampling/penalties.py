@@ -1,0 +1,108 @@
+"""Settings that depend on the tokens before a draw: penalties, minimum length, bad words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from covey.sampling.noise import Index
+from covey.sampling.settings import SettingsTable
+from covey.types import NO_INTS, Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Context:
+    """All tokens before a draw: `history` (prompt and committed tokens), then the drafted `path`. Rows of one request
+    should share one history array: it is counted once."""
+
+    history: Ints
+    path: Ints = field(default_factory=lambda: NO_INTS)
+
+
+def penalise(
+    logits: Tensor, table: SettingsTable, slots: Index, positions: Index, contexts: Sequence[Context | None] | None
+) -> Tensor:
+    """Logits with penalties, minimum length and bad words applied; the same tensor where no row has any."""
+    rows = np.flatnonzero(table.penalised[slots])
+    if not len(rows):
+        return logits
+    vocab = logits.shape[1]
+    logits = logits.clone()
+    masked: list[int] = []
+    counted = rows[table.history[slots[rows]]]
+    if len(counted):
+        known = [None if contexts is None else contexts[row] for row in counted]
+        given = [context for context in known if context is not None]
+        if len(given) < len(counted):
+            raise ValueError("a row with penalties or bad words needs the tokens before it")
+        _penalise_counts(logits, table, slots, counted, given)
+        for row, context in zip(counted.tolist(), given, strict=True):
+            bad = (word for word in table.sampling(int(slots[row])).bad_words if word)  # no tokens: never completed
+            masked += [row * vocab + word[-1] for word in bad if word[-1] < vocab and _ends_with(context, word[:-1])]
+    produced = positions[rows] - table.num_prompt[slots[rows]]
+    for row in rows[produced < table.min_tokens[slots[rows]]].tolist():
+        masked += [row * vocab + token for token in table.sampling(int(slots[row])).end_ids if token < vocab]
+    if masked:
+        logits.view(-1)[torch.tensor(masked, device=logits.device)] = -torch.inf
+    return logits
+
+
+def _penalise_counts(logits: Tensor, table: SettingsTable, slots: Index, rows: Index, contexts: list[Context]) -> None:
+    """Repetition, presence and frequency penalties, in place. A history is counted once for all rows that share it."""
+    vocab = logits.shape[1]
+    groups: dict[tuple[int, int], int] = {}
+    named = [(slot, id(context.history)) for slot, context in zip(slots[rows].tolist(), contexts, strict=True)]
+    group = np.array([groups.setdefault(name, len(groups)) for name in named], np.int64)
+    _, firsts = np.unique(group, return_index=True)
+    produced, seen = _count([contexts[i].history for i in firsts], table.num_prompt[slots[rows[firsts]]], vocab)
+    seen_size = np.bincount(seen // vocab, minlength=len(groups))
+    size = seen_size[group]
+    ends = np.cumsum(size)
+    source = seen[np.repeat((np.cumsum(seen_size) - seen_size)[group] - (ends - size), size) + np.arange(ends[-1])]
+    places = np.repeat((rows - group) * vocab, size) + source  # places in logits; `source` are places in `produced`
+
+    path_rows = np.repeat(rows, [len(context.path) for context in contexts])
+    path = np.concatenate([context.path for context in contexts])
+    drafted, times = np.unique(path_rows * vocab + path, return_counts=True)
+    in_path = np.zeros(logits.numel(), np.bool_)
+    in_path[drafted] = True
+    rest = ~in_path[places]
+    group_of = np.zeros(len(logits), np.int64)
+    group_of[rows] = group
+    drafted_before = produced[group_of[drafted // vocab] * vocab + drafted % vocab]
+    places = np.concatenate((places[rest], drafted))
+    total = np.concatenate((produced[source[rest]], drafted_before + times))
+
+    owner = slots[places // vocab]
+    where = torch.from_numpy(places).to(logits.device)
+    values = logits.view(-1)[where].double().cpu().numpy()
+    repetition = table.repetition_penalty[owner]
+    values = np.where(values < 0, values * repetition, values / repetition)
+    values -= table.presence_penalty[owner] * (total > 0)
+    values -= table.frequency_penalty[owner] * total
+    logits.view(-1)[where] = torch.from_numpy(values).to(logits.device, logits.dtype)
+
+
+def _count(histories: list[Ints], num_prompt: Index, vocab: int) -> tuple[Index, Index]:
+    """How often each token was produced, history by history, and the places in that of the tokens that occur at all."""
+    sizes = np.array([len(history) for history in histories])
+    owner = np.repeat(np.arange(len(histories)), sizes)
+    index = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    flat = owner * vocab + np.concatenate(histories)
+    length = len(histories) * vocab
+    produced = np.bincount(flat[index >= num_prompt[owner]], minlength=length)
+    return produced, np.flatnonzero(np.bincount(flat, minlength=length))
+
+
+def _ends_with(context: Context, tokens: tuple[int, ...]) -> bool:
+    size = len(tokens)
+    if size == 0:
+        return True
+    tail = context.path[-size:].tolist()
+    if len(tail) < size:
+        tail = context.history[len(context.history) - (size - len(tail)) :].tolist() + tail
+    return bool(tail == list(tokens))

@@ -1,0 +1,76 @@
+"""What drafters draw from their logits under the rejection rule, and the sparse q rows that they ship.
+
+Proposals under the coupled rule are chosen in `drafters/choosing.py`. Temperature, top-k, top-p and min-p apply as in
+`sampling`. Penalties, minimum length and bad words do not: they would need each request's tokens at every drafted step,
+and a proposal need not be right, only likely. Knows no trees.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from covey.sampling.noise import Index, Purpose, Reals, keys, leading_tokens, uniforms
+from covey.sampling.settings import SettingsTable
+from covey.sampling.truncation import mass_of
+from covey.types import SPARSE, Floats, Ints
+
+
+@dataclass(frozen=True, slots=True)
+class SparseDraws:
+    """One token per row and the distribution that it was drawn from, exactly: `probs[i, j]` is that of `ids[i, j]`, all
+    others have none. Token -1 and no mass where a row's logits are not finite."""
+
+    tokens: Ints
+    ids: Ints
+    probs: Floats
+
+
+def propose_rejection(
+    logits: Tensor, table: SettingsTable, slots: Ints, positions: Ints, rounds: Ints, count: int = SPARSE
+) -> SparseDraws:
+    """Rejection rule: draw from the best `count` tokens, truncated further by the request's settings (top-p's share is
+    of those tokens' mass). The float32 probabilities returned are the ones drawn from. Greedy rows are one-hot."""
+    logits = _plain(logits)
+    slot, position = np.asarray(slots, np.int64), np.asarray(positions, np.int64)
+    leaders, values = leading_tokens(logits, count)
+    fine = np.isfinite(values[:, 0])
+    probs = np.zeros(leaders.shape, np.float32)
+    probs[fine] = _truncated(values[fine], table, slot[fine])
+    sums = probs.cumsum(axis=1, dtype=np.float64)
+    thresholds = uniforms(keys(table.seed[slot], position, Purpose.DRAFT, np.asarray(rounds, np.int64))) * sums[:, -1]
+    picked = np.minimum((sums <= thresholds[:, None]).sum(axis=1), leaders.shape[1] - 1)
+    tokens = np.where(fine, leaders[np.arange(len(slot)), picked], -1)
+    missing = ((0, 0), (0, count - leaders.shape[1]))
+    return SparseDraws(tokens.astype(np.int32), np.pad(leaders.astype(np.int32), missing), np.pad(probs, missing))
+
+
+def sparse_q(logits: Tensor, count: int = SPARSE) -> tuple[Ints, Floats]:
+    """Ids and probabilities, at temperature 1 and not renormalised, of each row's best `count` tokens."""
+    logits = _plain(logits)
+    leaders, values = leading_tokens(logits, count)
+    best = np.where(np.isfinite(values[:, 0]), values[:, 0], 0.0)
+    mass = mass_of(logits, best, np.ones(len(best)))
+    return leaders.astype(np.int32), (np.exp(values - best[:, None]) / mass[:, None]).astype(np.float32)
+
+
+def _truncated(values: Reals, table: SettingsTable, slots: Index) -> Floats:
+    """Probabilities of tokens with these logits, which descend along each row."""
+    temperatures = table.temperature[slots]
+    greedy = temperatures == 0
+    weights = (values - values[:, :1]) / np.where(greedy, 1.0, temperatures)[:, None]
+    rank = np.arange(values.shape[1])
+    top_k = np.where(table.top_k[slots] > 0, table.top_k[slots], values.shape[1])
+    kept = (rank < np.where(greedy, 1, top_k)[:, None]) & (weights >= table.log_min_p[slots, None])
+    probs = np.where(kept, np.exp(weights), 0.0)
+    before = probs.cumsum(axis=1) - probs
+    probs[(before >= table.top_p[slots, None] * probs.sum(axis=1, keepdims=True)) & (rank > 0)] = 0.0
+    probs /= probs.sum(axis=1, keepdims=True)
+    return probs.astype(np.float32)
+
+
+def _plain(logits: Tensor) -> Tensor:
+    return (logits if logits.dtype in (torch.float32, torch.float64) else logits.float()).contiguous()

@@ -1,0 +1,151 @@
+"""The rejection rule's target side: accept flags, residuals and bonus draws for chains, from logits and sparse q rows.
+
+Every stream of noise is keyed by (seed, round of the request, position, purpose) and used once: were it keyed by
+position alone, a refused draft would steer the round that draws the same position again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from covey.sampling.drawing import Fault, find_faults, log_probabilities
+from covey.sampling.noise import Index, Purpose, Reals, best_tokens, keys, uniforms
+from covey.sampling.penalties import Context, penalise
+from covey.sampling.settings import SettingsTable
+from covey.sampling.truncation import find_cuts, mass_of, select
+from covey.types import Floats, Ints, Trees
+from covey.verify import Walk, count_accepted, parent_places, walk_chains
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What the rejection rule made of a batch of chains. `logprobs` go with `walk.tokens`; a row whose `faults` is not
+    Fault.NONE ends in token -1."""
+
+    walk: Walk
+    logprobs: Floats
+    faults: Ints
+
+
+def judge(
+    logits: Tensor,
+    table: SettingsTable,
+    slots: Ints,
+    positions: Ints,
+    contexts: Sequence[Context | None] | None,
+    trees: Trees,
+    rounds: Ints,
+) -> Judgement:
+    """Verify one chain per row. `logits`, `slots`, `positions` and `contexts` are as for `draw`, packed as in
+    `covey.verify`; `rounds` is by row of `trees`, the verify rounds that the request has had."""
+    given = (logits if logits.dtype in (torch.float32, torch.float64) else logits.float()).contiguous()
+    slot, position = np.asarray(slots, np.int64), np.asarray(positions, np.int64)
+    probs, faults = probabilities(given, table, slot, position, contexts)
+    places = parent_places(trees).astype(np.int64)
+    round_of = np.repeat(np.asarray(rounds, np.int64), trees.sizes + 1)
+    row_keys = keys(table.seed[slot[places]], position[places], Purpose.ACCEPT, round_of[places])
+    q_ids, q_probs = _q_rows(trees)
+    q = np.where(q_ids == trees.tokens[:, None], q_probs, 0.0).sum(axis=1)
+    p = _gather(probs, places, trees.tokens)
+    accepts = accept(uniforms(row_keys), p, q)
+    accepted = count_accepted(trees, accepts)
+
+    stops = trees.offsets[:-1].astype(np.int64) + np.arange(trees.rows) + accepted
+    left = select(probs, stops)
+    refused = np.flatnonzero(accepted < trees.sizes)
+    if len(refused):
+        node = trees.offsets[refused] + accepted[refused]
+        left = left.clone()
+        _subtract(left, refused, q_ids[node], q_probs[node])
+    purposes = np.full(trees.rows, Purpose.BONUS)
+    purposes[refused] = Purpose.RESIDUAL
+    last = np.empty(trees.rows, np.float64)
+    for purpose in (Purpose.BONUS, Purpose.RESIDUAL):
+        mine = purposes == purpose
+        last[mine] = uniforms(
+            keys(table.seed[slot[stops[mine]]], position[stops[mine]], purpose, round_of[stops[mine]])
+        )
+    alternates = np.where(faults[stops] == Fault.NONE, _pick(left, last), -1).astype(np.int32)
+    walked = walk_chains(trees, accepts, alternates)
+    emitted = walked.places.astype(np.int64)
+    logprobs = log_probabilities(select(given, emitted), table, slot[emitted], walked.tokens.astype(np.int64))
+    return Judgement(walked, logprobs, faults[stops])
+
+
+def accept(uniform: Reals, p: Reals, q: Reals) -> npt.NDArray[np.bool_]:
+    """With probability min(1, p / q)."""
+    return uniform * q < p
+
+
+def probabilities(
+    logits: Tensor, table: SettingsTable, slots: Index, positions: Index, contexts: Sequence[Context | None] | None
+) -> tuple[Tensor, Ints]:
+    """The distribution that each row's token is drawn from, after all settings, in float64: one-hot for greedy rows,
+    all zero for faulty ones; and the faults."""
+    work = penalise(logits, table, slots, positions, contexts)
+    best, values = best_tokens(work)
+    faults = find_faults(values)
+    probs = torch.zeros(work.shape, dtype=torch.float64, device=work.device)
+    cold = np.flatnonzero((faults == Fault.NONE) & (table.temperature[slots] == 0))
+    probs[_to(cold, probs), _to(best[cold], probs)] = 1.0
+    hot = np.flatnonzero((faults == Fault.NONE) & (table.temperature[slots] > 0))
+    if len(hot):
+        part, temperature, top = select(work, hot), table.temperature[slots[hot]], values[hot]
+        if table.truncated[slots[hot]].any():
+            part = part.masked_fill(~find_cuts(part, top, table, slots[hot]).mask(part), -torch.inf)
+        scale = _to(np.stack((top, temperature, mass_of(part, top, temperature))), probs).unsqueeze(2)
+        probs[_to(hot, probs)] = part.to(torch.float64, copy=True).sub_(scale[0]).div_(scale[1]).exp_().div_(scale[2])
+    return probs, faults
+
+
+def _q_rows(trees: Trees) -> tuple[Ints, Reals]:
+    """The q rows; a node without one, or with one that says its token could not be, was proposed with certainty."""
+    certain = np.ones((len(trees.tokens), 1))
+    if trees.q_ids is None or trees.q_probs is None:
+        return trees.tokens[:, None], certain
+    ids, probs = trees.q_ids, trees.q_probs.astype(np.float64)
+    totals = probs.sum(axis=1, keepdims=True)
+    probs = np.divide(probs, totals, out=np.zeros_like(probs), where=totals > 0)
+    unlikely = np.flatnonzero(np.where(ids == trees.tokens[:, None], probs, 0.0).sum(axis=1) <= 0)
+    if len(unlikely):
+        ids = ids.copy()
+        ids[unlikely], probs[unlikely] = 0, 0.0
+        ids[unlikely, 0], probs[unlikely, 0] = trees.tokens[unlikely], 1.0
+    return ids, probs
+
+
+def _subtract(left: Tensor, rows: Index, ids: Ints, q: Reals) -> None:
+    """max(0, p - q) in place; where nothing is left, which rounding alone can bring about, p stays."""
+    vocab = left.shape[1]
+    q = np.where((ids >= 0) & (ids < vocab), q, 0.0)
+    place = (_to(rows, left).unsqueeze(1), _to(np.clip(ids, 0, vocab - 1).astype(np.int64), left))
+    before = left[place[0].squeeze(1)]
+    after = before.clone().scatter_add_(1, place[1], _to(-q, left)).clamp_(min=0.0)
+    empty = after.sum(dim=1, keepdim=True) <= 0
+    left[place[0].squeeze(1)] = torch.where(empty, before, after)
+
+
+def _pick(weights: Tensor, uniform: Reals) -> Index:
+    """One token per row, in proportion to its weights; never one of weight zero."""
+    sums = weights.cumsum(dim=1)
+    totals = sums[:, -1].cpu().numpy()
+    thresholds = np.minimum(uniform * totals, np.nextafter(totals, 0.0))
+    found = torch.searchsorted(sums, _to(thresholds, sums).unsqueeze(1), right=True).squeeze(1)
+    return found.cpu().numpy()
+
+
+def _gather(probs: Tensor, places: Index, tokens: Ints) -> Reals:
+    vocab = probs.shape[1]
+    inside = (tokens >= 0) & (tokens < vocab)
+    found = probs[_to(places, probs), _to(np.where(inside, tokens, 0).astype(np.int64), probs)]
+    return np.where(inside, found.cpu().numpy(), 0.0)
+
+
+def _to(array: npt.NDArray[np.generic], like: Tensor) -> Tensor:
+    return torch.from_numpy(array).to(like.device)

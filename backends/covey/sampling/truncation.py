@@ -1,0 +1,146 @@
+"""Top-k, then top-p, then min-p: which tokens a row may draw.
+
+Tokens are ordered by logit, the lowest id first among equals. top_k keeps the first k; top_p keeps a token if those
+before it hold less than that share of what top_k kept; min_p keeps what is at least that fraction of the best. So a
+row keeps a prefix of that order, never an empty one, and its last token, the cut, says which.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from covey.sampling.noise import Index, Reals
+from covey.sampling.settings import SettingsTable
+
+Flags = npt.NDArray[np.bool_]
+
+_HEAD = 64  # enough of a row for most settings; the others are sorted whole
+_DOUBT = 1e-12  # relative; above the error of a float64 sum of exponentials in any order
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """The last token that top_k and top_p keep in each row, and the least log weight that min_p keeps."""
+
+    values: Reals
+    tokens: Index
+    log_min_p: Reals
+    best_values: Reals
+    temperatures: Reals
+
+    def keep(self, rows: Index, tokens: Index, values: Reals) -> Flags:
+        """Whether the given tokens, with these logits, are kept."""
+        cut = self.values[rows]
+        kept: Flags = (values > cut) | ((values == cut) & (tokens <= self.tokens[rows]))
+        kept &= (values - self.best_values[rows]) / self.temperatures[rows] >= self.log_min_p[rows]
+        return kept
+
+    def mask(self, logits: Tensor) -> Tensor:
+        """The same for every token of every row."""
+        device, vocab = logits.device, logits.shape[1]
+        columns = np.stack((self.values, self.best_values, self.temperatures, self.log_min_p, self.tokens))
+        cut, best, temperature, log_min_p, token = torch.from_numpy(columns).unsqueeze(2).to(device)
+        values = logits.double()
+        kept: Tensor = (values == cut) & (torch.arange(vocab, device=device) <= token)
+        kept |= values > cut
+        kept &= (values - best) / temperature >= log_min_p
+        return kept
+
+
+def find_cuts(logits: Tensor, best_values: Reals, table: SettingsTable, slots: Index) -> Cuts:
+    """Where each row's settings cut it."""
+    rows, vocab = logits.shape
+    temperatures = table.temperature[slots]
+    cuts = Cuts(np.full(rows, -np.inf), np.full(rows, vocab), table.log_min_p[slots], best_values, temperatures)
+    todo = np.flatnonzero(table.truncated[slots])
+    top_k = np.where(table.top_k[slots] > 0, np.minimum(table.top_k[slots], vocab), vocab)
+    top_p = table.top_p[slots]
+    todo = todo[(top_k[todo] < vocab) | (top_p[todo] < 1.0)]
+    for width in (min(_HEAD, vocab), vocab):
+        if not len(todo):
+            break
+        part = select(logits, todo)
+        values = _largest(part, width)
+        weights = (values - best_values[todo, None]) / temperatures[todo, None]
+        mass = np.full(len(todo), np.inf)  # infinite: unknown until the whole row is sorted
+        open_ended = np.flatnonzero((top_k[todo] == vocab) & (top_p[todo] < 1.0))
+        if width < vocab and len(open_ended):
+            wide = todo[open_ended]
+            mass[open_ended] = mass_of(select(logits, wide), best_values[wide], temperatures[wide])
+        sizes, doubtful = _prefix_sizes(weights, top_k[todo], top_p[todo], mass)
+        for i in doubtful:
+            row = (_largest(part[i : i + 1], vocab)[0] - best_values[todo[i]]) / temperatures[todo[i]]
+            sizes[i] = min(_exact_prefix_size(row, int(top_k[todo[i]]), float(top_p[todo[i]])), width)
+        settled = sizes < width if width < vocab else np.ones(len(todo), np.bool_)
+        found, kept = todo[settled], sizes[settled]
+        values = values[settled]
+        last = values[np.arange(len(found)), kept - 1]
+        cuts.values[found] = last
+        following = values[np.arange(len(found)), np.minimum(kept, width - 1)]
+        for i in np.flatnonzero((following == last) & (kept < width)):
+            equals = np.flatnonzero(select(logits, found[i : i + 1])[0].cpu().numpy() == last[i])
+            cuts.tokens[found[i]] = equals[kept[i] - np.count_nonzero(values[i] > last[i]) - 1]
+        todo = todo[~settled]
+    return cuts
+
+
+def _prefix_sizes(weights: Reals, top_k: Index, top_p: Reals, mass: Reals) -> tuple[Index, Index]:
+    """How many of each row's first tokens are kept, and the rows where a sum's last bits could decide. `weights` are
+    logarithms in descending order, `mass` the sum of all of a row's exponentials where top_k does not limit it."""
+    width = weights.shape[1]
+    sizes: Index = np.minimum(top_k, width)
+    nucleus = np.flatnonzero(top_p < 1.0)
+    if not len(nucleus):
+        return sizes, nucleus
+    top_k = top_k[nucleus]
+    sums = np.exp(weights[nucleus]).cumsum(axis=1)
+    inside = sums[np.arange(len(nucleus)), np.minimum(top_k, width) - 1]
+    limits = top_p[nucleus] * np.where(top_k <= width, inside, mass[nucleus])
+    short = (sums < limits[:, None]).sum(axis=1)  # after so many tokens the share is not yet reached: one more is kept
+    sizes[nucleus] = np.minimum(sizes[nucleus], short + 1)
+    with np.errstate(invalid="ignore"):  # an unknown mass is infinite, and then nothing is near it
+        near = np.abs(sums - limits[:, None]) <= _DOUBT * limits[:, None]
+    near &= np.isfinite(limits)[:, None]
+    return sizes, nucleus[near.any(axis=1)]
+
+
+def _exact_prefix_size(weights: Reals, top_k: int, top_p: float) -> int:
+    """The same for one whole row, by sums that are correctly rounded and so do not depend on any order."""
+    kept = [math.exp(weight) for weight in weights[:top_k].tolist()]
+    limit = top_p * math.fsum(kept)
+    low, high = 0, len(kept) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if math.fsum(kept[: middle + 1]) < limit:
+            low = middle + 1
+        else:
+            high = middle
+    return low + 1
+
+
+def mass_of(logits: Tensor, best_values: Reals, temperatures: Reals) -> Reals:
+    """Sum over each row of exp((logit - best) / temperature)."""
+    scale = torch.from_numpy(np.stack((best_values, temperatures))).unsqueeze(2).to(logits.device)
+    sums: Reals = logits.to(torch.float64, copy=True).sub_(scale[0]).div_(scale[1]).exp_().sum(dim=1).cpu().numpy()
+    return sums
+
+
+def _largest(logits: Tensor, width: int) -> Reals:
+    """The `width` largest values of each row, descending."""
+    if width < logits.shape[1]:
+        return logits.topk(width, dim=1).values.double().cpu().numpy()
+    if logits.device.type == "cpu":
+        return np.sort(logits.numpy(), axis=1)[:, ::-1].astype(np.float64)  # numpy's sort is vectorised, torch's not
+    return logits.sort(dim=1, descending=True).values.double().cpu().numpy()
+
+
+def select(logits: Tensor, rows: Index) -> Tensor:
+    if len(rows) == len(logits):
+        return logits
+    return logits[torch.from_numpy(rows).to(logits.device)]

@@ -1,0 +1,79 @@
+"""The next plain pass, computed while the answer to the last one travels.
+
+After a pass in which every row decoded plainly, the next message most likely asks for the same rows, one token on. Its
+result needs nothing that the message will bring, so a thread computes it at once; the message then collects it. What
+the message asks for otherwise is computed as ever, and what it does not ask for is dropped: a pass commits nothing by
+itself, and the KV that it wrote is written again, with the same values.
+
+A guess that fails costs a pass, so whether guesses would have come true is watched all the time, and they are made only
+while most of them do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from collections.abc import Sequence as Rows
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from covey.kv.sequences import Sequence
+from covey.target.verification import Verified
+
+__all__ = ["Ahead", "Foretold"]
+
+WORTH = 0.7  # share of guesses that must come true: a failed one costs a pass, a good one saves the way to and fro
+FORGETTING = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Foretold:
+    """A pass's result, and how many tokens the sequence of each row of `verified` had."""
+
+    index: dict[Sequence, int]  # to its row; holds the sequences, lest a new one takes the identity of one that ended
+    known: list[int]
+    verified: Verified
+    seconds: float
+
+    def row(self, sequence: Sequence) -> int | None:
+        """The row of a sequence that has not changed since."""
+        row = self.index.get(sequence)
+        return row if row is not None and self.known[row] == sequence.known else None
+
+
+class Ahead:
+    """Owns the thread and the guess in flight; `compute` is a plain pass over rows that changes none of them."""
+
+    def __init__(self, compute: Callable[[list[Sequence]], Verified], prepare_thread: Callable[[], None]) -> None:
+        self._compute = compute
+        self._thread = ThreadPoolExecutor(1, "covey-ahead", prepare_thread)
+        self._running: Future[Foretold] | None = None
+        self._guess: set[int] | None = None  # tags that the next message should ask for, computed or not
+        self._came_true = 1.0
+
+    def collect(self) -> Foretold | None:
+        """Wait for the pass in flight, if any: until it has ended nothing that it reads may change."""
+        running, self._running = self._running, None
+        return running.result() if running is not None else None
+
+    def judge(self, tags: Rows[int], plain: bool) -> None:
+        """What the message after a guess asked for: rows, and whether they decode plainly."""
+        if self._guess is not None:
+            good = plain and self._guess.issuperset(tags)
+            self._came_true += FORGETTING * (good - self._came_true)
+        self._guess = None
+
+    def guess(self, rows: list[Sequence]) -> None:
+        """Begin the pass that the next message will ask for if these rows go on and no others join."""
+        if not rows:
+            return
+        self._guess = {row.tag for row in rows}
+        if self._came_true >= WORTH:
+            self._running = self._thread.submit(self._foretell, rows)
+
+    def _foretell(self, rows: list[Sequence]) -> Foretold:
+        started = time.perf_counter()
+        known = [row.known for row in rows]
+        verified = self._compute(rows)
+        index = {row: at for at, row in enumerate(rows)}
+        return Foretold(index, known, verified, time.perf_counter() - started)

@@ -1,0 +1,30 @@
+"""The target that a profile describes, in process, behind `covey.ports.Target`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from covey.clock import RealClock
+from covey.emulated import opening as emulation
+from covey.ports import Target
+from covey.profile import Profile
+
+
+class LoadedTarget(Target, Protocol):
+    """A target whose owner says when it is not wanted any more."""
+
+    def close(self) -> None:
+        """End what runs beside this process; no pass can follow."""
+        ...
+
+
+def load_target(folder: str | Path, profile: Profile, *, name: str) -> LoadedTarget:
+    """A model's weights and configuration are in `folder`, or an emulated device's tokenizer."""
+    if profile.target.kind == "emulated":
+        return emulation.load_target(folder, profile, RealClock())
+    from covey.target.runner import TargetRunner  # torch: an emulated device does without
+
+    depth = profile.speculation.max_depth if profile.speculation.drafters else 0
+    budget = profile.scheduler.token_budget
+    return TargetRunner.load(folder, profile.target, token_budget=budget, name=name, depth=depth)

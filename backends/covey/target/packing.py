@@ -1,0 +1,161 @@
+"""Lays rows out as one pass over a paged model: tokens to compute, and the lanes their attention runs over.
+
+A lane is one causal window in position order. A chain of drafts is one lane; a tree is one lane per root-to-leaf path,
+so that siblings never share a window and every node sees exactly what it would see if its path were the text; what
+several paths share is computed in the first. A model that reads windows gets the ancestors of each node instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Rows
+
+import numpy as np
+
+from covey.kv.sequences import Sequence
+from covey.models.lanes import Lanes, Pass, Windows, windows_of
+from covey.types import NO_INTS, Ints, Trees
+
+
+def depths(parents: Ints) -> Ints:
+    """Each node's depth in its row's tree; the root's children have depth 1."""
+    depth = np.zeros(len(parents), np.int32)
+    for node, parent in enumerate(parents.tolist()):
+        depth[node] = 1 if parent < 0 else depth[parent] + 1
+    return depth
+
+
+def leaf_paths(parents: Ints) -> list[Ints]:
+    """Node indices from below the root to each leaf."""
+    above = parents.tolist()
+    inner = set(above)
+    paths = []
+    for leaf in range(len(above)):
+        if leaf in inner:
+            continue
+        path = []
+        node = leaf
+        while node >= 0:
+            path.append(node)
+            node = above[node]
+        paths.append(np.asarray(path[::-1], np.int32))
+    return paths
+
+
+def path_to(parents: Ints, node: int) -> Ints:
+    """Node indices from below the root to `node`."""
+    path = []
+    while node >= 0:
+        path.append(node)
+        node = int(parents[node])
+    return np.asarray(path[::-1], np.int32)
+
+
+class Packing:
+    """One pass over `rows`, row r computing `chunk[r]` known tokens and then its tree. `ends[r]` says whether its last
+    known token is computed, so that tokens can be drawn; `depth` is every node's depth."""
+
+    def __init__(self, rows: Rows[Sequence], chunk: list[int], trees: Trees, *, windows: bool = False) -> None:
+        size = np.asarray(chunk, np.int32)
+        cached = np.fromiter((sequence.cached for sequence in rows), np.int32, len(rows))
+        known = np.fromiter((sequence.known for sequence in rows), np.int32, len(rows))
+        reached, sizes = cached + size, size + trees.sizes
+        lengths, offsets = cached + sizes, _bounds(sizes)
+        starts, stops, ends = cached.tolist(), reached.tolist(), lengths.tolist()
+        at = np.arange(offsets[-1], dtype=np.int32) - np.repeat(offsets[:-1], sizes)  # place in its row
+        positions = np.repeat(cached, sizes) + at
+        tokens = _joined([row.buffer[start:stop] for row, start, stop in zip(rows, starts, stops)])
+        slots = _joined([row.slots[start:end] for row, start, end in zip(rows, starts, ends)])
+        ended = reached == known
+        self.ends: list[bool] = ended.tolist()
+        if max(chunk) == 1 and ended.all():  # as a rule nothing is left out
+            out = np.arange(len(at), dtype=np.int32)
+        else:
+            out = np.flatnonzero((at >= np.repeat(size - 1, sizes)) & np.repeat(ended, sizes)).astype(np.int32)
+        tables = np.zeros((len(rows), max(len(row.table) for row in rows)), np.int32)
+        for row, sequence in enumerate(rows):
+            tables[row, : len(sequence.table)] = sequence.table
+        self.depth, branching = _depths(trees)
+        if len(self.depth):
+            is_node = at >= np.repeat(size, sizes)
+            positions[is_node] = np.repeat(reached - 1, trees.sizes) + self.depth
+            known_tokens, tokens = tokens, np.empty(len(at), np.int32)
+            tokens[~is_node], tokens[is_node] = known_tokens, trees.tokens
+        lanes = Lanes(offsets, lengths, tables)
+        seen: Lanes | Windows = lanes
+        if branching:
+            seen = _with_ancestors(lanes, trees) if windows else _by_path(lanes, rows, size, trees, branching)
+        self.work = Pass(tokens, positions, slots, seen, out)
+
+
+def _depths(trees: Trees) -> tuple[Ints, list[int]]:
+    """Every node's depth, and the rows whose trees are no chains."""
+    if not len(trees.tokens):
+        return NO_INTS, []
+    node = np.arange(len(trees.tokens), dtype=np.int32) - np.repeat(trees.offsets[:-1], trees.sizes)
+    off_chain = trees.parents != node - 1
+    depth, branching = node + 1, []
+    if off_chain.any():
+        branching = np.unique(np.repeat(np.arange(trees.rows), trees.sizes)[off_chain]).tolist()
+        for row in branching:
+            tree = slice(trees.offsets[row], trees.offsets[row + 1])
+            depth[tree] = depths(trees.parents[tree])
+    return depth, branching
+
+
+def _by_path(chains: Lanes, rows: Rows[Sequence], chunk: Ints, trees: Trees, branching: list[int]) -> Lanes:
+    """The same with a lane for each root-to-leaf path of the trees that branch."""
+    lanes, lengths, queries, tails = [], [], [], []
+    trees_of = set(branching)
+    for row, sequence in enumerate(rows):
+        own = np.arange(chains.offsets[row], chains.offsets[row + 1], dtype=np.int32)
+        if row not in trees_of:
+            lanes.append(row)
+            lengths.append(int(chains.lengths[row]))
+            queries.append(own)
+            tails.append(NO_INTS)
+            continue
+        known, size = sequence.known, int(chunk[row])
+        parents = trees.parents[trees.offsets[row] : trees.offsets[row + 1]]
+        computed = np.zeros(len(parents), bool)
+        for index, path in enumerate(leaf_paths(parents)):
+            lanes.append(row)
+            lengths.append(known + len(path))
+            rest = own[size + path[~computed[path]]]
+            computed[path] = True
+            queries.append(rest if index else np.concatenate([own[:size], rest]))
+            tails.append(sequence.slots[known + path])
+    return Lanes(
+        _bounds([len(each) for each in queries]),
+        np.asarray(lengths, np.int32),
+        chains.tables[lanes],
+        np.concatenate(queries),
+        _bounds([len(tail) for tail in tails]),
+        np.concatenate(tails),
+    )
+
+
+def _with_ancestors(lanes: Lanes, trees: Trees) -> Windows:
+    """The rows' windows, each of whose last tokens are its tree."""
+    windows = windows_of(lanes)
+    sizes = trees.sizes
+    seen, base = windows.seen.copy(), lanes.lengths - sizes
+    bits = np.zeros((len(seen), -(-int(sizes.max()) // 32)), np.uint32)
+    for row, size in enumerate(sizes.tolist()):
+        end = int(lanes.offsets[row + 1])
+        seen[end - size : end] = base[row]
+        own = bits[end - size : end]
+        for node, parent in enumerate(trees.parents[trees.offsets[row] : trees.offsets[row + 1]].tolist()):
+            if parent >= 0:
+                own[node] = own[parent]
+            own[node, node // 32] |= np.uint32(1 << node % 32)
+    return Windows(lanes.offsets, lanes.lengths, lanes.tables, base, seen, bits.view(np.int32))
+
+
+def _bounds(sizes: Rows[int] | Ints) -> Ints:
+    bounds = np.zeros(len(sizes) + 1, np.int32)
+    np.cumsum(sizes, out=bounds[1:])
+    return bounds
+
+
+def _joined(parts: list[Ints]) -> Ints:
+    return np.concatenate(parts) if parts else NO_INTS

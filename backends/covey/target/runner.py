@@ -1,0 +1,353 @@
+"""The target in process: sequences and blocks, one pass over the model, draws, verification, commit.
+
+Implements `covey.ports.Target`. Knows no Triton; `backends/target/model.py` puts it behind messages.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from covey.errors import SettingError
+from covey.kv.pool import BlockPool
+from covey.kv.sequences import Sequence, Sequences
+from covey.ledger import Ledger
+from covey.models.identity import of_model
+from covey.models.loading import choose_device, choose_dtype, read_config
+from covey.models.opening import Model, open_model
+from covey.models.parallel.model import ParallelModel
+from covey.models.parallel.plan import share_of_heads
+from covey.profile import TargetSettings
+from covey.sampling.drawing import Context, SettingsTable, draw
+from covey.target.ahead import Ahead, Foretold
+from covey.target.packing import Packing, path_to
+from covey.target.verification import Mask, Places, Verified, merged, pick, rows_of, verify
+from covey.types import (
+    NO_FLOATS,
+    NO_INTS,
+    Ints,
+    Open,
+    Resized,
+    ResizeStatus,
+    RowStatus,
+    Sampling,
+    TargetInfo,
+    TargetReply,
+    TargetWork,
+    Trees,
+)
+
+log = logging.getLogger("covey.target")
+
+
+class TargetRunner:
+    """Owns the model, the pool and every open request's tokens."""
+
+    def __init__(
+        self,
+        model: Model | ParallelModel,
+        *,
+        blocks: int,
+        block_size: int,
+        reuse: bool,
+        name: str,
+        folder: str,
+        run_ahead: bool = False,
+        identity: str = "",
+    ) -> None:
+        self._model = model
+        self._sequences = Sequences(BlockPool(blocks), block_size, reuse=reuse)
+        self._settings = SettingsTable()
+        # Exclusive: the caller counts the blocks, and preempts its own requests when they run out.
+        self._ledger: Ledger[Sequence, TargetReply] = Ledger(self._open, self._close, exclusive=True)
+        self._ahead = Ahead(self._plain, _as_here(model)) if run_ahead else None
+        self._info = TargetInfo(
+            model=name,
+            vocab_size=model.vocab_size,
+            max_positions=model.max_positions,
+            block_size=block_size,
+            total_blocks=blocks,
+            end_ids=tuple(model.end_ids),
+            numerics=model.numerics,
+            dtype=model.dtype,
+            device=model.device,
+            epoch=self._ledger.epoch,
+            folder=folder,
+            identity=identity,
+        )
+
+    @classmethod
+    def load(
+        cls, folder: str | Path, settings: TargetSettings, *, token_budget: int, name: str, depth: int = 0
+    ) -> TargetRunner:
+        """The target that the settings describe, in `folder`. No pass will have more than `token_budget` tokens, and
+        few rows drafts deeper than `depth`."""
+        ranks = settings.tensor_parallel
+        torch.set_num_threads(settings.threads or max(1, (os.cpu_count() or 1) // ranks))
+        blocks = settings.kv_blocks or blocks_in(settings.kv_memory_mb << 20, folder, settings, "target")
+        one = partial(open_model, tokens_per_row=1 + depth)
+        build = one if ranks == 1 else partial(ParallelModel, ranks=ranks)
+        model = build(
+            folder,
+            dtype=settings.dtype,
+            device=settings.device,
+            blocks=blocks,
+            block_size=settings.block_size,
+            numerics=settings.numerics,
+            max_pass_tokens=token_budget,
+        )
+        runner = cls(
+            model,
+            blocks=blocks,
+            block_size=settings.block_size,
+            reuse=settings.prefix_reuse,
+            name=name,
+            folder=str(folder),
+            run_ahead=settings.run_ahead,
+            identity=of_model(folder, replace(settings, folder="")),
+        )
+        if runner.info().device.startswith("cuda"):
+            _warm_up_draws(model.vocab_size, torch.device("cuda", torch.cuda.current_device()))
+        return runner
+
+    def info(self) -> TargetInfo:
+        return replace(self._info, total_blocks=self._sequences.pool.total)
+
+    def close(self) -> None:
+        """End what runs beside this process; no pass can follow."""
+        if isinstance(self._model, ParallelModel):
+            self._model.close()
+
+    def check(self) -> None:
+        """Raise AssertionError unless every block is where it should be."""
+        self._sequences.check()
+
+    def step(self, work: TargetWork) -> TargetReply:
+        return self._ledger.once(work, self._step)
+
+    def resize(self, blocks: int) -> Resized:  # noqa: ARG002
+        return Resized(ResizeStatus.NOT_HERE, self._sequences.pool.total)
+
+    def _step(self, work: TargetWork) -> TargetReply:
+        started = time.perf_counter()
+        foretold = self._ahead.collect() if self._ahead is not None else None
+        reused = {tag: sequence.cached for tag, sequence in self._ledger.update(work).items()}
+        if not len(work.tags) and not len(self._sequences):
+            self.check()  # idle: nothing waits for it
+        reply = self._pass(work, reused, started, foretold)
+        if self._ahead is not None:
+            self._guess(self._ahead, work, reply)
+        return reply
+
+    def _open(self, opening: Open) -> Sequence:
+        return self._sequences.open(opening, self._settings.add(opening.sampling, opening.num_prompt))
+
+    def _close(self, sequence: Sequence, _ended: bool) -> None:
+        self._sequences.close(sequence)
+        self._settings.remove(sequence.settings)
+
+    def _guess(self, ahead: Ahead, work: TargetWork, reply: TargetReply) -> None:
+        """Begin the next pass where this one was plain; rows that have ended, or find no block, are not in it."""
+        ahead.judge(work.tags.tolist(), not len(work.trees.tokens) and not work.opens)
+        if not len(work.room) or len(work.trees.tokens) or (reply.offsets[1:] - reply.offsets[:-1] != 1).any():
+            return
+        rows = []
+        for tag, room, token in zip(work.tags.tolist(), work.room.tolist(), reply.tokens.tolist()):
+            sequence = self._ledger.get(work, tag)
+            if sequence is None or room <= 1 or token in self._settings.sampling(sequence.settings).end_ids:
+                continue
+            if self._sequences.reserve(sequence, sequence.known):
+                rows.append(sequence)
+        ahead.guess(rows)
+
+    def _pass(self, work: TargetWork, reused: dict[int, int], started: float, foretold: Foretold | None) -> TargetReply:
+        status, rows, chunk, trees = self._admit(work)
+        offsets = np.zeros(len(status) + 1, np.int32)
+        accepted = np.zeros(len(status), np.int32)
+        tokens, logprobs = NO_INTS, NO_FLOATS
+        if rows:
+            ending, verified = self._foretold_or_computed(rows, chunk, trees, foretold)
+            for row, sequence in enumerate(rows):
+                sequence.cached += chunk[row]
+            if verified is not None:
+                ended = [sequence for sequence, ends in zip(rows, ending.tolist()) if ends]
+                self._commit(ended, verified)
+                answered = np.flatnonzero(status == RowStatus.OK)[ending]
+                for row in verified.faulty.nonzero()[0].tolist():
+                    if not self._begin_anew(ended[row]):
+                        status[answered[row]] = RowStatus.FAULT
+                accepted[answered], offsets[answered + 1] = verified.accepted, verified.emitted
+                tokens, logprobs = verified.tokens, verified.logprobs
+            for sequence in rows:
+                self._sequences.settle(sequence)
+        known = [self._ledger.get(work, tag) for tag in work.tags.tolist()]
+        return TargetReply(
+            status=status,
+            cached=np.asarray([0 if sequence is None else sequence.cached for sequence in known], np.int32),
+            reused=np.asarray([reused.get(tag, 0) for tag in work.tags.tolist()], np.int32),
+            accepted=accepted,
+            offsets=np.cumsum(offsets, dtype=np.int32),
+            tokens=tokens,
+            logprobs=logprobs,
+            free_blocks=self._sequences.pool.available,
+            total_blocks=self._sequences.pool.total,
+            epoch=self._ledger.epoch,
+            seconds=max(time.perf_counter() - started, 0.0 if foretold is None else foretold.seconds),
+        )
+
+    def _foretold_or_computed(
+        self, rows: list[Sequence], chunk: list[int], trees: Trees, foretold: Foretold | None
+    ) -> tuple[Mask, Verified | None]:
+        """As `_compute`, with what is known already."""
+        if foretold is None:
+            return self._compute(rows, chunk, trees)
+        found = [None if size else foretold.row(row) for row, size in zip(rows, trees.sizes.tolist())]
+        known = np.fromiter((at is not None for at in found), np.bool_, len(rows))
+        if not known.any():
+            return self._compute(rows, chunk, trees)
+        old = pick(foretold.verified, np.asarray([at for at in found if at is not None], np.int64))
+        if known.all():
+            return known, old
+        rest = [row for row, at in enumerate(found) if at is None]
+        ends, new = self._compute([rows[row] for row in rest], [chunk[row] for row in rest], rows_of(trees, ~known))
+        ending = known.copy()
+        ending[rest] = ends
+        return ending, old if new is None else merged(~known[ending], old, new)
+
+    def _plain(self, rows: list[Sequence]) -> Verified:
+        verified = self._compute(rows, [1] * len(rows), Trees.empty(len(rows)))[1]
+        assert verified is not None, "a row that decodes has logits"
+        return verified
+
+    def _compute(self, rows: list[Sequence], chunk: list[int], trees: Trees) -> tuple[Mask, Verified | None]:
+        """One pass over the model: which rows reach their last token, and what those emit. Writes KV, and changes no
+        row: what was computed can be dropped."""
+        packing = Packing(rows, chunk, trees, windows=self._model.windows)
+        logits = self._model.forward(packing.work)
+        ending = np.asarray(packing.ends)
+        if not ending.any():
+            return ending, None
+        ended = [sequence for sequence, ends in zip(rows, packing.ends) if ends]
+        return ending, self._verify(logits, ended, rows_of(trees, ending), packing.depth)
+
+    def _admit(self, work: TargetWork) -> tuple[Ints, list[Sequence], list[int], Trees]:
+        """Which rows this pass can compute: known to both sides alike, and with room in the pool. A tree that finds
+        no room is left out; its row decodes plainly. Trees come last: none takes a block that another row needs."""
+        status = np.zeros(len(work.tags), np.int32)
+        rows, chunk, trees = [], [], []
+        planted = np.zeros(len(work.tags), np.bool_)
+        sizes, bases, chunks = work.trees.sizes.tolist(), work.base.tolist(), work.chunk.tolist()
+        for row, tag in enumerate(work.tags.tolist()):
+            sequence = self._ledger.find(work, tag, bases[row])
+            if sequence is None or sequence.known != bases[row]:
+                status[row] = RowStatus.STALE
+                continue
+            count = min(chunks[row], sequence.known - sequence.cached)
+            reached = sequence.cached + count
+            if not self._sequences.reserve(sequence, reached):
+                status[row] = RowStatus.NO_BLOCKS
+                continue
+            rows.append(sequence)
+            chunk.append(count)
+            if sizes[row] and reached == sequence.known:
+                trees.append((row, sequence, reached + sizes[row]))
+        for row, sequence, length in trees:
+            planted[row] = self._sequences.reserve(sequence, length)
+        kept = work.trees if planted.all() else work.trees.only(planted)
+        return status, rows, chunk, rows_of(kept, status == RowStatus.OK)
+
+    def _verify(self, logits: torch.Tensor, rows: list[Sequence], trees: Trees, depth: Ints) -> Verified:
+        """What every row may emit by its rule."""
+        sizes = trees.sizes
+        known = np.fromiter((row.known for row in rows), np.int32, len(rows))
+        positions = np.repeat(known, sizes + 1)
+        is_node = np.ones(len(positions), np.bool_)
+        is_node[trees.offsets[:-1] + np.arange(len(rows), dtype=np.int32)] = False
+        positions[is_node] += depth
+        settings = np.fromiter((row.settings for row in rows), np.int32, len(rows))
+        rounds = np.fromiter((row.rounds for row in rows), np.int32, len(rows))
+        contexts = self._contexts(rows, trees) if self._settings.history[settings].any() else None
+        places = Places(logits, np.repeat(settings, sizes + 1), positions, contexts)
+        return verify(places, self._settings, trees, rounds)
+
+    def _commit(self, rows: list[Sequence], verified: Verified) -> None:
+        """Append what was emitted, and bring the accepted nodes' KV to where their positions are."""
+        accepted = verified.accepted
+        place = np.arange(len(verified.path)) - np.repeat(np.cumsum(accepted) - accepted, accepted)
+        moved = np.flatnonzero(verified.path != place)
+        if len(moved):
+            of_row = np.repeat(np.arange(len(rows)), accepted)[moved].tolist()
+            nodes, places = verified.path[moved].tolist(), place[moved].tolist()
+            slots = [
+                (rows[row].slots[rows[row].known + node], rows[row].slots[rows[row].known + at])
+                for row, node, at in zip(of_row, nodes, places)
+            ]
+            sources, destinations = np.asarray(slots, np.int32).T
+            self._model.copy_slots(sources, destinations)
+        ends = np.cumsum(verified.emitted).tolist()
+        for sequence, count, start, end in zip(rows, accepted.tolist(), [0, *ends], ends):
+            sequence.rounds += 1
+            sequence.cached += count
+            sequence.append(verified.tokens[start:end])
+
+    def _begin_anew(self, sequence: Sequence) -> bool:
+        """What is not finite gets through every mask, so a row may have no token for what others, or its own drafts,
+        left in its blocks. Forget its KV, and say whether it may try once more."""
+        self._model.clear_slots(self._sequences.restart(sequence))
+        again = sequence.failed != sequence.known
+        sequence.failed = sequence.known
+        return again
+
+    def _contexts(self, rows: list[Sequence], trees: Trees) -> list[Context | None]:
+        contexts: list[Context | None] = []
+        bounds = trees.offsets.tolist()
+        for index, sequence in enumerate(rows):
+            start, end = bounds[index], bounds[index + 1]
+            if not self._settings.history[sequence.settings]:
+                contexts += [None] * (end - start + 1)
+                continue
+            history = sequence.tokens
+            contexts.append(Context(history))
+            for node in range(end - start):
+                path = path_to(trees.parents[start:end], node)
+                contexts.append(Context(history, trees.tokens[start + path]))
+        return contexts
+
+
+def _warm_up_draws(vocab: int, device: torch.device) -> None:
+    """Compile the kernels of a draw, greedy and not."""
+    table = SettingsTable()
+    slots = np.asarray([table.add(Sampling(temperature=each, seed=1), 1) for each in (0.0, 1.0)], np.int32)
+    draw(torch.zeros(2, vocab, device=device), table, slots, np.ones(2, np.int32))
+
+
+def _as_here(model: Model | ParallelModel) -> Callable[[], None]:
+    """What makes another thread compute as this one does."""
+    threads, on_gpu = torch.get_num_threads(), model.device.startswith("cuda:")
+
+    def prepare() -> None:
+        torch.set_num_threads(threads)
+        if on_gpu:
+            torch.cuda.set_device(model.device)
+
+    return prepare
+
+
+def blocks_in(memory: int, folder: str | Path, settings: TargetSettings, section: str) -> int:
+    """How many KV blocks of the folder's model fit in `memory` bytes of each device, which the profile's `section`
+    gives."""
+    config = read_config(Path(folder))
+    shape = share_of_heads(Path(folder), config, settings.tensor_parallel)
+    dtype = choose_dtype(settings.dtype, choose_device(settings.device))
+    block = 2 * int(config.num_hidden_layers) * shape.kv_heads * shape.head_dim * settings.block_size * dtype.itemsize
+    if memory < block:
+        raise SettingError(f"{section}.kv_memory_mb: one KV block of {folder} takes {block} bytes; give it more")
+    return memory // block

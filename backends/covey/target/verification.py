@@ -1,0 +1,138 @@
+"""From a pass's logits to what each row emits, by the rule that its request asked for.
+
+Knows nothing of blocks or caches: the caller commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from covey.sampling.drawing import Context, Fault, SettingsTable, draw
+from covey.sampling.rejection import judge
+from covey.types import Floats, Ints, Trees
+from covey.verify import Walk, walk
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """Row r accepted so many nodes of its own tree, numbered there by its part of `path`, and emits as many tokens and
+    one more, its part of `tokens`. A row whose walk ends at logits that allow no token emits what it accepted before
+    them, as plain decoding would have, its last accepted node being the one more; if they are its root's it is `faulty`
+    and emits nothing."""
+
+    accepted: Ints
+    path: Ints
+    tokens: Ints
+    logprobs: Floats
+    faulty: Mask
+
+    @property
+    def emitted(self) -> Ints:
+        """How many tokens each row emits."""
+        return np.where(self.faulty, 0, self.accepted + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """What there is one of per row of logits, packed as in `covey.verify`: a row's root, then its nodes."""
+
+    logits: Tensor
+    slots: Ints
+    positions: Ints
+    contexts: Sequence[Context | None] | None
+
+    def of(self, rows: Mask, trees: Trees) -> Places:
+        """Those of the given rows."""
+        keep = np.flatnonzero(np.repeat(rows, trees.sizes + 1))
+        contexts = None if self.contexts is None else [self.contexts[place] for place in keep]
+        return Places(self.logits[keep], self.slots[keep], self.positions[keep], contexts)
+
+
+def rows_of(trees: Trees, rows: Mask) -> Trees:
+    """The trees of the given rows alone."""
+    if rows.all():
+        return trees
+    kept = trees.only(rows)
+    keep = np.concatenate([[True], rows])
+    return Trees(kept.offsets[keep], kept.tokens, kept.parents, kept.scores, kept.q_ids, kept.q_probs)
+
+
+def verify(places: Places, table: SettingsTable, trees: Trees, rounds: Ints) -> Verified:
+    """Walk every row's tree. `rounds` are the verify rounds that each request has had."""
+    roots = trees.offsets[:-1] + np.arange(trees.rows, dtype=np.int32)
+    by_rejection = table.rejection[places.slots[roots]]
+    if not by_rejection.any():
+        return _coupled(places, table, trees)
+    if by_rejection.all():
+        return _rejection(places, table, trees, rounds)
+    one = _coupled(places.of(~by_rejection, trees), table, rows_of(trees, ~by_rejection))
+    two = _rejection(places.of(by_rejection, trees), table, rows_of(trees, by_rejection), rounds[by_rejection])
+    return merged(by_rejection, one, two)
+
+
+def _coupled(places: Places, table: SettingsTable, trees: Trees) -> Verified:
+    draws = draw(places.logits, table, places.slots, places.positions, places.contexts)
+    walked = walk(trees, draws.tokens)
+    faults = draws.faults[walked.places] != Fault.NONE  # a failed draw matches no child: it can only be a row's last
+    return _verified(trees, walked, draws.logprobs[walked.places], np.logical_or.reduceat(faults, walked.offsets[:-1]))
+
+
+def _rejection(places: Places, table: SettingsTable, trees: Trees, rounds: Ints) -> Verified:
+    judged = judge(places.logits, table, places.slots, places.positions, places.contexts, trees, rounds)
+    return _verified(trees, judged.walk, judged.logprobs, judged.faults != Fault.NONE)
+
+
+def _verified(trees: Trees, walked: Walk, logprobs: Floats, faults: Mask) -> Verified:
+    """`faults`: rows whose last place has no token."""
+    accepted, tokens = walked.accepted, walked.tokens
+    path: Ints = walked.path - np.repeat(trees.offsets[:-1], accepted)  # numbered within their trees
+    faulty = faults
+    if faults.any():
+        late: Mask = faults & (accepted > 0)
+        emits, runs = np.ones(len(tokens), np.bool_), np.ones(len(path), np.bool_)
+        emits[walked.offsets[1:][faults] - 1] = False
+        runs[np.cumsum(accepted)[late] - 1] = False
+        tokens, logprobs, path = tokens[emits], logprobs[emits], path[runs]
+        accepted, faulty = np.where(late, accepted - 1, accepted), faults & ~late
+    return Verified(accepted, path, tokens, logprobs, faulty)
+
+
+def pick(verified: Verified, rows: Ints) -> Verified:
+    """Those of the given rows, in the order given."""
+    if np.array_equal(rows, np.arange(len(verified.accepted))):
+        return verified
+    tokens, path = _spans(verified.emitted, rows), _spans(verified.accepted, rows)
+    return Verified(
+        verified.accepted[rows],
+        verified.path[path],
+        verified.tokens[tokens],
+        verified.logprobs[tokens],
+        verified.faulty[rows],
+    )
+
+
+def merged(second: Mask, one: Verified, two: Verified) -> Verified:
+    """Rows in their order: from `two` where `second`, else from `one`."""
+    both = Verified(
+        np.concatenate([one.accepted, two.accepted]),
+        np.concatenate([one.path, two.path]),
+        np.concatenate([one.tokens, two.tokens]),
+        np.concatenate([one.logprobs, two.logprobs]),
+        np.concatenate([one.faulty, two.faulty]),
+    )
+    return pick(both, np.where(second, len(one.accepted) + np.cumsum(second) - 1, np.cumsum(~second) - 1))
+
+
+def _spans(sizes: Ints, rows: Ints) -> Ints:
+    """Where the given rows' items are, of rows of so many items each that lie one behind the other."""
+    taken = sizes[rows]
+    starts = (np.cumsum(sizes) - sizes)[rows]
+    found: Ints = np.repeat(starts - (np.cumsum(taken) - taken), taken) + np.arange(int(taken.sum()))
+    return found

@@ -1,0 +1,117 @@
+"""How near Covey comes to what an accelerator can do, part by part: `--part NAME` measures one alone.
+
+Parts are measured one after the other, each by itself: one that fails is reported, and the others go on. All but
+`served` run engine, target and drafter in this process, over a synthetic pair (`covey.training.aligned`). A number that
+needs a GPU is null without one.
+"""
+
+from __future__ import annotations
+
+import gc
+import signal
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from covey.errors import SettingError
+from covey.types import JsonDict
+from loadtest.bench import report
+from loadtest.bench.gpu import shown as gpu_shown
+from loadtest.bench.gpu.attention import attention
+from loadtest.bench.gpu.costs import costs
+from loadtest.bench.gpu.exactness import exactness
+from loadtest.bench.gpu.kernels import ceilings, draws, moves
+from loadtest.bench.gpu.others import others
+from loadtest.bench.gpu.policies import speculation
+from loadtest.bench.gpu.reload import reload
+from loadtest.bench.gpu.rig import Rig
+from loadtest.bench.gpu.rounds import overhead, plain
+from loadtest.bench.gpu.served import served
+from loadtest.bench.session import Session
+
+Part = Callable[[Rig, JsonDict], None]  # fills what it finds into the dictionary, as it finds it
+
+PARTS: Mapping[str, Part] = {  # the short ones first
+    "ceilings": ceilings,
+    "draws": draws,
+    "moves": moves,
+    "attention": attention,
+    "plain": plain,
+    "overhead": overhead,
+    "reload": reload,
+    "costs": costs,
+    "exactness": exactness,
+    "others": others,
+    "speculation": speculation,
+    "served": served,
+}
+ON_REQUEST = ("served",)  # off a GPU: it starts a real server
+
+
+def run(session: Session) -> None:
+    """Measure; results go into the session as they come."""
+    wanted = session.wanted
+    unknown = [name for name in wanted.parts if name not in PARTS]
+    if unknown:
+        raise SettingError(f"part: got {unknown[0]!r}, allowed: {', '.join(PARTS)}")
+    rig = Rig(session)
+    failures: JsonDict = {}
+    session.notes |= {
+        "device": str(rig.device) if rig.on_gpu else wanted.device,
+        "pair": {"size": rig.size},
+        "dtype": str(rig.dtype).removeprefix("torch."),
+        "run_ahead": rig.run_ahead,
+        "streams": "one for target and drafter",
+        "bars": gpu_shown.BARS,
+        "failures": failures,
+    }
+    session.summarise = lambda: {"through": _through(rig), **{name: rig.results.get(name) for name in PARTS}}
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends it early gets what there is
+    try:
+        for name, part in PARTS.items():
+            if name in wanted.parts or not (wanted.parts or (name in ON_REQUEST and not rig.on_gpu)):
+                _measure(rig, name, part, failures)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _measure(rig: Rig, name: str, part: Part, failures: JsonDict) -> None:
+    session, started = rig.session, time.monotonic()
+    found = rig.results.setdefault(name, {})
+    try:
+        part(rig, found)
+        session.console.print(f"{name}: measured in {time.monotonic() - started:.0f} s")
+    except Exception as error:
+        failures[name] = {
+            "error": f"{type(error).__name__}: {error}"[:500],
+            "trace": traceback.format_exc().splitlines()[-16:],
+        }
+        session.console.print(f"{name}: failed: {failures[name]['error']}", style="red", markup=False)
+    gc.collect()
+    if rig.on_gpu:
+        torch.cuda.empty_cache()
+    session.write()
+
+
+def _through(rig: Rig) -> JsonDict:
+    """What answered the requests, by part."""
+    asked = ("plain", "overhead", "reload", "costs", "exactness", "others", "speculation")
+    ways = {name: "process" for name in asked if rig.results.get(name)}
+    return ways | ({"served": "server"} if (rig.results.get("served") or {}).get("points") else {})
+
+
+def show(result: JsonDict, console: Console, picture: Path) -> None:
+    """A table for each part that was measured, with what was to be reached; two curves."""
+    for table in gpu_shown.tables(result):
+        console.print(table)
+    for name, failure in result["failures"].items():
+        console.print(f"{name}: failed: {failure['error']}", markup=False)
+    panels = gpu_shown.panels(result)
+    if panels:
+        report.panels(
+            picture, f"{result['hardware']['gpu'] or result['device']}, pair {result['pair']['size']}", panels
+        )

@@ -1,0 +1,161 @@
+"""The part `attention` of the bench `gpu`: bytes a second that attention reads its keys and values with, as the product
+launches it, and over the settings that it could be launched with."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from covey.models.attention import Shape
+from covey.models.lanes import Lanes, Pass, windows_of
+from covey.types import JsonDict
+from loadtest.bench.gpu.kernels import bandwidth, store_of
+from loadtest.bench.gpu.rig import BLOCK_SIZE, Rig
+from loadtest.bench.gpu.timing import captured, over
+
+if TYPE_CHECKING:
+    from covey.models.kernels.attention import Launch
+
+KEYS, WARPS, PARTS, STAGES = (32, 64, 128), (2, 4, 8), (1, 2, 4, 8, 16, 32), (2, 3, 4)
+REPEATS = 10
+
+
+@dataclass(frozen=True)
+class Case:
+    rows: int
+    context: int
+    tokens: int = 1  # of a row
+
+    @property
+    def name(self) -> str:
+        return f"{self.rows} x {self.tokens} at {self.context}"
+
+    def work(self, blocks: int, seed: int, nowhere: int = -1) -> Pass:
+        """The pass, over keys scattered among so many blocks; kept nowhere. Logits of each row's last token."""
+        size, each = self.rows * self.tokens, -(-self.context // BLOCK_SIZE)
+        ids = np.random.default_rng(seed).permutation(blocks)[: self.rows * each]
+        lanes = Lanes(
+            np.arange(self.rows + 1, dtype=np.int32) * np.int32(self.tokens),
+            np.full(self.rows, self.context, np.int32),
+            ids.reshape(self.rows, each).astype(np.int32),
+        )
+        positions = np.tile(np.arange(self.context - self.tokens, self.context, dtype=np.int32), self.rows)
+        slots = np.full(size, nowhere, np.int32)
+        return Pass(np.zeros(size, np.int32), positions, slots, lanes, lanes.offsets[1:] - 1)
+
+
+CASES = (Case(1, 4096), Case(64, 1024), Case(64, 1024, 5))
+SMALL = (Case(1, 64), Case(2, 48, 3))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How it is launched, and in how many parts."""
+
+    launch: Launch
+    parts: int
+
+
+def attention(rig: Rig, found: JsonDict) -> None:
+    cases = CASES if rig.on_gpu else SMALL
+    found |= {case.name: None for case in cases}
+    if not rig.kernels:
+        return
+    most = max(case.rows * case.context for case in cases)
+    store = store_of(rig, -(-most // BLOCK_SIZE))
+    limit = bandwidth(rig)
+    for case in cases:
+        launched = _Launched(rig, store, case)
+        product = launched.product()
+        rates = {setting: launched.rate(setting) for setting in _settings(rig, product)}
+        known = {setting: rate for setting, rate in rates.items() if rate is not None}
+        best = max(known, key=lambda setting: known[setting], default=None)
+        found[case.name] = {
+            "bytes_per_s": rates[product],
+            "share_of_copy": over(rates[product], limit),
+            "launched_as": vars_of(product),
+            "best": None if best is None else {**vars_of(best), "share_of_copy": over(known[best], limit)},
+            "sweep": [{**vars_of(setting), "bytes_per_s": rate} for setting, rate in rates.items()],
+        }
+
+
+def vars_of(setting: Setting) -> JsonDict:
+    return {**asdict(setting.launch), "parts": setting.parts}
+
+
+def _settings(rig: Rig, product: Setting) -> list[Setting]:
+    from covey.models.kernels.attention import Launch
+
+    if rig.small:
+        return [product, Setting(Launch(32, 4, 2), 2)]
+    near = [parts for parts in PARTS if product.parts // 4 <= parts <= product.parts * 4]
+    usual = product.launch
+    swept = [Setting(Launch(keys, warps, usual.stages), parts) for keys in KEYS for warps in WARPS for parts in near]
+    staged = [Setting(Launch(keys, usual.warps, stages), product.parts) for keys in KEYS for stages in STAGES]
+    return list(dict.fromkeys([product, *swept, *staged]))
+
+
+class _Launched:
+    """One case's tiles, and launches over all layers: of a single one a cache would hold the keys."""
+
+    def __init__(self, rig: Rig, store: Any, case: Case) -> None:
+        from covey.models.device.inputs import Inputs
+        from covey.models.device.tilings import Tiling, programs_of
+
+        self._rig, self._store, self._case = rig, store, case
+        self._shape = Shape(rig.heads, rig.kv_heads, rig.head_dim)
+        work = case.work(store.blocks, rig.session.wanted.seed)
+        assert isinstance(work.lanes, Lanes)
+        tiling = Tiling(self._shape.share, rig.kv_heads, programs_of(rig.device), rig.dtype == torch.float32)
+        inputs = Inputs(work.size, work.lanes.tables.shape[1], 32, tiling, rig.device)
+        bucket = inputs.fill(work, windows_of(work.lanes))
+        self._tiles = inputs.tiles(bucket)
+        tokens = bucket.tokens
+        self._query = torch.randn(tokens, rig.heads, rig.head_dim, device=rig.device).to(rig.dtype)
+        self._out = torch.zeros_like(self._query)
+        most = max(self._tiles.parts, *PARTS) * tokens * rig.heads
+        self._partial = torch.empty(most * rig.head_dim, device=rig.device)
+        self._heights = torch.full((most,), -torch.inf, device=rig.device)
+
+    def product(self) -> Setting:
+        """As the product launches it."""
+        from covey.models.kernels.attention import launch_of, rows_of
+
+        rows = rows_of(self._tiles.tokens, self._shape.share)
+        return Setting(launch_of(rows, self._rig.dtype == torch.float32), self._tiles.parts)
+
+    def rate(self, setting: Setting) -> float | None:
+        """Bytes of keys and values a second; None where a GPU cannot run it so."""
+        rig, case = self._rig, self._case
+        size = 2 * rig.layers * case.rows * case.context * rig.kv_heads * rig.head_dim * rig.dtype.itemsize
+        try:
+            return over(size, captured(lambda: self._all_layers(setting), rig.device, REPEATS))
+        except Exception as error:
+            if not rig.on_gpu or torch.cuda.is_current_stream_capturing():
+                raise
+            rig.session.console.print(f"attention of {case.name} as {setting}: {type(error).__name__}: {error}"[:200])
+            return None
+
+    def _all_layers(self, setting: Setting) -> None:
+        for layer in range(self._rig.layers):
+            self._launch(setting, layer * self._store.layout.layer)
+
+    def _launch(self, setting: Setting, layer_offset: int) -> None:
+        from covey.models.kernels.attention import Parts, attend
+
+        store = self._store
+        attend(
+            self._query,
+            store.pool,
+            store.offsets,
+            self._out,
+            replace(self._tiles, parts=setting.parts),
+            Parts(self._partial, self._heights),
+            store.layout,
+            layer_offset=layer_offset,
+            scale=self._shape.head_dim**-0.5,
+            launch=setting.launch,
+        )

@@ -1,0 +1,71 @@
+"""The part `exactness` of the bench `gpu`: whether requests have the same tokens in company and with drafts as alone,
+in either mode of numerics, and what the exact one costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from covey.errors import CoveyError
+from covey.types import JsonDict
+from loadtest.bench.gpu.attention import Case
+from loadtest.bench.gpu.rig import OFF, Rig
+from loadtest.bench.gpu.timing import milliseconds, over, queued
+from loadtest.bench.policies import fixed
+from loadtest.bench.work import Ask
+
+FAST, INVARIANT = "fast", "invariant"
+TEMPERATURES = (0.0, 1.0)
+DEPTH = 3
+REQUESTS, REQUESTS_OFF_GPU = 24, 4
+PROMPT, OUTPUT = (32, 600), (48, 64)
+PROMPT_OFF_GPU, OUTPUT_OFF_GPU = (8, 24), (6, 8)
+
+CASES = (Case(1, 512), Case(1, 3968), Case(16, 512), Case(64, 512), Case(64, 512, 4), Case(1, 1000, 1000))
+CASES_OFF_GPU = (Case(1, 16), Case(2, 16, 3))
+
+
+def exactness(rig: Rig, found: JsonDict) -> None:
+    for numerics in (FAST, INVARIANT):
+        try:
+            target = rig.loaded().target if numerics == FAST else rig.target(numerics)
+        except CoveyError as error:
+            found[numerics] = {"absent": str(error)}
+            continue
+        found[numerics] = {"pass_ms": _passes(rig, target), "texts": {}}
+        for temperature in TEMPERATURES:
+            found[numerics]["texts"][str(temperature)] = _texts(rig, target, numerics, temperature)
+    exact = found[INVARIANT].get("pass_ms")
+    if exact is not None:
+        found[INVARIANT]["over_fast"] = {name: over(exact[name], found[FAST]["pass_ms"][name]) for name in exact}
+
+
+def _passes(rig: Rig, model: Any) -> JsonDict:
+    """On the device, one pass after the other."""
+    cases, seed = CASES if rig.on_gpu else CASES_OFF_GPU, rig.session.wanted.seed
+    works = {case.name: case.work(model.blocks, seed, model.nowhere) for case in cases}
+    return {name: milliseconds(queued(lambda w=work: model.forward(w), rig.device)) for name, work in works.items()}
+
+
+def _texts(rig: Rig, target: Any, numerics: str, temperature: float) -> JsonDict:
+    """How many of the requests have other tokens than alone: in company, and in company with drafts."""
+    if rig.on_gpu:
+        asks = rig.asks(REQUESTS, prompt=PROMPT, output=OUTPUT, seed=9, temperature=temperature)
+    else:
+        asks = rig.asks(REQUESTS_OFF_GPU, prompt=PROMPT_OFF_GPU, output=OUTPUT_OFF_GPU, seed=9, temperature=temperature)
+    alone = _answers(rig, target, OFF, asks, 1, f"{numerics} {temperature} alone")
+    changed: dict[str, int] = {}
+    for label, policy in (("in company", OFF), ("drafted in company", fixed(DEPTH))):
+        answers = _answers(rig, target, policy, asks, len(asks), f"{numerics} {temperature} {label}")
+        changed[label] = sum(one != other for one, other in zip(alone, answers))
+    return {"requests": len(asks), "changed": changed}
+
+
+def _answers(
+    rig: Rig, target: Any, policy: str, asks: Sequence[Ask], callers: int, tenant: str
+) -> list[tuple[int, ...]]:
+    engine = rig.engine(policy, runner=rig.runner(run_ahead=rig.run_ahead, target=target))
+    try:
+        return [answer.tokens for answer in engine.run(asks, callers, tenant=tenant).answers]
+    finally:
+        engine.close()

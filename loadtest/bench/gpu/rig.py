@@ -1,0 +1,243 @@
+"""What the bench `gpu` measures: a device, a synthetic pair in its memory, and engines that share it.
+
+The pair is built where it runs (`covey.training.aligned`), never on a disk. One target and one drafter serve all
+engines, on one CUDA stream: an engine asks them in turns anyway, and two engines are never asked at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from covey.drafters.neural import PASS_TOKENS, NeuralDrafter
+from covey.drafters.paged_stepper import PagedStepper
+from covey.errors import CoveyError, SettingError
+from covey.models.kernels import INTERPRETED
+from covey.models.loading import choose_dtype
+from covey.models.model import PagedModel
+from covey.models.modules import Modules
+from covey.models.opening import RECORDED_ROWS, Model
+from covey.ports import Ports
+from covey.profile import (
+    DrafterSettings,
+    Profile,
+    SchedulerSettings,
+    SpeculationSettings,
+    TargetSettings,
+)
+from covey.rounds import RoundRecord
+from covey.target.runner import TargetRunner
+from covey.training.aligned import Pair, build, default_layers, shape
+from covey.training.aligned.shapes import SPECIAL
+from covey.training.aligned.weights import first_layers
+from covey.types import JsonDict
+from loadtest.bench.in_process import InProcess
+from loadtest.bench.session import QUICK, Session
+from loadtest.bench.work import Ask
+
+DRAFTER = "draft_aligned"
+OFF = "off"
+BLOCK_SIZE = 16
+DEADLINE_MS = 60_000  # the first draft of a kind records its passes
+SIZE, SIZE_OFF_GPU = "7b", "tiny"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Room:
+    """What models are loaded for."""
+
+    running: int  # requests at once
+    blocks: int  # of KV memory
+    budget: int  # tokens of a pass
+
+
+ROOM, ROOM_OFF_GPU = Room(128, 8192, 1024), Room(16, 512, 128)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The pair, and the models that run it. The pair's own modules stay as they are."""
+
+    pair: Pair
+    target: Model
+    drafter: Model
+    runner: TargetRunner
+    draft: NeuralDrafter
+
+
+class Rig:
+    """Loads the pair when it is first wanted, once: what failed is not tried again."""
+
+    def __init__(self, session: Session) -> None:
+        wanted = session.wanted
+        self.session = session
+        self.device, self.kernels = find_device(wanted.device)
+        self.on_gpu = self.device.type == "cuda"
+        self.run_ahead = wanted.run_ahead and wanted.device != "interpreted"  # the interpreter has no two threads
+        self.small = not self.on_gpu or wanted.size == QUICK
+        self.room = ROOM if self.on_gpu else ROOM_OFF_GPU
+        self.size = wanted.shape or (SIZE if self.on_gpu else SIZE_OFF_GPU)
+        self.config: Any = shape(self.size)
+        self.dtype = choose_dtype("auto", self.device) if self.on_gpu else torch.float32
+        self.results: dict[str, JsonDict] = {}
+        self._loaded: Loaded | None = None
+        self._broken = ""
+        if not self.on_gpu:
+            torch.set_num_threads(1)  # passes this narrow take longer with two
+
+    @property
+    def layers(self) -> int:
+        return int(self.config.num_hidden_layers)
+
+    @property
+    def heads(self) -> int:
+        return int(self.config.num_attention_heads)
+
+    @property
+    def kv_heads(self) -> int:
+        return int(self.config.num_key_value_heads)
+
+    @property
+    def head_dim(self) -> int:
+        return int(getattr(self.config, "head_dim", None) or self.config.hidden_size // self.heads)
+
+    def loaded(self) -> Loaded:
+        if self._broken:
+            raise CoveyError(self._broken)
+        if self._loaded is None:
+            try:
+                self._loaded = self._load()
+            except Exception as error:
+                self._broken = f"the pair could not be loaded: {type(error).__name__}: {error}"
+                raise
+        return self._loaded
+
+    def view(self) -> Any:
+        """The target's modules anew, over the same weights: what is done to them is done to nobody else's."""
+        return first_layers(self.loaded().pair.target, self.layers)
+
+    def target(self, numerics: str) -> Model:
+        """Another one over the pair's weights; its passes are recorded as they come."""
+        module = first_layers(self.loaded().pair.target, self.layers)
+        return self._model(module, "target", self.room.budget, numerics=numerics)
+
+    def runner(self, *, run_ahead: bool, target: Model | None = None) -> TargetRunner:
+        """Another one over `target`, usually the pair's; it must not be asked while another has open requests."""
+        return self._runner(target or self.loaded().target, run_ahead=run_ahead)
+
+    def engine(
+        self,
+        policy: str,
+        *,
+        runner: TargetRunner | None = None,
+        observe: Callable[[RoundRecord], None] | None = None,
+    ) -> InProcess:
+        """An engine of its own, which keeps what its policy learns, over the target and drafter that all share."""
+        loaded = self.loaded()
+        return InProcess(
+            policy,
+            self.profile(policy),
+            Ports(lambda _: runner or loaded.runner, lambda _: loaded.draft),
+            drafters=() if policy == OFF else (DRAFTER,),
+            observe=observe,
+        )
+
+    def profile(self, policy: str) -> Profile:
+        room = self.room
+        return Profile(
+            "gpu",
+            target=TargetSettings(threads=0 if self.on_gpu else 1),
+            scheduler=SchedulerSettings(max_running=room.running, max_waiting=4096, token_budget=room.budget),
+            speculation=SpeculationSettings(policy=policy, drafters=(DRAFTER,), draft_deadline_ms=DEADLINE_MS),
+        )
+
+    def asks(
+        self, count: int, *, prompt: tuple[int, int], output: tuple[int, int], seed: int, temperature: float = 1.0
+    ) -> list[Ask]:
+        """Prompts of random ids; lengths spread evenly on a logarithmic scale between the two of each pair."""
+        rng = random.Random(seed)
+
+        def length(low: int, high: int) -> int:
+            share: float = rng.random()
+            return round(float(low * (high / low) ** share))
+
+        def one(index: int) -> Ask:
+            ids = rng.choices(range(SPECIAL, self.config.vocab_size), k=length(*prompt))
+            return Ask("", length(*output), temperature, seed * 100_003 + index, ids=tuple(ids))
+
+        return [one(index) for index in range(count)]
+
+    def _load(self) -> Loaded:
+        wanted = self.session.wanted
+        with self.session.console.status(f"building the pair {self.size}"):
+            layers = default_layers(self.config)
+            pair = build(self.config, layers, wanted.agreement, wanted.seed, self.device, self.dtype)
+        with self.session.console.status("loading the pair"):
+            target = self._model(first_layers(pair.target, self.layers), "target", self.room.budget)
+            drafter = self._model(first_layers(pair.target, layers), DRAFTER, PASS_TOKENS)
+            for model, deepest in ((target, SpeculationSettings().max_depth), (drafter, 0)):
+                if not isinstance(model, PagedModel) and self.on_gpu:
+                    model.record(RECORDED_ROWS, 1 + deepest)  # as at any load
+            settings = DrafterSettings(device="cuda" if self.on_gpu else "cpu", kv_blocks=self.room.blocks)
+            draft = NeuralDrafter(drafter, _stepper(drafter), settings, name=DRAFTER)
+            draft.warm_up()
+        self.session.notes["pair"] = {
+            "size": self.size,
+            "layers": [self.layers, layers],
+            "parameters": sum(parameter.numel() for parameter in pair.target.parameters()),
+            "damping": pair.damping,
+            "agreement": pair.found.coupled,
+            "agreement_greedy": pair.found.greedy,
+            "entropy_bits": pair.found.entropy,
+        }
+        return Loaded(pair, target, drafter, self._runner(target, run_ahead=self.run_ahead), draft)
+
+    def _model(self, module: Any, name: str, most: int, numerics: str = "fast") -> Model:
+        """`module` is taken apart; what it shares with others stays."""
+        modules = Modules.of(module, name)
+        if not self.kernels:
+            return PagedModel(modules, blocks=self.room.blocks, numerics=numerics, max_pass_tokens=most)
+        from covey.models.device.model import DeviceModel
+
+        return DeviceModel(
+            modules, blocks=self.room.blocks, block_size=BLOCK_SIZE, numerics=numerics, max_pass_tokens=most
+        )
+
+    def _runner(self, model: Model, *, run_ahead: bool) -> TargetRunner:
+        return TargetRunner(
+            model,
+            blocks=model.blocks,
+            block_size=model.block_size,
+            reuse=False,  # runners of one memory must find nothing of each other's
+            name="target",
+            folder="",
+            run_ahead=run_ahead,
+        )
+
+
+def _stepper(model: Model) -> PagedStepper:
+    if isinstance(model, PagedModel):
+        return PagedStepper(model)
+    from covey.drafters.device_stepper import DeviceStepper
+
+    return DeviceStepper(model)
+
+
+def find_device(name: str) -> tuple[torch.device, bool]:
+    """The device, and whether our kernels run on it. Raises SettingError."""
+    if name == "cpu":
+        return torch.device("cpu"), False
+    if name == "interpreted":
+        if not INTERPRETED:
+            raise SettingError("device: interpreted wants TRITON_INTERPRET=1 in the environment")
+        return torch.device("cpu"), True
+    if not torch.cuda.is_available():
+        raise SettingError("no GPU here; --device cpu runs every part in plain PyTorch, without a GPU's numbers")
+    return torch.device("cuda", torch.cuda.current_device()), True

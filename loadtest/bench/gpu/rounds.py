@@ -1,0 +1,250 @@
+"""Parts of the bench `gpu` about single rounds: how near plain decoding comes to reading the weights, and what a round
+costs beside the device's work."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, cast
+from unittest.mock import patch
+
+import numpy as np
+import torch
+
+from covey.models.lanes import Lanes, Pass
+from covey.models.model import PagedModel
+from covey.rounds import RoundRecord
+from covey.target import runner as target_module
+from covey.target import verification
+from covey.types import JsonDict
+from loadtest.bench.gpu.kernels import bandwidth
+from loadtest.bench.gpu.rig import OFF, Rig
+from loadtest.bench.gpu.timing import milliseconds, over, queued, waited
+
+CONTEXTS, CONTEXTS_OFF_GPU = (512, 3968), (32,)
+STEPS = 96  # tokens decoded at a context
+ROWS, ROWS_OFF_GPU = (1, 64), (1, 3)
+PROMPT = 64
+SPECULATIVE = "fixed:3"
+SETTLING = 4  # rounds before any is counted
+
+
+def plain(rig: Rig, found: JsonDict) -> None:
+    """One row, token by token: the recorded pass alone, and all of the engine around it."""
+    for context in CONTEXTS if rig.on_gpu else CONTEXTS_OFF_GPU:
+        found[str(context)] = _plain(rig, context, STEPS if rig.on_gpu else 12)
+
+
+def _plain(rig: Rig, context: int, steps: int) -> JsonDict:
+    model = rig.loaded().target
+    middle = context + steps // 2
+    work = _one_token(middle, model.block_size)
+    called = waited(lambda: model.forward(work), rig.device, 20 if rig.on_gpu else 3)  # the first records it
+    alone, size = None, None
+    if not isinstance(model, PagedModel):
+        bucket = model.give(work)
+        with torch.inference_mode():
+            alone = queued(lambda: model.graphs.run(bucket, lambda: model.compute(bucket)), rig.device)
+        size = model.decoder.weight_bytes + middle * model.bytes_per_block // model.block_size
+    rounds = _Rounds({})
+    with _engine(rig, OFF, rounds) as engine:
+        for seed in (0, 1):  # the first records what the second runs
+            rounds.clear()
+            asks = rig.asks(1, prompt=(context, context), output=(steps, steps), seed=seed)
+            engine.run(asks, 1, tenant=f"plain {context} {seed}")
+    whole = median(each.seconds for each in rounds.plain(1))
+    limit = bandwidth(rig)
+    return {
+        "bytes": size,
+        "pass_ms": milliseconds(alone),
+        "forward_ms": 1000 * called if rig.on_gpu else None,
+        "token_ms": 1000 * whole if rig.on_gpu else None,
+        "pass_share_of_limit": over(over(size, alone), limit),
+        "share_of_limit": over(over(size, whole), limit) if rig.on_gpu else None,
+    }
+
+
+def overhead(rig: Rig, found: JsonDict) -> None:
+    """What a round takes beside the device's passes, which events before and after each give. Draws are not passes:
+    what the device takes for them counts here too."""
+    loaded = rig.loaded()
+    at_once = rig.runner(run_ahead=False)
+    outputs = 128 if rig.on_gpu else 12
+    for rows in ROWS if rig.on_gpu else ROWS_OFF_GPU:
+        for label, policy, runner in (
+            (OFF, OFF, loaded.runner),
+            ("off, nothing ahead", OFF, at_once),
+            (SPECULATIVE, SPECULATIVE, loaded.runner),
+        ):
+            passes = {"target": _Timed(rig, loaded.target), "drafter": _Timed(rig, loaded.drafter)}
+            rounds = _Rounds(passes)
+            with ExitStack() as stack:
+                engine = stack.enter_context(_engine(rig, policy, rounds, runner))
+                for seed in (0, 1):
+                    asks = rig.asks(rows, prompt=(PROMPT, PROMPT), output=(outputs, outputs), seed=seed)
+                    if seed:
+                        rounds.clear()
+                        for each in passes.values():
+                            stack.enter_context(each.watched())
+                        stack.enter_context(rounds.watched(_places(loaded.target, runner)))
+                    engine.run(asks, rows, tenant=f"overhead {label} {rows} {seed}")
+            found.setdefault(str(rows), {})[label] = _shares(rig, rounds.plain(rows)[SETTLING:])
+
+
+def _places(model: Any, runner: Any) -> dict[str, tuple[Any, str]]:
+    """Where the time of a pass goes on the host, by what is to be watched. `drawing` waits for the pass."""
+    places = {
+        "packing": (target_module, "Packing"),
+        "drawing": (verification, "draw"),
+        "committing": (runner, "_commit"),
+    }
+    if not isinstance(model, PagedModel):
+        places["filling"] = (model, "give")
+    return places
+
+
+def _shares(rig: Rig, rounds: list[_Round]) -> JsonDict:
+    if not rounds:
+        return {"round_ms": None, "device_ms": None, "outside_ms": None, "parts_ms": None, "rounds": 0}
+    whole = median(each.seconds for each in rounds)
+    by_model = {
+        name: median(each.device(name) for each in rounds) if rig.on_gpu else None for name in ("target", "drafter")
+    }
+    device = sum(seconds for seconds in by_model.values() if seconds is not None) if rig.on_gpu else None
+    records = [each.record for each in rounds]
+    parts = {
+        "planning": median(record.plan_seconds for record in records),
+        "drafting": median(record.draft_seconds for record in records),
+        "in the target": median(record.pass_seconds for record in records),
+        "committing in the engine": median(record.commit_seconds for record in records),
+        **{f"target: {name}": median(each.parts.get(name, 0.0) for each in rounds) for name in rounds[0].parts},
+    }
+    return {
+        "round_ms": 1000 * whole if rig.on_gpu else None,
+        "device_ms": milliseconds(device),
+        "device_ms_by_model": {name: milliseconds(seconds) for name, seconds in by_model.items()},
+        "outside_ms": milliseconds(whole - device) if device is not None else None,
+        "parts_ms": {name: 1000 * seconds for name, seconds in parts.items()} if rig.on_gpu else None,
+        "rounds": len(rounds),
+    }
+
+
+@contextmanager
+def _engine(rig: Rig, policy: str, rounds: _Rounds, runner: Any = None) -> Iterator[Any]:
+    engine = rig.engine(policy, runner=runner, observe=rounds.observe)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def _one_token(context: int, block_size: int) -> Pass:
+    """The pass over a row's last token, its keys in the pool's first blocks."""
+    table = np.arange(-(-context // block_size), dtype=np.int32)[None]
+    lanes = Lanes(np.array([0, 1], np.int32), np.array([context], np.int32), table)
+    last = np.array([context - 1], np.int32)
+    return Pass(np.array([7], np.int32), last, last, lanes, np.zeros(1, np.int32))
+
+
+@dataclass
+class _Round:
+    """A round: how long after the one before it ended, what it was, and what its passes and parts took."""
+
+    seconds: float
+    record: RoundRecord
+    events: Mapping[str, list[tuple[Any, Any]]]
+    parts: Mapping[str, float]
+
+    def device(self, name: str) -> float:
+        """Seconds on the device; waits for it."""
+        found = 0.0
+        for before, after in self.events[name]:
+            after.synchronize()
+            found += before.elapsed_time(after) / 1000
+        return found
+
+
+@dataclass
+class _Rounds:
+    """Everything an engine has told so far."""
+
+    passes: Mapping[str, _Timed]
+    found: list[_Round] = field(default_factory=list)
+    spent: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    _last: float = 0.0
+
+    def observe(self, record: RoundRecord) -> None:
+        now = time.perf_counter()
+        events = {name: each.taken() for name, each in self.passes.items()}
+        self.found.append(_Round(now - self._last, record, events, dict(self.spent)))
+        for name in self.spent:
+            self.spent[name] = 0.0
+        self._last = now
+
+    def clear(self) -> None:
+        self.found.clear()
+        self._last = time.perf_counter()
+
+    def plain(self, rows: int) -> list[_Round]:
+        """Rounds of so many rows, all of them decoding, after another such."""
+        good = [
+            each.record.decoding == rows and not each.record.prefill_tokens and each.record.rows == rows
+            for each in self.found
+        ]
+        return [each for each, fits, before in zip(self.found[1:], good[1:], good) if fits and before]
+
+    @contextmanager
+    def watched(self, places: Mapping[str, tuple[Any, str]]) -> Iterator[None]:
+        """Adds up what calls to those places take."""
+        self.spent = dict.fromkeys(places, 0.0)
+        with ExitStack() as stack:
+            for name, (owner, attribute) in places.items():
+                stack.enter_context(patch.object(owner, attribute, self._timed(name, getattr(owner, attribute))))
+            yield
+
+    def _timed(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*given: Any, **named: Any) -> Any:
+            started = time.perf_counter()
+            try:
+                return call(*given, **named)
+            finally:
+                self.spent[name] += time.perf_counter() - started
+
+        return timed
+
+
+class _Timed:
+    """Stands in for a model's recordings: an event before and after each run of one."""
+
+    def __init__(self, rig: Rig, model: Any) -> None:
+        self._model = model
+        self._graphs: Any = getattr(model, "graphs", None)  # plain PyTorch has none
+        self._on_gpu = rig.on_gpu
+        self._events: list[tuple[Any, Any]] = []
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        if self._graphs is None:
+            yield
+            return
+        with patch.object(self._model, "graphs", self):
+            yield
+
+    def run(self, key: Hashable, work: Callable[[], torch.Tensor]) -> torch.Tensor:
+        if not self._on_gpu:
+            return cast("torch.Tensor", self._graphs.run(key, work))
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        before.record()
+        found: torch.Tensor = self._graphs.run(key, work)
+        after.record()
+        self._events.append((before, after))
+        return found
+
+    def taken(self) -> list[tuple[Any, Any]]:
+        """Events since it was last asked."""
+        events, self._events = self._events, []
+        return events

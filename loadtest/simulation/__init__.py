@@ -1,0 +1,1 @@
+"""Virtual time, and policies against simulated devices."""

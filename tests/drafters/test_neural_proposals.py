@@ -1,0 +1,175 @@
+"""What neural drafters propose."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from covey.drafters import ahead, neural
+from covey.drafters.ahead import NoiseAhead
+from covey.drafters.choosing import least_kept
+from covey.drafters.fused_stepper import FusedStepper
+from covey.sampling.drawing import SettingsTable
+from covey.sampling.truncation import find_cuts
+from covey.types import Rule, Sampling
+from tests.drafters.drafting import Sender, Text, paths_of, rows_of
+from tests.drafters.neural_reference import SAMPLINGS, Reference, load, text
+
+
+@pytest.mark.parametrize("layers", ["folder", "deep"])
+def test_chains_are_what_the_model_draws(layers: str, request: pytest.FixtureRequest) -> None:
+    """A drafter with the target's weights proposes the target's own draws, whatever the settings and the batch."""
+    where = request.getfixturevalue(layers)
+    reference, rng = Reference(where), np.random.default_rng(1)
+    texts = [Text(i, text(rng, int(rng.integers(1, 60))), sampling) for i, sampling in enumerate(SAMPLINGS)]
+    drafter = load(where)
+    assert isinstance(drafter._stepper, FusedStepper)
+    sender = Sender(drafter)
+    expected = [reference.drawn(item.tokens, 8, item.sampling) for item in texts]
+    reply = sender.send(texts, [8, 3, 6, 1, 8, 5])
+    assert rows_of(reply.trees) == [path[:depth] for path, depth in zip(expected, [8, 3, 6, 1, 8, 5])]
+    alone = [rows_of(Sender(load(where)).send([Text(9, item.tokens, item.sampling)], 8).trees)[0] for item in texts]
+    assert alone == expected
+    drafter.check()
+
+
+def test_the_whole_chain_is_accepted_round_after_round(folder: Path, reference: Reference) -> None:
+    sampling = Sampling(temperature=1.0, seed=3)
+    item = Text(1, text(np.random.default_rng(2), 12), sampling)
+    own = reference.drawn(item.tokens, 60, sampling)
+    sender = Sender(load(folder))
+    for _ in range(10):
+        proposed = rows_of(sender.send([item], 5).trees)[0]
+        done = len(item.tokens) - item.num_prompt
+        assert proposed == own[done : done + 5]
+        item.tokens += own[done : done + 6]
+
+
+def test_scores_fall_along_every_path(folder: Path) -> None:
+    rng = np.random.default_rng(5)
+    texts = [Text(i, text(rng, 20), sampling) for i, sampling in enumerate(SAMPLINGS)]
+    trees = Sender(load(folder)).send(texts, 5, [1, 2, 3, 4, 1, 8]).trees
+    for row in range(trees.rows):
+        start, end = trees.offsets[row], trees.offsets[row + 1]
+        scores, parents = trees.scores[start:end], trees.parents[start:end]
+        assert (parents < np.arange(end - start)).all()
+        above = np.where(parents >= 0, scores[parents], 0.0)
+        assert (scores < above).all()
+
+
+@pytest.mark.parametrize("width", [2, 4, 8])
+@pytest.mark.parametrize("sampling", SAMPLINGS[:3], ids=["greedy", "t1", "t0.7"])
+def test_trees_are_beam_search(folder: Path, reference: Reference, width: int, sampling: Sampling) -> None:
+    rng = np.random.default_rng(width)
+    texts = [Text(i, text(rng, length), sampling) for i, length in enumerate([9, 23])]
+    trees = Sender(load(folder)).send(texts, [4, 3], width).trees
+    for row, item in enumerate(texts):
+        expected = reference.beam(item.tokens, [4, 3][row], width, sampling)
+        found = paths_of(trees, row)
+        assert {tuple(path) for path in found} == set(expected)
+        scores = trees.scores[trees.offsets[row] : trees.offsets[row + 1]]
+        assert np.allclose(scores, [expected[tuple(path)] for path in found], atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "sampling", [*SAMPLINGS[3:], Sampling(temperature=2.0, top_p=0.999), Sampling(temperature=1, top_k=200)]
+)
+@pytest.mark.parametrize("spread", [0.1, 1.0, 6.0])
+def test_cuts_are_the_targets_own_up_to_rounding(sampling: Sampling, spread: float) -> None:
+    logits = (np.random.default_rng(4).normal(size=(5, 1000)) * spread).astype(np.float32)
+    table = SettingsTable()
+    slots = np.full(5, table.add(sampling, 1), np.int64)
+    cuts = find_cuts(torch.from_numpy(logits), logits.max(axis=1).astype(np.float64), table, slots)
+    kept = cuts.mask(torch.from_numpy(logits)).numpy()
+    found = logits >= least_kept(logits, table, slots)[:, None]
+    assert (kept ^ found).sum(axis=1).max() <= 1  # float32 sums may take one token more or less
+
+
+def test_noise_is_computed_for_a_bounded_number_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows by depth by vocabulary would be gigabytes for large ones."""
+    table = SettingsTable()
+    slots = np.array([table.add(sampling, 1) for sampling in SAMPLINGS], np.int64)
+    positions = np.arange(6) * 5
+
+    def noise() -> NoiseAhead:
+        return NoiseAhead(table, slots, positions, 8, 1000)
+
+    whole = noise()
+    expected = torch.stack([whole.of(step) for step in range(8)])
+    assert not expected[:, 0].any()  # greedy
+    for limit, steps in ((15000, 3), (1, 1)):
+        monkeypatch.setattr(ahead, "TOGETHER", limit)
+        parts = noise()
+        for step in range(8):
+            assert parts.of(step).equal(expected[step])
+            assert len(parts._part) <= steps
+    assert not NoiseAhead(table, slots[:1], positions[:1], 8, 1000).needed
+
+
+@pytest.mark.parametrize("kind", ["folder", "other"])
+@pytest.mark.parametrize("width", [1, 3])
+def test_more_rows_than_a_pass_holds_are_drafted_for(
+    kind: str, width: int, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where, rng = request.getfixturevalue(kind), np.random.default_rng(16)
+    texts = [text(rng, int(rng.integers(2, 9))) for _ in range(23)]
+    depth = rng.integers(1, 5, 23).tolist()
+    whole = Sender(load(where)).send([Text(tag, tokens) for tag, tokens in enumerate(texts)], depth, width).trees
+    monkeypatch.setattr(neural, "PASS_TOKENS", 16)
+    drafter = load(where)
+    trees = Sender(drafter).send([Text(tag, tokens) for tag, tokens in enumerate(texts)], depth, width).trees
+    assert rows_of(trees) == rows_of(whole)
+    assert np.array_equal(trees.parents, whole.parents)
+    drafter.check()
+
+
+def test_truncation_leaves_tokens_out_of_trees(folder: Path) -> None:
+    item = Text(1, text(np.random.default_rng(3), 9), Sampling(temperature=1.0, top_k=2, seed=1))
+    trees = Sender(load(folder)).send([item], 3, 4).trees
+    below = [sum(1 for parent in trees.parents if parent == node) for node in range(-1, len(trees.tokens))]
+    assert max(below) <= 2
+    assert below[0] == 2
+
+
+def test_rejection_ships_what_it_drew_from(folder: Path, reference: Reference) -> None:
+    sampling = Sampling(temperature=0.8, seed=5, rule=Rule.REJECTION)
+    rng = np.random.default_rng(11)
+    texts = [Text(1, text(rng, 14), sampling), Text(2, text(rng, 9), Sampling(temperature=1.0, seed=1))]
+    reply = Sender(load(folder)).send(texts, 4, [3, 1], q_rows=True)
+    trees = reply.trees
+    assert trees.q_ids is not None
+    assert trees.q_probs is not None
+    assert trees.parents.tolist() == [-1, 0, 1, 2] * 2
+    path: list[int] = []
+    for node in range(4):
+        logits = reference.logits(texts[0].tokens + path)[0].double() / 0.8
+        top = logits.topk(16)
+        q = torch.softmax(top.values, -1)
+        order = np.argsort(trees.q_ids[node])
+        assert trees.q_ids[node][order].tolist() == sorted(top.indices.tolist())
+        assert np.allclose(np.sort(trees.q_probs[node]), np.sort(q.numpy()), atol=1e-4)
+        assert trees.tokens[node] in trees.q_ids[node]
+        path.append(int(trees.tokens[node]))
+    assert rows_of(trees)[1] == reference.drawn(texts[1].tokens, 4, texts[1].sampling)
+
+
+def test_another_round_draws_anew_under_rejection(folder: Path) -> None:
+    sampling = Sampling(temperature=1.5, seed=5, rule=Rule.REJECTION)
+    sender, item = Sender(load(folder)), Text(1, text(np.random.default_rng(12), 14), sampling)
+    found = set()
+    for item.rounds in range(8):
+        found.add(tuple(rows_of(sender.send([item], 4).trees)[0]))
+    assert len(found) > 4
+
+
+def test_bfloat16_takes_the_quick_forms(folder: Path) -> None:
+    """One row runs on float32 copies and a head of bytes, many on bfloat16: nearly always the same proposals."""
+    rng = np.random.default_rng(13)
+    drafter = load(folder, dtype="bfloat16")
+    texts = [Text(i, text(rng, 40)) for i in range(12)]
+    together = rows_of(Sender(drafter).send(texts, 4).trees)
+    alone = [rows_of(Sender(drafter).send([Text(50 + i, item.tokens)], 4).trees)[0] for i, item in enumerate(texts)]
+    assert sum(a == b for a, b in zip(together, alone)) >= 8

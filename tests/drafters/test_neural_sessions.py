@@ -1,0 +1,214 @@
+"""What neural drafters keep of each text, and for how long."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from covey.drafters import load_drafter
+from covey.drafters.fused_stepper import FusedStepper
+from covey.drafters.paged_stepper import PagedStepper
+from covey.errors import SettingError
+from covey.profile import Profile, TargetSettings
+from covey.target.runner import blocks_in
+from covey.types import RowStatus, Sampling
+from tests.drafters.drafting import Sender, Text, paths_of, rows_of
+from tests.drafters.neural_reference import TINY, VOCAB, Reference, load, text
+from tests.models.tiny_models import build
+
+
+@pytest.mark.parametrize("kind", ["folder", "deep", "other"])
+def test_deltas_rollback_and_gaps(kind: str, request: pytest.FixtureRequest) -> None:
+    """Random histories: what is proposed is always what a drafter that reads everything anew proposes."""
+    where = request.getfixturevalue(kind)
+    rng = np.random.default_rng(6)
+    drafter, fresh = load(where), load(where)
+    assert isinstance(drafter._stepper, PagedStepper if kind == "other" else FusedStepper)
+    sender = Sender(drafter)
+    texts = [Text(i, text(rng, 6), Sampling(temperature=1.0, seed=i) if i % 2 else Sampling()) for i in range(4)]
+    for turn in range(8 if kind == "other" else 24):
+        now = [item for item in texts if rng.random() < 0.7] or texts
+        width = int(rng.integers(1, 4))
+        depth = rng.integers(1, 6, len(now))
+        reply = sender.send(now, depth.tolist(), width)
+        drafter.check()
+        assert (reply.status == RowStatus.OK).all()
+        anew = [Text(item.tag, item.tokens, item.sampling) for item in now]
+        again = Sender(fresh).send(anew, depth.tolist(), width)
+        assert np.array_equal(reply.trees.tokens, again.trees.tokens)
+        assert np.array_equal(reply.trees.parents, again.trees.parents)
+        for row, item in enumerate(now):
+            choice = rng.random()
+            paths = paths_of(reply.trees, row)
+            if choice < 0.6:  # part of a path is accepted, then another token
+                path = paths[int(rng.integers(len(paths)))]
+                item.tokens += [*path[: int(rng.integers(len(path) + 1))], *text(rng, 1)]
+            elif choice < 0.75:
+                item.tokens += text(rng, int(rng.integers(1, 40)))
+            elif choice < 0.9 and turn % 3 == 0:  # less than it holds stays valid
+                assert item.seen is not None
+                item.seen = int(rng.integers(2, item.seen + 1))
+                item.tokens = item.tokens[: item.seen] + text(rng, 2)
+
+
+@pytest.mark.parametrize("gap", [1, 2, 17, 100, 500])
+def test_gaps_are_caught_up(folder: Path, reference: Reference, gap: int) -> None:
+    rng = np.random.default_rng(gap)
+    sender = Sender(load(folder, catch_up_tokens=4096))
+    item, beside = Text(1, text(rng, 30)), Text(2, text(rng, 5))
+    sender.send([item, beside], 4)
+    item.tokens += text(rng, gap)
+    reply = sender.send([item, beside], 4)
+    assert rows_of(reply.trees)[0] == reference.chain(item.tokens, 4, item.sampling)
+    assert rows_of(reply.trees)[1] == reference.chain(beside.tokens, 4, beside.sampling)
+
+
+def test_only_the_reading_of_missed_tokens_is_catching_up(folder: Path) -> None:
+    rng = np.random.default_rng(15)
+    sender, item = Sender(load(folder)), Text(1, text(rng, 200))
+    assert sender.send([item], 4).catch_up_seconds > 0
+    for _ in range(3):
+        item.tokens += text(rng, 2)
+        reply = sender.send([item], 4)
+        assert reply.catch_up_seconds == 0.0
+        assert reply.draft_seconds > 0
+
+
+def test_depth_zero_only_catches_up(folder: Path, reference: Reference) -> None:
+    item = Text(1, text(np.random.default_rng(1), 70))
+    sender = Sender(load(folder))
+    reply = sender.send([item], 0)
+    assert reply.status.tolist() == [RowStatus.OK]
+    assert not len(reply.trees.tokens)
+    assert item.seen == 70
+    assert rows_of(sender.send([item], 3).trees)[0] == reference.chain(item.tokens, 3, item.sampling)
+
+
+def test_a_catch_up_beyond_the_budget_goes_on_with_the_next_call(folder: Path, reference: Reference) -> None:
+    rng = np.random.default_rng(4)
+    drafter = load(folder, catch_up_tokens=50)
+    sender = Sender(drafter)
+    texts = [Text(1, text(rng, 10)), Text(2, text(rng, 120)), Text(3, text(rng, 30))]
+    reply = sender.send(texts, 2)
+    assert reply.status.tolist() == [RowStatus.OK, RowStatus.SKIPPED, RowStatus.SKIPPED]
+    assert reply.seen.tolist() == [10, 120, 30]
+    calls = 0
+    while (reply := sender.send(texts, 2)).status.any():
+        calls += 1
+        assert calls < 5
+    assert calls > 0
+    assert rows_of(reply.trees) == [reference.chain(item.tokens, 2, item.sampling) for item in texts]
+    drafter.check()
+
+
+def test_under_pressure_the_least_recently_drafted_is_evicted(folder: Path, reference: Reference) -> None:
+    rng = np.random.default_rng(8)
+    drafter = load(folder, kv_blocks=11)  # 88 tokens
+    sender = Sender(drafter)
+    texts = [Text(i, text(rng, 30)) for i in range(3)]
+    for item in texts[:2]:
+        assert rows_of(sender.send([item], 2).trees)[0] == reference.chain(item.tokens, 2, item.sampling)
+    sender.send([texts[0]], 2)  # now the other is the oldest
+    sender.send([texts[2]], 2)
+    drafter.check()
+    assert sender.send([texts[0]], 2).status.tolist() == [RowStatus.OK]
+    assert sender.send([texts[1]], 2).status.tolist() == [RowStatus.STALE]
+    reply = sender.send([texts[1]], 2)
+    assert rows_of(reply.trees)[0] == reference.chain(texts[1].tokens, 2, texts[1].sampling)
+    drafter.check()
+
+
+def test_rows_without_room_are_skipped(folder: Path) -> None:
+    rng = np.random.default_rng(9)
+    drafter = load(folder, kv_blocks=6)
+    texts = [Text(1, text(rng, 30)), Text(2, text(rng, 30)), Text(3, text(rng, 400))]
+    reply = Sender(drafter).send(texts, 2)
+    assert reply.status.tolist() == [RowStatus.OK, RowStatus.SKIPPED, RowStatus.SKIPPED]
+    drafter.check()
+
+
+def test_texts_at_the_end_of_the_models_positions_are_skipped(other: Path) -> None:
+    drafter = load(other)
+    reply = Sender(drafter).send([Text(1, text(np.random.default_rng(0), 255))], 4)
+    assert reply.status.tolist() == [RowStatus.SKIPPED]
+
+
+@pytest.mark.parametrize("kind", ["folder", "other"])
+@pytest.mark.parametrize("width", [1, 2])
+def test_a_text_near_the_end_goes_beside_a_deeper_one(kind: str, width: int, request: pytest.FixtureRequest) -> None:
+    where = request.getfixturevalue(kind)
+    rng, drafter = np.random.default_rng(14), load(where, catch_up_tokens=4096)
+    assert isinstance(drafter._stepper, PagedStepper if kind == "other" else FusedStepper)
+    texts = [Text(1, text(rng, 9)), Text(2, text(rng, drafter.info().max_positions - 2))]
+    reply = Sender(drafter).send(texts, [4, 1], width)
+    assert reply.status.tolist() == [RowStatus.OK, RowStatus.OK]
+    for row, (item, depth) in enumerate(zip(texts, [4, 1])):
+        alone = Sender(load(where, catch_up_tokens=4096)).send([Text(3, item.tokens)], depth, width)
+        assert rows_of(alone.trees)[0] == rows_of(reply.trees)[row]
+
+
+def test_a_restarted_drafter_says_stale(folder: Path) -> None:
+    item = Text(1, text(np.random.default_rng(0), 20))
+    sender = Sender(load(folder))
+    first = rows_of(sender.send([item], 3).trees)
+    sender.drafter = load(folder)
+    assert sender.send([item], 3).status.tolist() == [RowStatus.STALE]
+    assert rows_of(sender.send([item], 3).trees) == first
+
+
+def test_a_replay_gets_the_stored_answer(folder: Path) -> None:
+    item = Text(1, text(np.random.default_rng(0), 20))
+    sender = Sender(load(folder))
+    sender.send([item], 3)
+    item.tokens.append(5)
+    work = sender.work([item], 3)
+    reply = sender.drafter.draft(work)
+    assert sender.drafter.draft(work) is reply
+
+
+def test_freed_and_unknown_tags(folder: Path) -> None:
+    drafter = load(folder)
+    sender = Sender(drafter)
+    item, beside = Text(1, [4, 5, 6]), Text(2, [7, 8, 9])
+    sender.send([item, beside], 2)
+    sender.send([beside], 2, frees=[1])
+    assert sender.send([item], 2).status.tolist() == [RowStatus.STALE]
+    beside.seen = 40
+    beside.tokens = list(range(2, 42))
+    assert sender.send([beside], 2).status.tolist() == [RowStatus.STALE]
+    drafter.check()
+
+
+def test_long_gaps_may_be_read_in_part(folder: Path) -> None:
+    rng = np.random.default_rng(10)
+    drafter = load(folder, sink_tokens=4, window_tokens=16)
+    whole = load(folder)
+    sender, item = Sender(drafter), Text(1, text(rng, 300))
+    for turn in range(12):
+        reply = sender.send([item, Text(2, text(rng, 3))], 4, 1 + turn % 3)
+        assert (reply.status == RowStatus.OK).all()
+        assert item.seen == len(item.tokens)
+        drafter.check()
+        item.tokens += text(rng, [1, 3, 200, 15][turn % 4])
+        if turn == 7:
+            item.seen = 310
+    item = Text(3, text(rng, 18))  # no longer than what is read: as if nothing were left out
+    assert rows_of(sender.send([item], 4).trees) == rows_of(Sender(whole).send([Text(3, item.tokens)], 4).trees)
+
+
+def test_another_vocabulary_is_refused(folder: Path, tmp_path: Path) -> None:
+    target = build(tmp_path / "target", "llama", vocab_size=128)
+    profile = Profile("test", drafter=TINY)
+    with pytest.raises(SettingError, match=r"97 tokens.* 128"):
+        load_drafter("neural", folder, target, profile, name="draft")
+    assert load_drafter("ngram", folder, target, profile, name="draft").info().vocab_size == 128
+    assert load_drafter("neural", folder, folder, profile, name="draft").info().vocab_size == VOCAB
+    with pytest.raises(SettingError, match="neural, ngram, suffix"):
+        load_drafter("psychic", folder, folder, profile, name="draft")
+
+
+def test_memory_without_room_for_a_block_is_refused(folder: Path) -> None:
+    with pytest.raises(SettingError, match=r"drafter\.kv_memory_mb: one KV block"):
+        blocks_in(100, folder, TargetSettings(), "drafter")

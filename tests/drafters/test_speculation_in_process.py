@@ -1,0 +1,114 @@
+"""Engine, target and drafters in one process: what is drafted never changes what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from covey.clock import RealClock
+from covey.drafters.neural import NeuralDrafter
+from covey.drafters.ngram import NgramDrafter
+from covey.drafters.suffix import SuffixDrafter
+from covey.engine import Engine
+from covey.planner.static import StaticPlanner
+from covey.ports import Drafter
+from covey.profile import DrafterSettings, TargetSettings
+from covey.scheduler import Scheduler
+from covey.target.runner import TargetRunner
+from covey.types import DrafterInfo, DraftReply, DraftWork, Sampling
+from tests.fakes import Collector, request
+from tests.models.tiny_models import build, prompts
+
+SETTINGS = DrafterSettings(dtype="float32", kv_blocks=256, block_size=8)
+SAMPLINGS = (
+    Sampling(),
+    Sampling(temperature=1.0, seed=1),
+    Sampling(temperature=0.7, top_p=0.9, seed=2),
+    Sampling(temperature=1.2, top_k=10, repetition_penalty=1.2, seed=3),
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The target, and the drafter that knows it perfectly."""
+    return build(tmp_path_factory.mktemp("models") / "target", "llama", num_hidden_layers=2)
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("models") / "stranger", "llama", seed=9, num_hidden_layers=1)
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def target(request: pytest.FixtureRequest, folder: Path) -> TargetRunner:
+    settings = TargetSettings(dtype=request.param, device="cpu", kv_blocks=200, block_size=8, threads=1)
+    return TargetRunner.load(folder, settings, token_budget=256, name="target")
+
+
+class Unreliable:
+    """A drafter that loses all it knows again and again."""
+
+    def __init__(self, make: Callable[[], Drafter]) -> None:
+        self._make = make
+        self._calls = 0
+        self._drafter = make()
+
+    def info(self) -> DrafterInfo:
+        return self._drafter.info()
+
+    def draft(self, work: DraftWork) -> DraftReply:
+        self._calls += 1
+        if self._calls % 7 == 0:
+            self._drafter = self._make()
+        return self._drafter.draft(work)
+
+
+def run(target: TargetRunner, drafters: dict[str, Drafter], depth: int, width: int, sampling: Sampling) -> Collector:
+    sink = Collector()
+    scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=256, growth_tokens=16, block_size=8)
+    planner = StaticPlanner(depth, width)
+    engine = Engine(target, scheduler, planner, sink, RealClock(), drafters=drafters, draft_deadline=30.0)
+    for number, prompt in enumerate(prompts(np.random.default_rng(7), 97, 5, 40, 1, 17, 23), start=1):
+        seeded = replace(sampling, seed=sampling.seed + number)
+        engine.submit(request(number, prompt.tolist(), 24 + number, sampling=seeded))
+    while engine.round():
+        pass
+    target.check()
+    assert len(sink.ended) == 5
+    return sink
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "t1", "t0.7", "penalised"])
+def test_output_is_the_targets_own(target: TargetRunner, folder: Path, stranger: Path, sampling: Sampling) -> None:
+    expected = run(target, {}, 0, 1, sampling).tokens
+    twin = NeuralDrafter.load(folder, SETTINGS, name="twin")
+    drafters: dict[str, tuple[Drafter, ...]] = {
+        "chain": (twin, NeuralDrafter.load(stranger, SETTINGS, name="stranger")),
+        "lookup": (NgramDrafter(SETTINGS, name="n", vocab_size=97), SuffixDrafter(SETTINGS, name="s", vocab_size=97)),
+        "weak": (
+            Unreliable(lambda: NeuralDrafter.load(folder, SETTINGS, name="again")),
+            NeuralDrafter.load(folder, replace(SETTINGS, kv_blocks=14, catch_up_tokens=16), name="small"),
+            NeuralDrafter.load(folder, replace(SETTINGS, sink_tokens=2, window_tokens=16), name="short"),
+        ),
+    }
+    for group in drafters.values():
+        for drafter in group:
+            for depth, width in ((4, 1), (3, 3)):
+                found = run(target, {"draft": drafter}, depth, width, sampling)
+                assert found.tokens == expected
+                if isinstance(drafter, NeuralDrafter):
+                    drafter.check()
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS[:3], ids=["greedy", "t1", "t0.7"])
+def test_a_drafter_like_the_target_is_always_right(folder: Path, sampling: Sampling) -> None:
+    settings = TargetSettings(dtype="float32", device="cpu", kv_blocks=200, block_size=8, threads=1)
+    target = TargetRunner.load(folder, settings, token_budget=256, name="target")
+    found = run(target, {"draft": NeuralDrafter.load(folder, SETTINGS, name="twin")}, 4, 1, sampling)
+    for ended in found.ended.values():
+        assert ended.drafted > 0
+        assert ended.accepted == ended.drafted

@@ -1,0 +1,191 @@
+"""What the questions of invariant products and passes cover."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+import pytest
+import torch
+
+from covey.models import numerics
+from covey.models.attention import Shape, Tiling
+from covey.models.lanes import Lanes, Pass
+from covey.models.numerics import (
+    Matrix,
+    Room,
+    attention_agreement,
+    attention_tilings,
+    linear_granules,
+    passes_agree,
+)
+from covey.models.product import padded
+
+CPU = torch.device("cpu")
+WIDTH, COUNT = 8, 1 << 16
+
+
+class Clock:
+    """Stands in for `time`."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def thread_time(self) -> float:
+        return self.now
+
+
+def matrix(odd: int = 0, clock: Clock | None = None, seconds: float = 0.0) -> Matrix:
+    """Products that differ when there are `odd` rows, and take so long."""
+
+    def apply(rows: torch.Tensor) -> torch.Tensor:
+        if clock is not None:
+            clock.now += seconds
+        return rows + float(len(rows) == odd)
+
+    return Matrix(apply, WIDTH, COUNT)
+
+
+def first_granule(limit: int, *matrices: Matrix) -> int:
+    return next(linear_granules(matrices, limit, torch.float32, CPU))
+
+
+@pytest.mark.parametrize(("limit", "odd"), [(33, 36), (512, 352), (512, 56), (300, 320), (2048, 1408)])
+def test_every_count_that_passes_are_padded_to_is_tried(limit: int, odd: int) -> None:
+    assert odd in {padded(count, 1) for count in range(1, limit + 1)}
+    assert first_granule(limit, matrix()) == 1
+    assert first_granule(limit, matrix(), matrix(odd)) > 1
+
+
+def test_a_slow_matrix_leaves_the_others_their_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(numerics, "time", clock)
+    with caplog.at_level(logging.INFO):
+        assert first_granule(256, matrix(clock=clock, seconds=0.5), matrix(odd=224)) > 1
+    assert "row counts of a 8192 x 8 matrix: 5 of 48 tried, up to 5 rows" in caplog.text
+
+
+def logits(work: Pass) -> torch.Tensor:
+    """What a token's logits may depend on: its lane. Every pass must be a sound one."""
+    lanes = work.lanes
+    assert isinstance(lanes, Lanes)
+    counts = np.diff(lanes.offsets)
+    assert len(work.tokens) == len(work.positions) == len(work.slots) == lanes.offsets[-1]
+    assert (counts > 0).all()
+    assert (counts <= lanes.lengths).all()
+    ends = (
+        np.repeat(lanes.lengths - counts, counts) + np.arange(len(work.tokens)) - np.repeat(lanes.offsets[:-1], counts)
+    )
+    assert (work.positions == ends).all()
+    return torch.from_numpy(np.stack([work.tokens, work.positions], 1).astype(np.float32))
+
+
+@pytest.mark.parametrize(("span", "blocks"), [(0, 40), (16, 40), (64, 40), (64, 20), (640, 40)])
+def test_the_first_row_reaches_across_a_span_where_it_can(span: int, blocks: int) -> None:
+    reached, room = 0, Room(vocab=90, positions=200, blocks=blocks, block_size=4, limit=24, span=span)
+
+    def noted(work: Pass) -> torch.Tensor:
+        nonlocal reached
+        reached = max(reached, int(work.positions.max()) + 1)
+        return logits(work)
+
+    assert passes_agree(noted, room)
+    assert reached == (span + 12 if span + 12 <= min(200, 2 * blocks) and span > 12 else 24 if blocks == 40 else 20)
+
+
+@pytest.mark.parametrize("block_size", [1, 3, 4, 16])
+def test_passes_are_tried_in_any_room(block_size: int) -> None:
+    for blocks in (1, 2, 3, 4, 5, 7, 9, 40):
+        for limit in (4, 5, 9, 33, 200):
+            room = Room(vocab=90, positions=100, blocks=blocks, block_size=block_size, limit=limit)
+            seen: list[int] = []
+
+            def noted(work: Pass, seen: list[int] = seen, limit: int = limit) -> torch.Tensor:
+                assert work.size <= limit
+                seen.append(work.size)
+                return logits(work)
+
+            assert passes_agree(noted, room)
+            if len(set(seen)) > 1:
+                assert not passes_agree(lambda work: logits(work) + work.size, room)
+
+
+HEADS = Shape(heads=4, kv_heads=2, head_dim=32)
+Library: TypeAlias = Callable[[Callable[[int, int], bool]], None]
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> Library:
+    """Puts products in place of the hardware's that are right to the last bit, whatever their shape, but for those of
+    so many rows and keys as `differs` says: of these one result in 4,001 is rounded otherwise. So rare were
+    differences seen."""
+    bmm, baddbmm = torch.bmm, torch.baddbmm
+
+    def put(differs: Callable[[int, int], bool]) -> None:
+        def weigh(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+            found = bmm(weights.double(), values.double()).float()
+            if differs(weights.shape[1], weights.shape[2]):
+                some = found.view(-1)[::4001]
+                some.copy_(torch.nextafter(some, torch.full_like(some, torch.inf)))
+            return found
+
+        def score(mask: torch.Tensor, queries: torch.Tensor, keys: torch.Tensor, alpha: float) -> torch.Tensor:
+            return baddbmm(mask.double(), queries.double(), keys.double(), alpha=alpha).float()
+
+        monkeypatch.setattr(torch, "bmm", weigh)
+        monkeypatch.setattr(torch, "baddbmm", score)
+
+    return put
+
+
+def agreement(tiling: Tiling) -> int:
+    return attention_agreement(HEADS, tiling, 1400, torch.float32, CPU)
+
+
+def test_a_library_that_changes_its_order_within_a_span_is_found_out(library: Library) -> None:
+    library(lambda _, keys: keys > 128)
+    assert not agreement(Tiling(queries=1, keys=32, span=256))
+    assert agreement(Tiling(queries=1, keys=32, span=128)) > 100_000
+
+
+@pytest.mark.parametrize("odd", [2, 14, 38, 128])
+def test_a_library_that_treats_one_number_of_rows_otherwise_is_found_out(odd: int, library: Library) -> None:
+    library(lambda rows, _: rows == odd)
+    assert not agreement(Tiling(queries=1, keys=32, span=128))
+
+
+def test_a_softmax_that_looks_at_its_row_s_length_is_found_out(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library(lambda *_: False)
+    softmax = torch.softmax
+
+    def longer(scores: torch.Tensor, dim: int) -> torch.Tensor:
+        found = softmax(scores, dim)
+        return found if scores.shape[-1] <= 1024 else torch.nextafter(found, torch.zeros_like(found))
+
+    tiling = next(iter(attention_tilings(HEADS)))
+    assert agreement(tiling)
+    monkeypatch.setattr(torch, "softmax", longer)
+    assert not agreement(tiling)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dtype", "shape"), [(torch.float32, Shape(8, 4, 32)), (torch.float32, Shape(12, 2, 64))])
+def test_tens_of_millions_of_results_are_the_same(dtype: torch.dtype, shape: Shape) -> None:
+    """None different among so many: fewer than one in ten million differ, at 95 %."""
+    kind = next(tiling for tiling in attention_tilings(shape) if attention_agreement(shape, tiling, 2048, dtype, CPU))
+    compared = attention_agreement(shape, kind, 2048, dtype, CPU, seed=9, least=30_000_000, seconds=math.inf)
+    assert compared >= 30_000_000
+
+
+@pytest.mark.parametrize("shape", [Shape(8, 4, 32), Shape(12, 2, 64), Shape(8, 2, 128), Shape(4, 1, 256)])
+def test_float32_attention_is_invariant_under_some_tiling(shape: Shape) -> None:
+    """A library that scales another factor where there are more queries than keys must not be let to."""
+    positions = 600
+    assert any(attention_agreement(shape, tiling, positions, torch.float32, CPU) for tiling in attention_tilings(shape))

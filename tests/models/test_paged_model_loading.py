@@ -1,0 +1,147 @@
+"""What is loaded, and what is refused by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from tiny_models import Reader, build, prompts
+
+from covey.errors import SettingError, UnsupportedModel
+from covey.models.loading import quiet
+from covey.models.model import PagedModel
+
+LLAMA = {
+    "model_type": "llama",
+    "vocab_size": 97,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+}
+
+
+def load(folder: Path, **settings: Any) -> PagedModel:
+    return PagedModel(folder, **({"device": "cpu", "dtype": "float32", "blocks": 16, "numerics": "fast"} | settings))
+
+
+def edit(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    ("config", "feature"),
+    [
+        ({"model_type": "t5", "d_model": 32}, "encoder-decoder"),
+        ({"model_type": "mamba", "hidden_size": 32}, "state-space"),
+        ({"model_type": "bloom", "hidden_size": 32}, "ALiBi"),
+        ({"model_type": "deepseek_v3"}, "latent attention"),
+        ({"model_type": "falcon", "alibi": True}, "ALiBi"),
+        ({"model_type": "gpt_oss"}, "sinks"),
+        ({"model_type": "no_such_model"}, "no_such_model"),
+        (LLAMA | {"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quantised"),
+        (LLAMA | {"layer_types": ["full_attention", "chunked_attention"]}, "chunked_attention"),
+        (LLAMA | {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, "dynamic"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_refused_by_name(config: dict[str, Any], feature: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UnsupportedModel, match=feature) as error:
+        load(tmp_path)
+    assert str(error.value).startswith(f"{tmp_path}: ")
+    assert "is not supported: " in str(error.value) or "are not supported: " in str(error.value)
+
+
+def test_missing_pieces_are_setting_errors(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="no such folder"):
+        load(tmp_path / "nowhere")
+    with pytest.raises(SettingError, match=r"no config\.json"):
+        load(tmp_path)
+    (tmp_path / "config.json").write_text("[")
+    with pytest.raises(SettingError, match="not a JSON object"):
+        load(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    with pytest.raises(SettingError, match="no safetensors weights"):
+        load(tmp_path)
+    (tmp_path / "pytorch_model.bin").touch()
+    with pytest.raises(SettingError, match=r"convert pytorch_model\.bin"):
+        load(tmp_path)
+
+
+def test_missing_and_broken_weights_are_setting_errors(tmp_path: Path) -> None:
+    path = build(tmp_path, "llama") / "model.safetensors"
+    weights = load_file(path)
+    name = "model.layers.0.mlp.up_proj.weight"
+    del weights[name]
+    save_file(weights, path, metadata={"format": "pt"})
+    with pytest.raises(SettingError, match=f"the weights lack {name}"):
+        load(tmp_path)
+    path.write_bytes(path.read_bytes()[:500])
+    with pytest.raises(SettingError, match="the weights cannot be read"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"dtype": "int8"}, "dtype: got 'int8'"),
+        ({"device": "nonsense"}, "device: got 'nonsense'"),
+        ({"numerics": "exact"}, "numerics: got 'exact'"),
+        ({"blocks": 0}, "blocks: got 0"),
+    ],
+)
+def test_bad_settings_are_named(setting: dict[str, Any], message: str, tmp_path: Path) -> None:
+    build(tmp_path, "llama")
+    with pytest.raises(SettingError, match=message):
+        load(tmp_path, **setting)
+
+
+def test_end_ids_come_from_generation_config_first(tmp_path: Path) -> None:
+    build(tmp_path, "llama")
+    assert load(tmp_path).end_ids == (1,)
+    edit(tmp_path / "generation_config.json", eos_token_id=[1, 7])
+    assert load(tmp_path).end_ids == (1, 7)
+    (tmp_path / "generation_config.json").unlink()
+    edit(tmp_path / "config.json", eos_token_id=[5])
+    assert load(tmp_path).end_ids == (5,)
+
+
+def test_end_ids_are_tokens_of_the_vocabulary(tmp_path: Path) -> None:
+    build(tmp_path, "llama")
+    edit(tmp_path / "generation_config.json", eos_token_id=[97, -1, 96, 0])
+    assert load(tmp_path).end_ids == (96, 0)
+    edit(tmp_path / "generation_config.json", eos_token_id=-1)
+    assert load(tmp_path).end_ids == ()
+
+
+def test_shards_are_read_as_one_file_is(tmp_path: Path) -> None:
+    whole = build(tmp_path / "whole", "qwen2")
+    with quiet():
+        transformers.AutoModelForCausalLM.from_pretrained(whole).save_pretrained(
+            tmp_path / "shards", max_shard_size="10KB"
+        )
+    assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 1
+    rows = prompts(np.random.default_rng(0), 97, 12)
+    found = [Reader(load(folder), rows).read([(0, 0, 12)])[0] for folder in (whole, tmp_path / "shards")]
+    assert found[0].equal(found[1])
+
+
+def test_long_rotary_factors_end_the_context_where_they_set_in(tmp_path: Path) -> None:
+    factors = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
+    build(tmp_path, "phi3", rope_parameters=factors, original_max_position_embeddings=64)
+    assert load(tmp_path).max_positions == 64
+
+
+def test_properties(tmp_path: Path) -> None:
+    model = load(build(tmp_path, "mistral", torch.bfloat16))
+    assert (model.vocab_size, model.max_positions) == (97, 256)
+    assert (model.dtype, model.device, model.numerics) == ("float32", "cpu", "fast")
+    assert model.bytes_per_block == 3 * 2 * 2 * 16 * 8 * 4
+    assert load(tmp_path, dtype="float64").dtype == "float64"

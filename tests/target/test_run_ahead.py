@@ -1,0 +1,199 @@
+"""A target that runs ahead answers as one that does not, whatever the next message asks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from covey.profile import TargetSettings
+from covey.target.runner import TargetRunner
+from covey.types import NO_FLOATS, Ints, Open, RowStatus, Rule, Sampling, TargetReply, TargetWork, Trees
+from tests.models import tiny_models
+
+VOCABULARY = 97
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_models.build(tmp_path_factory.mktemp("ahead"), "llama")
+
+
+def load(folder: Path, run_ahead: bool, blocks: int = 400) -> TargetRunner:
+    settings = TargetSettings(dtype="float64", threads=1, kv_blocks=blocks, block_size=4, run_ahead=run_ahead)
+    return TargetRunner.load(folder, settings, token_budget=256, name="target")
+
+
+class Requests:
+    """What a scheduler would ask for, at random: requests come and go, draft or not; some prompts take two passes."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = np.random.default_rng(seed)
+        self.known: dict[int, list[int]] = {}
+        self.cached: dict[int, int] = {}
+        self.last_tag = 0
+        self.sequence = 0
+        self.frees: list[int] = []
+
+    def work(self, epoch: int) -> TargetWork:
+        opens = []
+        if not self.known or (self.random.random() < 0.1 and len(self.known) < 6):
+            self.last_tag += 1
+            self.known[self.last_tag] = self.random.integers(2, VOCABULARY, self.random.integers(1, 20)).tolist()
+            self.cached[self.last_tag] = 0
+            opens.append(self.open(self.last_tag))
+        tags = sorted(self.known)
+        if len(tags) > 1 and self.random.random() < 0.05:
+            tags.pop(int(self.random.integers(len(tags))))  # a row sits a pass out
+            opens = [opening for opening in opens if opening.tag in tags]
+            self.known = {tag: known for tag, known in self.known.items() if tag in tags or self.cached[tag]}
+        chunk = [min(8, len(self.known[tag]) - self.cached[tag]) for tag in tags]
+        drafting = self.random.random() < 0.2
+        sizes = [int(drafting and self.cached[tag] + c == len(self.known[tag])) * 2 for tag, c in zip(tags, chunk)]
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+        drafts = self.random.integers(2, VOCABULARY, offsets[-1]).astype(np.int32)
+        parents = np.tile([-1, 0], offsets[-1] // 2).astype(np.int32)
+        self.sequence += 1
+        frees, self.frees = tuple(self.frees), []
+        return TargetWork(
+            ints(tags),
+            ints([len(self.known[tag]) for tag in tags]),
+            ints(chunk),
+            Trees(offsets, drafts, parents, NO_FLOATS),
+            tuple(opens),
+            frees,
+            self.sequence,
+            epoch,
+            ints([60 - len(self.known[tag]) for tag in tags]),
+        )
+
+    def open(self, tag: int) -> Open:
+        temperature = float(tag % 3 > 0)
+        rule = Rule.REJECTION if tag % 3 == 2 else Rule.COUPLED
+        sampling = Sampling(temperature, seed=tag, end_ids=(1,), rule=rule, presence_penalty=0.5 * (tag % 2))
+        return Open(tag, ints(self.known[tag]), len(self.known[tag]), sampling)
+
+    def see(self, work: TargetWork, reply: TargetReply) -> None:
+        for row, tag in enumerate(work.tags.tolist()):
+            assert reply.status[row] == RowStatus.OK
+            new = reply.tokens[reply.offsets[row] : reply.offsets[row + 1]].tolist()
+            self.known[tag] += new
+            self.cached[tag] = int(reply.cached[row])
+            if len(self.known[tag]) >= 60 or 1 in new or self.random.random() < 0.02:
+                del self.known[tag]
+                self.frees.append(tag)
+
+
+def ints(values: list[int]) -> Ints:
+    return np.asarray(values, np.int32)
+
+
+def same(one: TargetReply, other: TargetReply) -> None:
+    for name in ("status", "cached", "reused", "accepted", "offsets", "tokens"):
+        assert getattr(one, name).tolist() == getattr(other, name).tolist(), name
+    np.testing.assert_allclose(one.logprobs, other.logprobs, rtol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_same_answers_whatever_is_asked_next(folder: Path, seed: int) -> None:
+    ahead, plain, requests = load(folder, True), load(folder, False), Requests(seed)
+    for _ in range(250):
+        work = requests.work(0)
+        reply = ahead.step(work)
+        same(reply, plain.step(work))
+        requests.see(work, reply)
+    ahead.step(TargetWork(ints([]), ints([]), ints([]), Trees.empty(0), frees=tuple(requests.known), sequence=1 << 20))
+    ahead.check()
+
+
+def decode(runner: TargetRunner, prompt: list[int], count: int) -> tuple[list[int], list[int]]:
+    """Greedy tokens one by one, and how many passes over the model had begun when each was answered."""
+    passes = 0
+    forward = runner._model.forward
+
+    def counted(work: object) -> object:
+        nonlocal passes
+        passes += 1
+        return forward(work)  # type: ignore[arg-type]
+
+    runner._model.forward = counted  # type: ignore[method-assign, assignment]
+    tokens, begun = list(prompt), []
+    opens: tuple[Open, ...] = (Open(1, ints(prompt), len(prompt), Sampling()),)
+    for step in range(count):
+        work = TargetWork(
+            ints([1]),
+            ints([len(tokens)]),
+            ints([len(prompt) if opens else 1]),
+            Trees.empty(1),
+            opens,
+            sequence=step + 1,
+            room=ints([count - step]),
+        )
+        tokens += runner.step(work).tokens.tolist()
+        opens = ()
+        runner._ahead and runner._ahead._running and runner._ahead._running.result()
+        begun.append(passes)
+    return tokens[len(prompt) :], begun
+
+
+def test_each_answer_but_the_last_is_followed_by_the_next_pass(folder: Path) -> None:
+    prompt, count = [5, 9, 33], 8
+    expected, one_by_one = decode(load(folder, False), prompt, count)
+    found, begun = decode(load(folder, True), prompt, count)
+    assert found == expected
+    assert one_by_one == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert begun == [2, 3, 4, 5, 6, 7, 8, 8], "a pass ahead of each answer, and none past the end"
+
+
+def test_guesses_that_keep_failing_are_not_made(folder: Path) -> None:
+    """Every second message brings a tree, so that no guess comes true."""
+    runner = load(folder, True)
+    tokens = [7, 8, 9]
+    opens: tuple[Open, ...] = (Open(1, ints(tokens), 3, Sampling()),)
+    guessed = []
+    for step in range(40):
+        drafts = ints([4]) if step % 2 else ints([])
+        trees = Trees(ints([0, len(drafts)]), drafts, ints([-1] * len(drafts)))
+        work = TargetWork(
+            ints([1]), ints([len(tokens)]), ints([3 if opens else 1]), trees, opens, sequence=step + 1, room=ints([99])
+        )
+        tokens += runner.step(work).tokens.tolist()
+        opens = ()
+        assert runner._ahead is not None
+        guessed.append(runner._ahead._running is not None)
+    assert guessed[0]
+    assert not any(guessed[20:])
+
+
+def test_a_request_that_takes_another_s_place_is_computed(folder: Path) -> None:
+    """Each request is freed with its next token guessed, as one of just that many tokens is opened."""
+    ahead, plain = load(folder, True), load(folder, False)
+    random = np.random.default_rng(0)
+    for tag in range(1, 16):
+        prompt = ints(random.integers(2, VOCABULARY, 4 + tag).tolist())
+        opens = (Open(tag, prompt, len(prompt), Sampling()),)
+        work = TargetWork(
+            *(ints([tag]), ints([len(prompt)]), ints([len(prompt)]), Trees.empty(1)),
+            opens=opens,
+            frees=(tag - 1,),
+            sequence=tag,
+            room=ints([9]),
+        )
+        same(ahead.step(work), plain.step(work))
+
+
+def test_requests_that_end_say_nothing_of_guesses(folder: Path) -> None:
+    """Nothing is guessed after a last token, so that a new request proves nothing wrong."""
+    runner = load(folder, True)
+    for tag in range(1, 30):
+        work = TargetWork(
+            *(ints([tag]), ints([3]), ints([3]), Trees.empty(1)),
+            opens=(Open(tag, ints([5, 6, tag]), 3, Sampling()),),
+            frees=(tag - 1,),
+            sequence=tag,
+            room=ints([1]),
+        )
+        runner.step(work)
+    assert runner._ahead is not None
+    assert runner._ahead._came_true == 1.0
