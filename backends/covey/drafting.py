@@ -19,7 +19,7 @@ from covey.errors import CoveyError, PortError, PortTimeout
 from covey.ports import Clock, Drafter
 from covey.roster import Roster
 from covey.rounds import Drafted, Plan
-from covey.scheduler import Batch, Live
+from covey.scheduler import ActiveRequest, Batch
 from covey.types import DraftReply, DraftWork, Floats, Ints, RowStatus, Rule, Trees
 from covey.worker import Worker
 
@@ -34,7 +34,7 @@ class _Call:
 
     name: str
     rows: list[int]
-    lives: list[Live]
+    lives: list[ActiveRequest]
     work: DraftWork
     future: Future[DraftReply]
 
@@ -46,7 +46,7 @@ class _Call:
 
 
 class Drafting:
-    """Owns what each drafter has been told (`Live.seen`) and the threads that ask them."""
+    """Owns what each drafter has been told (`ActiveRequest.seen`) and the threads that ask them."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Drafting:
                 else:
                     self._note(late, late.future.result())
 
-    def forget(self, live: Live) -> None:
+    def forget(self, live: ActiveRequest) -> None:
         """A request is gone: its tag is freed with the next call to each drafter that may know it."""
         for name in live.seen:
             self._frees[name].append(live.key)
@@ -137,7 +137,7 @@ class Drafting:
             asked.setdefault(plan.drafter[row], []).append(row)
         return {name: rows for name, rows in asked.items() if self._roster.serves(name)}
 
-    def _work(self, name: str, lives: list[Live], rows: list[int], plan: Plan) -> DraftWork:
+    def _work(self, name: str, lives: list[ActiveRequest], rows: list[int], plan: Plan) -> DraftWork:
         opens, parts = [], []
         keep = np.zeros(len(lives), np.int32)
         for index, live in enumerate(lives):

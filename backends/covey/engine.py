@@ -32,7 +32,7 @@ from covey.planner.choice import Planner
 from covey.ports import Clock, Drafter, Sink, Target
 from covey.roster import Roster
 from covey.rounds import Round, RoundRecord, Times, record_of
-from covey.scheduler import Batch, Live, Scheduler, crop
+from covey.scheduler import ActiveRequest, Batch, Scheduler, crop
 from covey.types import (
     Finish,
     Progress,
@@ -180,7 +180,7 @@ class Engine:
                 try:
                     self.scheduler.submit(item)
                 except Overloaded as error:
-                    ended.append(Live(item).last_word(Finish.ERROR, error))
+                    ended.append(ActiveRequest(item).last_word(Finish.ERROR, error))
                 continue
             key, finish = item
             live = self.scheduler.find(key)
@@ -299,6 +299,6 @@ class Engine:
             self._close(live)
         self._sink.publish([live.last_word(Finish.ERROR, error) for live in lost])
 
-    def _close(self, live: Live) -> None:
+    def _close(self, live: ActiveRequest) -> None:
         self.scheduler.finish(live)
         self._drafting.forget(live)

@@ -18,14 +18,14 @@ from covey.types import NO_FLOATS, NO_INTS, Finish, Floats, Ints, Open, Progress
 
 
 @dataclass(slots=True, eq=False)
-class Live:
+class ActiveRequest:
     """A request and how far it got. Changed by the scheduler and, while a round is in flight, by the engine alone."""
 
     request: Request
     output: list[int] = field(default_factory=list)
     cached: int = 0  # tokens with KV on the target
     opened: bool = False  # the target knows the tag
-    told: bool = False  # an opening was sent: the target may hold the tag, whatever became of the pass
+    open_sent: bool = False  # an opening was sent: the target may hold the tag, whatever became of the pass
     reused: int = 0
     rounds: int = 0  # verify rounds
     drafted: int = 0
@@ -97,7 +97,7 @@ class Live:
 class Batch:
     """One round's rows and how many known tokens each may compute; decoding rows come first."""
 
-    rows: list[Live]
+    rows: list[ActiveRequest]
     chunk: Ints
     opens: tuple[Open, ...]
     frees: tuple[int, ...]
@@ -115,8 +115,8 @@ class Scheduler:
         self.token_budget = token_budget
         self.growth_tokens = growth_tokens
         self.block_size = block_size
-        self.waiting: list[Live] = []
-        self.running: dict[int, Live] = {}
+        self.waiting: list[ActiveRequest] = []
+        self.running: dict[int, ActiveRequest] = {}
         self._frees: list[int] = []
         self.preemptions = 0
 
@@ -124,19 +124,19 @@ class Scheduler:
         """Queue a request; raises Overloaded when the queue is full."""
         if len(self.waiting) >= self.max_waiting:
             raise Overloaded(f"queue full: {self.max_waiting} requests are waiting; try again later")
-        bisect.insort(self.waiting, Live(request), key=_urgency)
+        bisect.insort(self.waiting, ActiveRequest(request), key=_urgency)
 
-    def find(self, key: int) -> Live | None:
+    def find(self, key: int) -> ActiveRequest | None:
         """The request by its key, running or waiting. Does not mutate."""
         return self.running.get(key) or next((live for live in self.waiting if live.key == key), None)
 
-    def finish(self, live: Live) -> None:
+    def finish(self, live: ActiveRequest) -> None:
         """Forget a request; the target is told with the next pass."""
         if self.running.pop(live.key, None) is None:
             self.waiting.remove(live)
         self._close(live)
 
-    def preempt(self, live: Live) -> None:
+    def preempt(self, live: ActiveRequest) -> None:
         """Back to the queue; its tokens are kept and computed again later."""
         del self.running[live.key]
         self._close(live)
@@ -144,11 +144,11 @@ class Scheduler:
         self.preemptions += 1
         bisect.insort(self.waiting, live, key=_urgency)
 
-    def least_urgent(self) -> Live:
+    def least_urgent(self) -> ActiveRequest:
         """The running request to preempt first. Does not mutate."""
         return max(self.running.values(), key=_urgency)
 
-    def reopen(self, live: Live) -> None:
+    def reopen(self, live: ActiveRequest) -> None:
         """The target lost the tag: tell it everything again with the next pass."""
         live.opened = False
         live.cached = 0
@@ -181,7 +181,7 @@ class Scheduler:
             chunk.append(size)
             if not live.opened:
                 opens.append(live.opening())
-                live.told = True
+                live.open_sent = True
         frees, self._frees = tuple(self._frees), []
         return Batch(rows, np.asarray(chunk, np.int32), tuple(opens), frees, decoding)
 
@@ -205,25 +205,25 @@ class Scheduler:
             spare -= needed
             self.running[live.key] = self.waiting.pop(0)
 
-    def _blocks(self, live: Live) -> int:
+    def _blocks(self, live: ActiveRequest) -> int:
         """Blocks for its tokens and a share of its growth."""
         return -(-(live.known + min(live.room, self.growth_tokens)) // self.block_size)
 
-    def _held(self, live: Live) -> int:
+    def _held(self, live: ActiveRequest) -> int:
         return -(-live.cached // self.block_size)
 
-    def _close(self, live: Live) -> None:
-        if live.told:
+    def _close(self, live: ActiveRequest) -> None:
+        if live.open_sent:
             self._frees.append(live.key)
-            live.opened = live.told = False
+            live.opened = live.open_sent = False
 
 
-def _urgency(live: Live) -> tuple[int, float, int]:
+def _urgency(live: ActiveRequest) -> tuple[int, float, int]:
     """Sorts the most urgent first."""
     return (-live.request.priority, live.request.arrival, live.key)
 
 
-def crop(live: Live, tokens: list[int]) -> tuple[list[int], Finish | None]:
+def crop(live: ActiveRequest, tokens: list[int]) -> tuple[list[int], Finish | None]:
     """What of newly committed tokens a request keeps, and whether it ends with them: an end token is kept as the
     last, everything past the request's room is dropped."""
     room, ends = live.room, live.request.sampling.end_ids

@@ -206,7 +206,7 @@ class TritonPythonModel:
         )
         speculation = self._profile.speculation
         planner = build(speculation, tuple(drafters), max_rows=settings.max_running, costs=costs)
-        self._metrics.follow(planner.account.totals)
+        self._metrics.follow(planner.totals.figures)
         state_file = self._state_file or self._private_state_file(info, planner, tuple(drafters))
         if state_file is not None:
             target = f"{info.folder} {info.dtype} {info.device} {info.identity}"

@@ -24,7 +24,7 @@ import numpy as np
 from rich.console import Console
 
 from covey.errors import SettingError
-from covey.planner import acceptance, changes, covey, expectations, regression, residuals, upkeep
+from covey.planner import acceptance, change_cost, covey, expectations, prompt_cost, regression, residuals
 from covey.types import JsonDict
 from loadtest.bench import changes as drift
 from loadtest.bench import loads, report
@@ -66,12 +66,12 @@ def _nothing_left_over(probe: Callable[..., tuple[int, float]]) -> Callable[...,
 # By part: what stands in its place.
 PARTS: dict[str, Sequence[Patch]] = {
     "residuals": [(residuals.Residuals, "factors", lambda self, _rows: np.ones(self._mean.shape[1]))],
-    "changes": [
-        (changes.Changes, "seen", lambda *_: True),
-        (changes.Changes, "dear", lambda *_: False),
-        (changes.Changes, "price", lambda *_: 0.0),
+    "cost of changes": [
+        (change_cost.ChangeCost, "seen", lambda *_: True),
+        (change_cost.ChangeCost, "dear", lambda *_: False),
+        (change_cost.ChangeCost, "price", lambda *_: 0.0),
     ],
-    "upkeep": [(upkeep.Upkeep, "per_token", 0.0)],
+    "cost of prompts": [(prompt_cost.PromptCost, "per_token", 0.0)],
     "beside prefill": [(covey.Covey, "_beside_prefill", _usual)],
     "keeping": [(covey.Covey, "_settled", _at_once)],
     "premium": [(covey.Covey, "_probe", _nothing_left_over(covey.Covey._probe))],

@@ -166,7 +166,7 @@ def _alternating(model: PagedModel, fast: PagedModel, case: Case, times: int, se
     found: dict[str, list[float]] = {INVARIANT: [], FAST: []}
     if model.numerics != INVARIANT:
         return found
-    work = case.work(model.blocks, seed, model.nowhere)
+    work = case.work(model.blocks, seed, model.padding_slot)
     for turn in range(times + 1):
         for mode, one in sorted({INVARIANT: model, FAST: fast}.items(), reverse=bool(turn % 2)):
             started = time.perf_counter()

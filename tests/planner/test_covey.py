@@ -11,7 +11,7 @@ import pytest
 from covey.bandits.dsd import DSD
 from covey.bandits.length import LengthPolicy, Outcome, Situation, Trials
 from covey.bandits.nightjar import Nightjar
-from covey.planner.changes import Changes
+from covey.planner.change_cost import ChangeCost
 from covey.planner.cost_table import CostTable
 from covey.planner.costs import RoundCosts
 from covey.planner.covey import ACROSS, SHARE, Covey
@@ -195,11 +195,11 @@ def test_a_detour_beside_prefill_must_be_worth_its_changes(monkeypatch: pytest.M
     monkeypatch.setattr(policy._expectations._costs, "more", lambda _rows, _prefill, _passes: drafts_are_dear)
     beside = Situation(8, 5, 1, 1, (("simulated", 8),), 900)
     policy._bank = 0.0  # no exploring
-    monkeypatch.setattr(policy, "_changes", Changes())
+    monkeypatch.setattr(policy, "_change_cost", ChangeCost())
     usual = policy.choose(replace(beside, prefill=0))
     beside = replace(beside, previous=usual)
     assert policy.choose(beside) == 0
-    monkeypatch.setattr(policy._changes, "price", lambda before, depth: 5.0 * (before != depth))
+    monkeypatch.setattr(policy._change_cost, "price", lambda before, depth: 5.0 * (before != depth))
     assert policy.choose(beside) == usual, "leaving and coming back take more than not drafting spares"
 
 
@@ -297,7 +297,7 @@ def test_a_drafter_that_seldom_proposes_is_not_priced_as_if_it_did() -> None:
 def test_a_steady_error_of_the_model_is_no_price_of_a_change(before: int) -> None:
     policy = covey()
     replay(policy, environment("card", 0.02), [8] * 300, np.random.default_rng(0))
-    policy._changes = Changes()
+    policy._change_cost = ChangeCost()
 
     def play(previous: int, factor: float, verified: int = 24) -> None:
         situation = Situation(8, 5, previous, 1, (("simulated", 8),))
@@ -307,13 +307,13 @@ def test_a_steady_error_of_the_model_is_no_price_of_a_change(before: int) -> Non
 
     play(before, 1.6)
     play(2, 1.6)
-    assert policy._changes.price(before, 2) < 0.02
+    assert policy._change_cost.price(before, 2) < 0.02
     play(before, 2.0, verified=20)
     play(2, 1.0)
-    assert policy._changes.price(before, 2) < 0.02, "some rows had no room for all of it"
+    assert policy._change_cost.price(before, 2) < 0.02, "some rows had no room for all of it"
     play(before, 1.6)
     play(2, 1.0)
-    assert policy._changes.price(before, 2) > 0.04
+    assert policy._change_cost.price(before, 2) > 0.04
 
 
 @pytest.mark.parametrize("extra", [0.0, 0.4])
@@ -352,7 +352,7 @@ def test_beside_prompts_drafters_are_judged_and_timed() -> None:
     rounds = policy._round
     for _ in range(60):
         policy.overhear(beside, 2, replace(played, verify_seconds=played.verify_seconds + 0.2))
-    draft = policy._expectations._costs._draft(("simulated",))
+    draft = policy._expectations._costs._draft("simulated")
     predicted = float(draft.mean(policy._expectations._costs._draft_features(48, 2)))
     assert predicted == pytest.approx(played.draft_seconds, rel=0.05)
     assert policy._expectations._accepted("simulated").rates() != before

@@ -19,7 +19,7 @@ from covey.planner.selection import best
 from covey.planner.static import StaticPlanner
 from covey.planner.switching import SwitchCosts
 from covey.profile import SpeculationSettings
-from covey.scheduler import Batch, Live, Scheduler
+from covey.scheduler import ActiveRequest, Batch, Scheduler
 from covey.types import DrafterInfo, DraftReply, DraftWork, Rule, Sampling, TargetReply, TargetWork, Trees
 from tests.fakes import VOCAB, Collector, HashTarget, ManualClock, continuation, next_token, request
 
@@ -485,7 +485,7 @@ def test_a_bad_table_is_refused(entries: tuple[str, ...]) -> None:
 
 
 def batch(count: int, rule: Rule = Rule.COUPLED, **settings: object) -> Batch:
-    rows = [Live(request(key, [1], 9, sampling=Sampling(rule=rule), **settings)) for key in range(count)]
+    rows = [ActiveRequest(request(key, [1], 9, sampling=Sampling(rule=rule), **settings)) for key in range(count)]
     return Batch(rows, np.ones(count, np.int32), (), (), count)
 
 

@@ -29,7 +29,7 @@ class DeviceStepper(PagedStepper):
         for rows in RECORDED_ROWS:
             for count in (1, 2):
                 at = np.broadcast_to(np.arange(count + depth), (rows, count + depth))
-                nowhere = np.full((rows, count + depth), self._model.nowhere, np.int64)
+                nowhere = np.full((rows, count + depth), self._model.padding_slot, np.int64)
                 zeros = np.zeros(rows, np.int32)
                 for each in range(1, depth + 1):
                     columns = slice(count + each - 1)

@@ -261,7 +261,7 @@ class NeuralDrafter:
         context = np.asarray(widths, np.int32) - np.int32(pending)
         known = np.asarray([session.known for session in sessions], np.int64)
         tables = np.zeros((len(rows), max([len(session.sequence.table) for session in sessions])), np.int32)
-        slots = np.full((len(rows), pending + levels * width), self._model.nowhere, np.int64)
+        slots = np.full((len(rows), pending + levels * width), self._model.padding_slot, np.int64)
         tokens = np.empty((len(rows), pending), np.int64)
         for index, (session, columns, depth) in enumerate(zip(sessions, widths, depths.tolist())):
             sequence, table = session.sequence, session.sequence.table

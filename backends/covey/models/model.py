@@ -37,8 +37,8 @@ class PagedModel:
     windows = False  # reads lanes
 
     @property
-    def nowhere(self) -> int:
-        """The slot of what is kept nowhere."""
+    def padding_slot(self) -> int:
+        """The slot of tokens whose keys are not kept."""
         return self.blocks * self.block_size
 
     def __init__(
@@ -139,7 +139,7 @@ class PagedModel:
         missing = padded(work.size, self._tiling.rows) - work.size
         if missing:
             tokens, positions = np.pad(tokens, (0, missing)), np.pad(positions, (0, missing))
-            slots = np.pad(slots, (0, missing), constant_values=self.nowhere)
+            slots = np.pad(slots, (0, missing), constant_values=self.padding_slot)
         plan = plan_lanes(
             work.lanes,
             len(tokens),

@@ -5,8 +5,8 @@
 Four rules make a choice of these values:
 
 keep     A depth stays until the time lost by that, summed over rounds, has reached what the change takes: what first
-         rounds at another depth take beyond their prediction (covey.planner.changes) and, to switch drafting on, the
-         drafters' catch-up. A large gain is acted upon soon, a small one later, noise never; there is no threshold to
+         rounds at another depth take beyond their prediction (covey.planner.change_cost) and, to switch drafting on,
+         the drafters' catch-up. A large gain is acted upon soon, a small one later, noise never; there is no threshold to
          fall off.
 explore  Exploration lives on a bank: a fixed share of all time goes in, the time an exploring round is expected to lose
          goes out. The depth explored is the one whose value could be best of all, if its doubt allows it to be better
@@ -29,7 +29,7 @@ from __future__ import annotations
 import math
 
 from covey.bandits.length import Outcome, Reason, Situation
-from covey.planner.changes import Changes
+from covey.planner.change_cost import ChangeCost
 from covey.planner.cost_table import CostTable
 from covey.planner.expectations import Expectations, Expected
 from covey.planner.switching import SwitchCosts
@@ -73,7 +73,7 @@ class Covey:
         self._max_rows = max_rows
         self._switch_costs = switch_costs
         self._expectations = Expectations(max_depth, max_rows, costs)
-        self._changes = Changes()
+        self._change_cost = ChangeCost()
         self._current = 0
         self._started = False
         self._debt = 0.0
@@ -127,17 +127,19 @@ class Covey:
         if whole and self._expectations.known:
             corrected = self._expectations.of(situation).corrected[depth]
             ratio = (outcome.seconds - outcome.catch_up_seconds) / corrected
-        usual = self._changes.seen(situation.previous, depth, ratio)
+        usual = self._change_cost.seen(situation.previous, depth, ratio)
         self._expectations.update(situation, depth, outcome, usual=usual, whole=whole)
 
     def overhear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
-        self._expectations.overhear(situation, depth, outcome, usual=not self._changes.dear(situation.previous, depth))
+        self._expectations.overhear(
+            situation, depth, outcome, usual=not self._change_cost.dear(situation.previous, depth)
+        )
 
     def _beside_prefill(self, situation: Situation, expected: Expected) -> int:
         """The best depth of a round with prefill; what is in use in plain rounds stays. Another one is a detour, which
         must be worth leaving and coming back."""
         usual = min(self._current, situation.ceiling)
-        speed, seconds, price = expected.values[usual], expected.seconds, self._changes.price
+        speed, seconds, price = expected.values[usual], expected.seconds, self._change_cost.price
         gains = []
         for depth, more in enumerate(self._expectations.more(situation)[: situation.ceiling + 1]):
             time = seconds[depth] + more
@@ -158,7 +160,7 @@ class Covey:
         seconds = expected.seconds
         lost = expected.values[best] / expected.values[self._current] - 1.0
         self._debt += lost * seconds[self._current]
-        price = self._changes.price(self._current, best) * seconds[best] + (restart if self._current == 0 else 0.0)
+        price = self._change_cost.price(self._current, best) * seconds[best] + (restart if self._current == 0 else 0.0)
         if self._debt >= price:
             self._current, self._debt = best, 0.0
         return self._current
@@ -188,7 +190,7 @@ class Covey:
             probe, premium = min(depths, key=self._played.__getitem__), PREMIUM
         stay = self._stay(expected, current, probe)
         lost = stay * seconds[probe] * max(LEAST, 1.0 - values[probe] / values[current])
-        price = self._changes.price
+        price = self._change_cost.price
         lost += price(current, probe) * seconds[probe] + price(probe, current) * seconds[current]
         if probe > 0 and current == 0:
             lost += restart
@@ -202,7 +204,7 @@ class Covey:
             return ACROSS  # its first round teaches no costs, and a drafter may take less than it did
         if probe > 0 and expected.variances[probe] < (SURE * expected.seconds[probe]) ** 2:
             return 1
-        return AMONG if self._changes.dear(current, probe) else 1
+        return AMONG if self._change_cost.dear(current, probe) else 1
 
     def _switch(self, situation: Situation) -> float:
         of = self._switch_costs.of

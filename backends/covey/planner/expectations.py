@@ -14,8 +14,8 @@ from covey.bandits.length import DraftCall, Outcome, Situation
 from covey.planner.acceptance import Acceptance
 from covey.planner.cost_table import CostTable
 from covey.planner.costs import Passes, RoundCosts, Shares
+from covey.planner.prompt_cost import PromptCost
 from covey.planner.residuals import Residuals
-from covey.planner.upkeep import Upkeep
 from covey.types import JsonDict
 
 
@@ -47,7 +47,7 @@ class Expectations:
         self._costs = RoundCosts(max_depth, max_rows, table)
         self._residuals = Residuals(max_depth, max_rows)
         self._acceptance: dict[str, Acceptance] = {}
-        self._upkeep = Upkeep()
+        self._prompt_cost = PromptCost()
         self._last: tuple[object, Expected] | None = None
 
     @property
@@ -69,7 +69,7 @@ class Expectations:
         passes = self._passes(situation)
         mean, variance = self._costs.predict(rows, _shares(situation), passes)
         corrected = (mean * self._residuals.factors(rows)).tolist()
-        upkeep = self._upkeep.per_token
+        upkeep = self._prompt_cost.per_token
         seconds = [time + upkeep * count for time, count in zip(corrected, tokens)]
         seconds[0] = corrected[0]
         values = [count / time for count, time in zip(tokens, seconds)]
@@ -130,7 +130,7 @@ class Expectations:
             if situation.ceiling and name not in outcome.trials:
                 self._accepted(name).idle()
         if depth > 0 and situation.previous > 0:
-            self._upkeep.update(outcome.catch_up_seconds, outcome.tokens)
+            self._prompt_cost.update(outcome.catch_up_seconds, outcome.tokens)
 
     def _passes(self, situation: Situation) -> Passes:
         """Tokens to be verified, by depth: of what a drafter is asked for, only what it usually proposes."""
@@ -173,7 +173,7 @@ class Expectations:
             "costs": self._costs.state(),
             "residuals": self._residuals.state(),
             "acceptance": {name: counts.state() for name, counts in self._acceptance.items()},
-            "upkeep": self._upkeep.state(),
+            "upkeep": self._prompt_cost.state(),
         }
 
     def restore(self, state: JsonDict) -> None:
@@ -187,9 +187,9 @@ class Expectations:
         acceptance = {str(name): Acceptance(self._max_depth) for name in state["acceptance"]}
         for name, counts in acceptance.items():
             counts.restore(state["acceptance"][name])
-        upkeep = Upkeep()
-        upkeep.restore(state["upkeep"])
-        self._costs, self._residuals, self._acceptance, self._upkeep = costs, residuals, acceptance, upkeep
+        prompt_cost = PromptCost()
+        prompt_cost.restore(state["upkeep"])
+        self._costs, self._residuals, self._acceptance, self._prompt_cost = costs, residuals, acceptance, prompt_cost
         self._last = None
 
 

@@ -9,13 +9,13 @@ import threading
 from dataclasses import replace
 
 from covey.bandits.length import LengthPolicy, Reason
-from covey.planner.account import Account
 from covey.planner.decisions import DecisionLog
 from covey.planner.lessons import Lesson, drafted_in, lesson_of
 from covey.planner.rows import lay_out
 from covey.planner.selection import Everything, Selector
 from covey.planner.situations import situation_of
 from covey.planner.switching import SwitchCosts
+from covey.planner.totals import PlannerTotals
 from covey.roster import Roster
 from covey.rounds import Choice, Drafted, Plan, Round
 from covey.scheduler import Batch
@@ -24,7 +24,7 @@ from covey.types import JsonDict, Trees
 
 class RoundPlanner:
     """Implements `Planner`. Owns the policy's surroundings, not what it learns. Any thread may read `decisions` and
-    `account` and ask for `state`; the rest is the engine's."""
+    `totals` and ask for `state`; the rest is the engine's."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class RoundPlanner:
     ) -> None:
         self.policy = policy
         self.decisions = DecisionLog(max_depth + 1, log_capacity)
-        self.account = Account()
+        self.totals = PlannerTotals()
         self._learning = threading.Lock()  # held while the policy changes
         self._max_depth = max_depth
         self._width = width
@@ -111,7 +111,7 @@ class RoundPlanner:
             (self.policy.update if lesson.whole else self.policy.overhear)(situation, lesson.played, outcome)
         if not situation.shares:
             return
-        self.account.add(
+        self.totals.add(
             lesson.depth,
             choice.reason,
             ceiling=situation.ceiling,

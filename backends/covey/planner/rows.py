@@ -6,7 +6,7 @@ import numpy as np
 
 from covey.roster import Roster
 from covey.rounds import Plan
-from covey.scheduler import Batch, Live
+from covey.scheduler import ActiveRequest, Batch
 from covey.types import Rule
 
 
@@ -15,7 +15,7 @@ def spare(batch: Batch, budget: int) -> int:
     return (budget - int(batch.chunk.sum())) // max(1, batch.decoding)
 
 
-def own_depth(live: Live) -> int | None:
+def own_depth(live: ActiveRequest) -> int | None:
     """The depth that the request itself asks for; None: it leaves it to the policy."""
     speculation = live.request.speculation
     if speculation == "auto":

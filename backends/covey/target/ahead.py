@@ -20,14 +20,14 @@ from dataclasses import dataclass
 from covey.kv.sequences import Sequence
 from covey.target.verification import Verified
 
-__all__ = ["Ahead", "Foretold"]
+__all__ = ["Ahead", "Precomputed"]
 
 WORTH = 0.7  # share of guesses that must come true: a failed one costs a pass, a good one saves the way to and fro
 FORGETTING = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Foretold:
+class Precomputed:
     """A pass's result, and how many tokens the sequence of each row of `verified` had."""
 
     index: dict[Sequence, int]  # to its row; holds the sequences, lest a new one takes the identity of one that ended
@@ -47,11 +47,11 @@ class Ahead:
     def __init__(self, compute: Callable[[list[Sequence]], Verified], prepare_thread: Callable[[], None]) -> None:
         self._compute = compute
         self._thread = ThreadPoolExecutor(1, "covey-ahead", prepare_thread)
-        self._running: Future[Foretold] | None = None
+        self._running: Future[Precomputed] | None = None
         self._guess: set[int] | None = None  # tags that the next message should ask for, computed or not
         self._came_true = 1.0
 
-    def collect(self) -> Foretold | None:
+    def collect(self) -> Precomputed | None:
         """Wait for the pass in flight, if any: until it has ended nothing that it reads may change."""
         running, self._running = self._running, None
         return running.result() if running is not None else None
@@ -69,11 +69,11 @@ class Ahead:
             return
         self._guess = {row.tag for row in rows}
         if self._came_true >= WORTH:
-            self._running = self._thread.submit(self._foretell, rows)
+            self._running = self._thread.submit(self._precompute, rows)
 
-    def _foretell(self, rows: list[Sequence]) -> Foretold:
+    def _precompute(self, rows: list[Sequence]) -> Precomputed:
         started = time.perf_counter()
         known = [row.known for row in rows]
         verified = self._compute(rows)
         index = {row: at for at, row in enumerate(rows)}
-        return Foretold(index, known, verified, time.perf_counter() - started)
+        return Precomputed(index, known, verified, time.perf_counter() - started)

@@ -27,7 +27,7 @@ from covey.models.parallel.model import ParallelModel
 from covey.models.parallel.plan import share_of_heads
 from covey.profile import TargetSettings
 from covey.sampling.drawing import Context, SettingsTable, draw
-from covey.target.ahead import Ahead, Foretold
+from covey.target.ahead import Ahead, Precomputed
 from covey.target.packing import Packing, path_to
 from covey.target.verification import Mask, Places, Verified, merged, pick, rows_of, verify
 from covey.types import (
@@ -138,11 +138,11 @@ class TargetRunner:
 
     def _step(self, work: TargetWork) -> TargetReply:
         started = time.perf_counter()
-        foretold = self._ahead.collect() if self._ahead is not None else None
+        precomputed = self._ahead.collect() if self._ahead is not None else None
         reused = {tag: sequence.cached for tag, sequence in self._ledger.update(work).items()}
         if not len(work.tags) and not len(self._sequences):
             self.check()  # idle: nothing waits for it
-        reply = self._pass(work, reused, started, foretold)
+        reply = self._pass(work, reused, started, precomputed)
         if self._ahead is not None:
             self._guess(self._ahead, work, reply)
         return reply
@@ -168,13 +168,15 @@ class TargetRunner:
                 rows.append(sequence)
         ahead.guess(rows)
 
-    def _pass(self, work: TargetWork, reused: dict[int, int], started: float, foretold: Foretold | None) -> TargetReply:
+    def _pass(
+        self, work: TargetWork, reused: dict[int, int], started: float, precomputed: Precomputed | None
+    ) -> TargetReply:
         status, rows, chunk, trees = self._admit(work)
         offsets = np.zeros(len(status) + 1, np.int32)
         accepted = np.zeros(len(status), np.int32)
         tokens, logprobs = NO_INTS, NO_FLOATS
         if rows:
-            ending, verified = self._foretold_or_computed(rows, chunk, trees, foretold)
+            ending, verified = self._precomputed_or_computed(rows, chunk, trees, precomputed)
             for row, sequence in enumerate(rows):
                 sequence.cached += chunk[row]
             if verified is not None:
@@ -200,20 +202,20 @@ class TargetRunner:
             free_blocks=self._sequences.pool.available,
             total_blocks=self._sequences.pool.total,
             epoch=self._ledger.epoch,
-            seconds=max(time.perf_counter() - started, 0.0 if foretold is None else foretold.seconds),
+            seconds=max(time.perf_counter() - started, 0.0 if precomputed is None else precomputed.seconds),
         )
 
-    def _foretold_or_computed(
-        self, rows: list[Sequence], chunk: list[int], trees: Trees, foretold: Foretold | None
+    def _precomputed_or_computed(
+        self, rows: list[Sequence], chunk: list[int], trees: Trees, precomputed: Precomputed | None
     ) -> tuple[Mask, Verified | None]:
         """As `_compute`, with what is known already."""
-        if foretold is None:
+        if precomputed is None:
             return self._compute(rows, chunk, trees)
-        found = [None if size else foretold.row(row) for row, size in zip(rows, trees.sizes.tolist())]
+        found = [None if size else precomputed.row(row) for row, size in zip(rows, trees.sizes.tolist())]
         known = np.fromiter((at is not None for at in found), np.bool_, len(rows))
         if not known.any():
             return self._compute(rows, chunk, trees)
-        old = pick(foretold.verified, np.asarray([at for at in found if at is not None], np.int64))
+        old = pick(precomputed.verified, np.asarray([at for at in found if at is not None], np.int64))
         if known.all():
             return known, old
         rest = [row for row, at in enumerate(found) if at is None]

@@ -43,7 +43,7 @@ def exactness(rig: Rig, found: JsonDict) -> None:
 def _passes(rig: Rig, model: Any) -> JsonDict:
     """On the device, one pass after the other."""
     cases, seed = CASES if rig.on_gpu else CASES_OFF_GPU, rig.session.wanted.seed
-    works = {case.name: case.work(model.blocks, seed, model.nowhere) for case in cases}
+    works = {case.name: case.work(model.blocks, seed, model.padding_slot) for case in cases}
     return {name: milliseconds(queued(lambda w=work: model.forward(w), rig.device)) for name, work in works.items()}
 
 

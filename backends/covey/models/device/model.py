@@ -40,7 +40,7 @@ class DeviceModel:
     the next pass. With `numerics` "invariant" a token's are the same bits in any company, at the price of products and
     tiles that do not suit the pass."""
 
-    nowhere = -1  # the slot of what is kept nowhere
+    padding_slot = -1  # of tokens whose keys are not kept
 
     def __init__(
         self,
@@ -196,5 +196,5 @@ class DeviceModel:
             np.zeros((rows, -(-each // self.block_size)), np.int32),
         )
         at = np.tile(np.arange(each, dtype=np.int32), rows)
-        none = np.full(size, self.nowhere, np.int32)
+        none = np.full(size, self.padding_slot, np.int32)
         return Pass(np.zeros(size, np.int32), at, none, lanes, np.arange(size, dtype=np.int32))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from covey.bandits.length import Reason
 
 
-class Account:
+class PlannerTotals:
     """Added to by the engine's thread, once a round; read by any."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Account:
             self._predicted += tokens * predicted[depth]
             self._observed += seconds
 
-    def totals(self) -> Iterator[tuple[str, dict[str, str], float]]:
+    def figures(self) -> Iterator[tuple[str, dict[str, str], float]]:
         """Metric, labels, value so far. Does not mutate."""
         for (depth, why), rounds in list(self._rounds.items()):
             yield "covey_planner_rounds_total", {"depth": str(depth), "why": why}, rounds

@@ -14,7 +14,7 @@ MEMORY = 0.1  # weight of a new pair of rounds in the means
 MOST = 1.0  # what one of them may count
 
 
-class Changes:
+class ChangeCost:
     """Owns two means: of changes from depth to depth, and of those that begin or end drafting."""
 
     def __init__(self) -> None:

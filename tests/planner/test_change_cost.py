@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from covey.planner.changes import ENOUGH, SETTLING, SLIGHT, Changes
+from covey.planner.change_cost import ENOUGH, SETTLING, SLIGHT, ChangeCost
 
 
-def measured(first: float, second: float = 1.0, pairs: int = 60) -> Changes:
+def measured(first: float, second: float = 1.0, pairs: int = 60) -> ChangeCost:
     """After so many changes whose first and second rounds took these shares of what was predicted."""
-    changes = Changes()
+    changes = ChangeCost()
     for pair in range(pairs):
         depth = 1 + pair % 2
         changes.seen(3 - depth, depth, first)

@@ -14,7 +14,7 @@ MEMORY = 20000.0  # tokens after which an old round counts 1/e
 FREE = 1000.0  # tokens thought to have cost nothing at the start: the first requests are new all at once
 
 
-class Upkeep:
+class PromptCost:
     """Owns two sums."""
 
     def __init__(self) -> None:

@@ -1,0 +1,39 @@
+"""Totals of a planner's choices, as metrics take them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from covey.bandits.length import Reason
+from covey.planner.totals import PlannerTotals
+
+
+def total(totals: PlannerTotals, metric: str, **labels: str) -> float:
+    return sum(value for name, found, value in totals.figures() if name == metric and found == labels)
+
+
+def test_choices_are_counted_by_depth_and_reason() -> None:
+    totals = PlannerTotals()
+    best, explored = Reason("best", (0.3, 0.1, 0.2)), Reason("explore", (0.3, 0.1, 0.2))
+    totals.add(1, best, ceiling=2, switch="on", tokens=10, seconds=1.5)
+    totals.add(1, best, ceiling=2, switch="", tokens=10, seconds=None)
+    totals.add(2, explored, ceiling=2, switch="", tokens=20, seconds=3.0)
+    totals.add(0, Reason("no drafter"), ceiling=0, switch="off", tokens=4, seconds=1.0)
+    assert total(totals, "covey_planner_rounds_total", depth="1", why="best") == 2
+    assert total(totals, "covey_planner_rounds_total", depth="2", why="explore") == 1
+    assert total(totals, "covey_planner_rounds_total", depth="0", why="no drafter") == 1
+    assert total(totals, "covey_planner_switches_total", to="on") == 1
+    assert total(totals, "covey_planner_switches_total", to="off") == 1
+    assert total(totals, "covey_planner_predicted_seconds_total") == pytest.approx(10 * 0.1 + 20 * 0.2)
+    assert total(totals, "covey_planner_observed_seconds_total") == pytest.approx(4.5)
+    assert total(totals, "covey_planner_regret_seconds_total") == pytest.approx(20 * 0.1)
+
+
+def test_nothing_is_lost_to_a_depth_that_was_not_to_be_had_or_never_played() -> None:
+    totals = PlannerTotals()
+    totals.add(1, Reason("best", (0.3, 0.2, 0.1)), ceiling=1, switch="", tokens=10, seconds=1.0)
+    totals.add(2, Reason("explore", (0.3, 0.2, math.inf)), ceiling=2, switch="", tokens=10, seconds=1.0)
+    assert total(totals, "covey_planner_regret_seconds_total") == 0.0
+    assert total(totals, "covey_planner_observed_seconds_total") == 1.0
