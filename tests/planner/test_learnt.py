@@ -77,7 +77,7 @@ def broken(kind: str, text: str) -> str:
     elif kind == "depth":
         state["max_depth"] = 6
     elif kind == "missing":
-        del state["upkeep"]
+        del state["prompt_cost"]
     elif kind == "shape":
         state["costs"]["verify"]["weights"].pop()
     elif kind == "ragged":

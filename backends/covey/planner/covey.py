@@ -6,8 +6,8 @@ Four rules make a choice of these values:
 
 keep     A depth stays until the time lost by that, summed over rounds, has reached what the change takes: what first
          rounds at another depth take beyond their prediction (covey.planner.change_cost) and, to switch drafting on,
-         the drafters' catch-up. A large gain is acted upon soon, a small one later, noise never; there is no threshold to
-         fall off.
+         the drafters' catch-up. A large gain is acted upon soon, a small one later, noise never; there is no threshold
+         to fall off.
 explore  Exploration lives on a bank: a fixed share of all time goes in, the time an exploring round is expected to lose
          goes out. The depth explored is the one whose value could be best of all, if its doubt allows it to be better
          than the one in use. Doubt grows where nothing is measured: a drafter switched off is probed again, for ever.

@@ -1,7 +1,7 @@
 """What a round of each depth is expected to take and to bring, from what all rounds at all batch sizes have taught.
 
 tokens   = sum over drafters of rows * E(k), and one of each row that does not draft    (covey.planner.acceptance)
-seconds  = T(n, k) * residual(n, k) + [k > 0] upkeep * tokens(k)         (covey.planner.costs, .residuals, .upkeep)
+seconds  = T(n, k) * residual(n, k) + [k > 0] prompts * tokens(k)    (covey.planner.costs, .residuals, .prompt_cost)
 value(k) = tokens(k) / seconds(k)
 """
 
@@ -26,9 +26,9 @@ class Expected:
     passes: Passes  # tokens to be verified
     tokens: list[float]  # emitted
     doubt: list[float]  # relative deviation of those
-    model: list[float]  # seconds by the cost model alone, without upkeep
+    model: list[float]  # seconds by the cost model alone
     corrected: list[float]  # and with the residuals
-    seconds: list[float]  # and with upkeep
+    seconds: list[float]  # and with the prompts that drafters read meanwhile
     variances: list[float]  # of the cost model
     values: list[float]
 
@@ -69,8 +69,8 @@ class Expectations:
         passes = self._passes(situation)
         mean, variance = self._costs.predict(rows, _shares(situation), passes)
         corrected = (mean * self._residuals.factors(rows)).tolist()
-        upkeep = self._prompt_cost.per_token
-        seconds = [time + upkeep * count for time, count in zip(corrected, tokens)]
+        prompts = self._prompt_cost.per_token
+        seconds = [time + prompts * count for time, count in zip(corrected, tokens)]
         seconds[0] = corrected[0]
         values = [count / time for count, time in zip(tokens, seconds)]
         found = Expected(passes, tokens, doubt, mean.tolist(), corrected, seconds, variance.tolist(), values)
@@ -173,7 +173,7 @@ class Expectations:
             "costs": self._costs.state(),
             "residuals": self._residuals.state(),
             "acceptance": {name: counts.state() for name, counts in self._acceptance.items()},
-            "upkeep": self._prompt_cost.state(),
+            "prompt_cost": self._prompt_cost.state(),
         }
 
     def restore(self, state: JsonDict) -> None:
@@ -188,7 +188,7 @@ class Expectations:
         for name, counts in acceptance.items():
             counts.restore(state["acceptance"][name])
         prompt_cost = PromptCost()
-        prompt_cost.restore(state["upkeep"])
+        prompt_cost.restore(state["prompt_cost"])
         self._costs, self._residuals, self._acceptance, self._prompt_cost = costs, residuals, acceptance, prompt_cost
         self._last = None
 

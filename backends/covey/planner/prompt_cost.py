@@ -38,5 +38,5 @@ class PromptCost:
         """ValueError when it is not such a state; then nothing changes."""
         seconds, tokens = float(state["seconds"]), float(state["tokens"])
         if not (0 <= seconds < math.inf and 0 < tokens < math.inf):
-            raise ValueError("upkeep out of range")
+            raise ValueError("prompt cost out of range")
         self._seconds, self._tokens = seconds, tokens
