@@ -1,7 +1,8 @@
-"""Every command block of the READMEs that is marked for it runs as it stands, only against the test's own ports.
+"""Every command block of READMEs and docs that is marked for it runs as it stands, only against the test's own ports.
 
 `<!-- test: server -->` before a block: run it against a running server. A block without a mark must be of a kind that
-is run elsewhere: the two commands of the start are what the test run itself comes from.
+is run elsewhere: the two commands of the start are what the test run itself comes from. `tests/test_extending.py` runs
+the blocks of docs/extending.md.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"(?:<!-- test: (?P<mark>[\w ]+) -->\n)?```(?P<kind>bash|python)\n(?P<body>.*?)```", re.DOTALL)
 EXEMPT = ("make serve", "docker", "podman")
+PAGES = [page for page in sorted(ROOT.glob("docs/*.md")) if page.stem != "extending"]
 
 
 def blocks() -> list[tuple[str, str, str, str]]:
     found = []
-    for path in [ROOT / "README.md", *sorted(ROOT.glob("*/README.md"))]:
+    for path in [ROOT / "README.md", *sorted(ROOT.glob("*/README.md")), *PAGES]:
         for index, match in enumerate(BLOCK.finditer(path.read_text(encoding="utf-8"))):
             name = f"{path.relative_to(ROOT)}-{index}"
             found.append((name, match["mark"] or "", match["kind"], match["body"]))
