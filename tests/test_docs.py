@@ -15,6 +15,7 @@ PAGES = sorted((ROOT / "README.md", *ROOT.glob("[!.]*/*.md")))
 MOST_WORDS = 1300
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
+ROW = re.compile(r"^\| (?!word )(.+?) \|.*\| (.+) \|$", re.MULTILINE)  # of the glossary: words, and where they live
 BENCH = re.compile(r"python -m loadtest\.bench ([a-z][^`#\n]*)")
 
 
@@ -38,3 +39,15 @@ def test_benches_are_called_as_they_can_be() -> None:
     assert calls
     for call in calls:
         _parse(shlex.split(call))  # ends the test on what it cannot read
+
+
+def test_the_glossary_has_the_words_of_the_code() -> None:
+    missing = []
+    for words, where in ROW.findall((ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")):
+        code = _joined("".join((ROOT / "docs" / link).read_text(encoding="utf-8") for link in LINK.findall(where)))
+        missing += [f"{word}: not in {where}" for word in words.split(", ") if _joined(word) not in code]
+    assert missing == []
+
+
+def _joined(text: str) -> str:
+    return re.sub(r"[\s_-]", "", text).lower()
