@@ -150,7 +150,7 @@ def drafts(world: World, batch: Batch, rows: Ints, depth: int, width: int, rejec
         return Trees.empty(count)
     wanted = Rows(
         pending=np.stack(batch.ends(rows), 1).astype(np.int64),
-        slots=batch.slots[rows].astype(np.int64),
+        settings=batch.slots[rows].astype(np.int64),
         positions=batch.known[rows].astype(np.int64),
         depths=np.full(count, depth),
         width=width,

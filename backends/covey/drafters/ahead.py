@@ -16,14 +16,14 @@ TOGETHER = 1 << 20  # numbers that are computed at once, though at least a step'
 
 
 class NoiseAhead:
-    """Of rows with settings `slots`, row r's positions from `positions[r]` on, `depth` steps; zero for greedy rows.
+    """Of rows with these `settings` row r's positions from `positions[r]` on, `depth` steps; zero for greedy rows.
     `needed` is false when all are greedy."""
 
-    def __init__(self, table: SettingsTable, slots: Index, positions: Index, depth: int, vocab: int) -> None:
-        self._hot = np.flatnonzero(table.temperature[slots] > 0)
+    def __init__(self, table: SettingsTable, settings: Index, positions: Index, depth: int, vocab: int) -> None:
+        self._hot = np.flatnonzero(table.temperature[settings] > 0)
         self.needed = len(self._hot) > 0
-        self._seeds, self._positions = table.seed[slots[self._hot]], positions[self._hot]
-        self._rows, self._depth, self._vocab = len(slots), depth, vocab
+        self._seeds, self._positions = table.seed[settings[self._hot]], positions[self._hot]
+        self._rows, self._depth, self._vocab = len(settings), depth, vocab
         self._part = torch.empty(0)  # the steps from `_first` on
         self._first = 0
 

@@ -20,17 +20,17 @@ HEAD = 128  # of a row's logits, enough for most settings; the other rows are so
 
 
 class Choosing:
-    """The race of one call: rows with settings `slots` (see `SettingsTable`) propose from `positions` on."""
+    """The race of one call: rows with these `settings` (see `SettingsTable`) propose from `positions` on."""
 
-    def __init__(self, table: SettingsTable, slots: Index, positions: Index, depth: int, vocab: int) -> None:
+    def __init__(self, table: SettingsTable, settings: Index, positions: Index, depth: int, vocab: int) -> None:
         self._table = table
-        self._slots = slots
-        self._noise = NoiseAhead(table, slots, positions, depth, vocab)
-        hot = table.temperature[slots]
+        self._settings = settings
+        self._noise = NoiseAhead(table, settings, positions, depth, vocab)
+        hot = table.temperature[settings]
         self._scale: torch.Tensor | None = None
         if self._noise.needed and bool((hot != 1.0).any()):
             self._scale = torch.from_numpy((1.0 / np.where(hot > 0, hot, 1.0)).astype(np.float32))[:, None]
-        self._truncated = np.flatnonzero(table.truncated[slots])
+        self._truncated = np.flatnonzero(table.truncated[settings])
 
     def best(self, logits: torch.Tensor, step: int) -> tuple[Index, Floats]:
         """The first rows' best tokens, and their scores."""
@@ -61,30 +61,30 @@ class Choosing:
             cut = np.full(rows * lanes, -np.inf, np.float32)
             mine = self._truncated[self._truncated < rows]
             which = (mine[:, None] * lanes + np.arange(lanes)).reshape(-1)
-            cut[which] = least_kept(logits.numpy()[which], self._table, self._slots[which // lanes])
+            cut[which] = least_kept(logits.numpy()[which], self._table, self._settings[which // lanes])
             raced.masked_fill_(logits < torch.from_numpy(cut)[:, None], -torch.inf)
         return raced
 
 
-def least_kept(logits: Floats, table: SettingsTable, slots: Index) -> Floats:
+def least_kept(logits: Floats, table: SettingsTable, settings: Index) -> Floats:
     """The smallest logit that each row's top-k, top-p and min-p leave in; all of several equal ones stay."""
     vocab = logits.shape[1]
     least = np.empty(len(logits), np.float32)
     todo = np.arange(len(logits))
     for width in (min(HEAD, vocab), vocab):
-        part, slot = logits[todo], slots[todo]
+        part, setting = logits[todo], settings[todo]
         values = np.sort(np.partition(part, vocab - width, axis=1)[:, vocab - width :], axis=1)[:, ::-1]
-        temperature = table.temperature[slot, None].astype(np.float32)
+        temperature = table.temperature[setting, None].astype(np.float32)
         rank = np.arange(width)
-        top_k = np.where(table.top_k[slot] > 0, table.top_k[slot], vocab)[:, None]
+        top_k = np.where(table.top_k[setting] > 0, table.top_k[setting], vocab)[:, None]
         heights = (values - values[:, :1]) / temperature
         weights = np.where(rank < top_k, np.exp(heights), 0.0)
         sums = weights.cumsum(axis=1)
         total = sums[:, -1:]
         if width < vocab:
             total = np.where(top_k > width, np.exp((part - values[:, :1]) / temperature).sum(axis=1)[:, None], total)
-        kept = (sums - weights < table.top_p[slot, None] * total) & (rank < top_k)
-        kept &= heights >= table.log_min_p[slot, None]
+        kept = (sums - weights < table.top_p[setting, None] * total) & (rank < top_k)
+        kept &= heights >= table.log_min_p[setting, None]
         kept[:, 0] = True
         count = kept.sum(axis=1)
         settled = (count < width) | (width == vocab)

@@ -279,7 +279,7 @@ class NeuralDrafter:
             self._table,
             Rows(
                 pending=tokens,
-                slots=np.asarray([session.sequence.settings for session in sessions], np.int64),
+                settings=np.asarray([session.sequence.settings for session in sessions], np.int64),
                 positions=known,
                 depths=depths,
                 width=width,

@@ -45,11 +45,11 @@ class Lattice:
 @dataclass(frozen=True, slots=True)
 class Rows:
     """What rows of one width need, the deepest first. `pending` [rows, n] are each row's last tokens, `positions` the
-    positions of the first proposals, `slots` those of the settings table. `rounds` and `rejection` (rows, ascending)
-    are of the rejection rule, which has width 1."""
+    positions of the first proposals, `settings` the rows of the settings table. `rounds` and `rejection` (rows,
+    ascending) are of the rejection rule, which has width 1."""
 
     pending: Index
-    slots: Index
+    settings: Index
     positions: Index
     depths: Index
     width: int
@@ -69,10 +69,10 @@ class Rows:
 def propose_trees(stepper: Stepper, table: SettingsTable, rows: Rows, vocab: int) -> Lattice:
     """A tree for every row; the stepper's call must have begun."""
     if isinstance(stepper, Drawing) and _plain_chains(table, rows):
-        found = stepper.chain(rows.pending, Race(table.temperature[rows.slots], _words(table, rows)))
+        found = stepper.chain(rows.pending, Race(table.temperature[rows.settings], _words(table, rows)))
         if found is not None:
             return _as_lattice(*found, rows)
-    choosing = Choosing(table, rows.slots, rows.positions, int(rows.depths[0]), vocab)
+    choosing = Choosing(table, rows.settings, rows.positions, int(rows.depths[0]), vocab)
     logits = stepper.catch_up(torch.from_numpy(rows.pending.reshape(-1)), len(rows.depths))
     return (
         _chains(stepper, table, choosing, logits, rows) if rows.width == 1 else _beams(stepper, choosing, logits, rows)
@@ -81,14 +81,14 @@ def propose_trees(stepper: Stepper, table: SettingsTable, rows: Rows, vocab: int
 
 def _plain_chains(table: SettingsTable, rows: Rows) -> bool:
     """Whether rows want nothing but the race's winners."""
-    return rows.width == 1 and not rows.q_rows and not len(rows.rejection) and not table.truncated[rows.slots].any()
+    return rows.width == 1 and not rows.q_rows and not len(rows.rejection) and not table.truncated[rows.settings].any()
 
 
 def _words(table: SettingsTable, rows: Rows) -> Ints:
     """The noise of every step and row, [depth, 3, rows]."""
     depth = int(rows.depths[0])
     positions = rows.positions + np.arange(depth)[:, None]
-    seeds = np.broadcast_to(table.seed[rows.slots], positions.shape).reshape(-1)
+    seeds = np.broadcast_to(table.seed[rows.settings], positions.shape).reshape(-1)
     words = row_words(keys(seeds, positions.reshape(-1), Purpose.COUPLED)).numpy()
     return words.reshape(3, depth, -1).swapaxes(0, 1)
 
@@ -117,7 +117,7 @@ def _chains(stepper: Stepper, table: SettingsTable, choosing: Choosing, logits: 
                 lattice.q_ids[:count, step], lattice.q_probs[:count, step] = sparse_q(logits)
             if len(mine):
                 part, places = logits[torch.from_numpy(mine)], rows.positions[mine] + step
-                drawn = propose_rejection(part, table, rows.slots[mine], places, rows.rounds[mine])
+                drawn = propose_rejection(part, table, rows.settings[mine], places, rows.rounds[mine])
                 lattice.q_ids[mine, step], lattice.q_probs[mine, step] = drawn.ids, drawn.probs
                 chosen[mine] = np.maximum(drawn.tokens, 0)
                 share = np.where(drawn.ids == drawn.tokens[:, None], drawn.probs, 0.0).sum(axis=1)

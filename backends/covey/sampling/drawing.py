@@ -53,51 +53,51 @@ class Draws:
 def draw(
     logits: Tensor,
     table: SettingsTable,
-    slots: Ints,
+    settings: Ints,
     positions: Ints,
     contexts: Sequence[Context | None] | None = None,
 ) -> Draws:
     """The target's own token of every row. `positions[i]` is the index, prompt included, of the token being drawn;
-    `contexts[i]` all tokens before it, needed only where `table.history[slots[i]]`."""
-    slot, position = np.asarray(slots, np.int64), np.asarray(positions, np.int64)
+    `contexts[i]` all tokens before it, needed only where `table.history[settings[i]]`."""
+    setting, position = np.asarray(settings, np.int64), np.asarray(positions, np.int64)
     given = logits.float() if logits.dtype not in (torch.float32, torch.float64) else logits
-    work = penalise(given.contiguous(), table, slot, position, contexts)
+    work = penalise(given.contiguous(), table, setting, position, contexts)
     by_kernels = work.is_cuda and work.dtype == torch.float32 and not why_not(work.device)
-    return (draw_on_device if by_kernels else draw_on_host)(given, work, table, slot, position)
+    return (draw_on_device if by_kernels else draw_on_host)(given, work, table, setting, position)
 
 
-def draw_on_host(given: Tensor, work: Tensor, table: SettingsTable, slots: Index, positions: Index) -> Draws:
+def draw_on_host(given: Tensor, work: Tensor, table: SettingsTable, settings: Index, positions: Index) -> Draws:
     """Draws from `work`, which is `given` after penalties, with what has to be exact computed by the host."""
     best, values = best_tokens(work)
     faults = find_faults(values)
     tokens = best.copy()
-    hot = np.flatnonzero((table.temperature[slots] > 0) & (faults == Fault.NONE))
+    hot = np.flatnonzero((table.temperature[settings] > 0) & (faults == Fault.NONE))
     if len(hot):
-        tokens[hot] = _draw_hot(select(work, hot), table, slots[hot], positions[hot], best[hot], values[hot])
+        tokens[hot] = _draw_hot(select(work, hot), table, settings[hot], positions[hot], best[hot], values[hot])
     tokens[faults != Fault.NONE] = -1
-    return Draws(tokens.astype(np.int32), log_probabilities(given, table, slots, tokens), faults)
+    return Draws(tokens.astype(np.int32), log_probabilities(given, table, settings, tokens), faults)
 
 
-def draw_on_device(given: Tensor, work: Tensor, table: SettingsTable, slots: Index, positions: Index) -> Draws:
+def draw_on_device(given: Tensor, work: Tensor, table: SettingsTable, settings: Index, positions: Index) -> Draws:
     """The same draws by kernels: one copy brings them to the host. Only what truncation may have cut is drawn again."""
-    wanted = table.logprobs[slots]
-    drawing = _drawing(threading.get_ident(), 1 << (len(slots) - 1).bit_length(), work.shape[1], work.device)
-    row_keys = keys(table.seed[slots], positions, Purpose.COUPLED)
-    drawing.give(table.temperature[slots], row_keys, wanted & (work is given))
+    wanted = table.logprobs[settings]
+    drawing = _drawing(threading.get_ident(), 1 << (len(settings) - 1).bit_length(), work.shape[1], work.device)
+    row_keys = keys(table.seed[settings], positions, Purpose.COUPLED)
+    drawing.give(table.temperature[settings], row_keys, wanted & (work is given))
     drawing.launch(work)
-    drawn = drawing.results(len(slots))
+    drawn = drawing.results(len(settings))
     best, values, tokens = drawn.best, drawn.best_values, drawn.winners
     faults = find_faults(values)
-    again = np.flatnonzero(table.truncated[slots] & (tokens != best) & (faults == Fault.NONE))
+    again = np.flatnonzero(table.truncated[settings] & (tokens != best) & (faults == Fault.NONE))
     if len(again):
         tokens[again] = _draw_hot(
-            select(work, again), table, slots[again], positions[again], best[again], values[again]
+            select(work, again), table, settings[again], positions[again], best[again], values[again]
         )
     tokens[faults != Fault.NONE] = -1
     logprobs = drawn.logprobs.astype(np.float32)
     others = again if work is given else np.flatnonzero(wanted)
     if wanted[others].any():
-        logprobs[others] = log_probabilities(select(given, others), table, slots[others], tokens[others])
+        logprobs[others] = log_probabilities(select(given, others), table, settings[others], tokens[others])
     return Draws(tokens.astype(np.int32), logprobs, faults)
 
 
@@ -119,25 +119,25 @@ def find_faults(best_values: Reals) -> Ints:
 
 
 def _draw_hot(
-    logits: Tensor, table: SettingsTable, slots: Index, positions: Index, best: Index, values: Reals
+    logits: Tensor, table: SettingsTable, settings: Index, positions: Index, best: Index, values: Reals
 ) -> Index:
-    row_keys = keys(table.seed[slots], positions, Purpose.COUPLED)
-    entrants = race(logits, best[:, None], values[:, None], table.temperature[slots], row_keys)
-    won = winners(entrants, len(slots))
-    doubtful = np.flatnonzero(table.truncated[slots] & (won != best))  # the best token is never cut
+    row_keys = keys(table.seed[settings], positions, Purpose.COUPLED)
+    entrants = race(logits, best[:, None], values[:, None], table.temperature[settings], row_keys)
+    won = winners(entrants, len(settings))
+    doubtful = np.flatnonzero(table.truncated[settings] & (won != best))  # the best token is never cut
     if len(doubtful):
-        cuts = find_cuts(select(logits, doubtful), values[doubtful], table, slots[doubtful])
-        inverse = np.full(len(slots), -1)
+        cuts = find_cuts(select(logits, doubtful), values[doubtful], table, settings[doubtful])
+        inverse = np.full(len(settings), -1)
         inverse[doubtful] = np.arange(len(doubtful))
         some = entrants.renumbered(inverse)
         won[doubtful] = winners(some.only(cuts.keep(some.rows, some.tokens, some.values)), len(doubtful))
     return won
 
 
-def log_probabilities(logits: Tensor, table: SettingsTable, slots: Index, tokens: Index) -> Floats:
+def log_probabilities(logits: Tensor, table: SettingsTable, settings: Index, tokens: Index) -> Floats:
     """The model's own log-probability of one token per row; NaN where the row did not ask or has no token."""
-    found: npt.NDArray[np.float32] = np.full(len(slots), np.nan, np.float32)
-    rows = np.flatnonzero(table.logprobs[slots] & (tokens >= 0))
+    found: npt.NDArray[np.float32] = np.full(len(settings), np.nan, np.float32)
+    rows = np.flatnonzero(table.logprobs[settings] & (tokens >= 0))
     if len(rows):
         where = torch.from_numpy(rows).to(logits.device)
         picked = torch.from_numpy(tokens[rows]).to(logits.device).unsqueeze(1)

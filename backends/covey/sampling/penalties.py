@@ -24,41 +24,43 @@ class Context:
 
 
 def penalise(
-    logits: Tensor, table: SettingsTable, slots: Index, positions: Index, contexts: Sequence[Context | None] | None
+    logits: Tensor, table: SettingsTable, settings: Index, positions: Index, contexts: Sequence[Context | None] | None
 ) -> Tensor:
     """Logits with penalties, minimum length and bad words applied; the same tensor where no row has any."""
-    rows = np.flatnonzero(table.penalised[slots])
+    rows = np.flatnonzero(table.penalised[settings])
     if not len(rows):
         return logits
     vocab = logits.shape[1]
     logits = logits.clone()
     masked: list[int] = []
-    counted = rows[table.history[slots[rows]]]
+    counted = rows[table.history[settings[rows]]]
     if len(counted):
         known = [None if contexts is None else contexts[row] for row in counted]
         given = [context for context in known if context is not None]
         if len(given) < len(counted):
             raise ValueError("a row with penalties or bad words needs the tokens before it")
-        _penalise_counts(logits, table, slots, counted, given)
+        _penalise_counts(logits, table, settings, counted, given)
         for row, context in zip(counted.tolist(), given, strict=True):
-            bad = (word for word in table.sampling(int(slots[row])).bad_words if word)  # no tokens: never completed
+            bad = (word for word in table.sampling(int(settings[row])).bad_words if word)  # no tokens: never completed
             masked += [row * vocab + word[-1] for word in bad if word[-1] < vocab and _ends_with(context, word[:-1])]
-    produced = positions[rows] - table.num_prompt[slots[rows]]
-    for row in rows[produced < table.min_tokens[slots[rows]]].tolist():
-        masked += [row * vocab + token for token in table.sampling(int(slots[row])).end_ids if token < vocab]
+    produced = positions[rows] - table.num_prompt[settings[rows]]
+    for row in rows[produced < table.min_tokens[settings[rows]]].tolist():
+        masked += [row * vocab + token for token in table.sampling(int(settings[row])).end_ids if token < vocab]
     if masked:
         logits.view(-1)[torch.tensor(masked, device=logits.device)] = -torch.inf
     return logits
 
 
-def _penalise_counts(logits: Tensor, table: SettingsTable, slots: Index, rows: Index, contexts: list[Context]) -> None:
+def _penalise_counts(
+    logits: Tensor, table: SettingsTable, settings: Index, rows: Index, contexts: list[Context]
+) -> None:
     """Repetition, presence and frequency penalties, in place. A history is counted once for all rows that share it."""
     vocab = logits.shape[1]
     groups: dict[tuple[int, int], int] = {}
-    named = [(slot, id(context.history)) for slot, context in zip(slots[rows].tolist(), contexts, strict=True)]
+    named = [(setting, id(context.history)) for setting, context in zip(settings[rows].tolist(), contexts, strict=True)]
     group = np.array([groups.setdefault(name, len(groups)) for name in named], np.int64)
     _, firsts = np.unique(group, return_index=True)
-    produced, seen = _count([contexts[i].history for i in firsts], table.num_prompt[slots[rows[firsts]]], vocab)
+    produced, seen = _count([contexts[i].history for i in firsts], table.num_prompt[settings[rows[firsts]]], vocab)
     seen_size = np.bincount(seen // vocab, minlength=len(groups))
     size = seen_size[group]
     ends = np.cumsum(size)
@@ -77,7 +79,7 @@ def _penalise_counts(logits: Tensor, table: SettingsTable, slots: Index, rows: I
     places = np.concatenate((places[rest], drafted))
     total = np.concatenate((produced[source[rest]], drafted_before + times))
 
-    owner = slots[places // vocab]
+    owner = settings[places // vocab]
     where = torch.from_numpy(places).to(logits.device)
     values = logits.view(-1)[where].double().cpu().numpy()
     repetition = table.repetition_penalty[owner]

@@ -30,20 +30,22 @@ class SparseDraws:
 
 
 def propose_rejection(
-    logits: Tensor, table: SettingsTable, slots: Ints, positions: Ints, rounds: Ints, count: int = SPARSE
+    logits: Tensor, table: SettingsTable, settings: Ints, positions: Ints, rounds: Ints, count: int = SPARSE
 ) -> SparseDraws:
     """Rejection rule: draw from the best `count` tokens, truncated further by the request's settings (top-p's share is
     of those tokens' mass). The float32 probabilities returned are the ones drawn from. Greedy rows are one-hot."""
     logits = _plain(logits)
-    slot, position = np.asarray(slots, np.int64), np.asarray(positions, np.int64)
+    setting, position = np.asarray(settings, np.int64), np.asarray(positions, np.int64)
     leaders, values = leading_tokens(logits, count)
     fine = np.isfinite(values[:, 0])
     probs = np.zeros(leaders.shape, np.float32)
-    probs[fine] = _truncated(values[fine], table, slot[fine])
+    probs[fine] = _truncated(values[fine], table, setting[fine])
     sums = probs.cumsum(axis=1, dtype=np.float64)
-    thresholds = uniforms(keys(table.seed[slot], position, Purpose.DRAFT, np.asarray(rounds, np.int64))) * sums[:, -1]
+    thresholds = (
+        uniforms(keys(table.seed[setting], position, Purpose.DRAFT, np.asarray(rounds, np.int64))) * sums[:, -1]
+    )
     picked = np.minimum((sums <= thresholds[:, None]).sum(axis=1), leaders.shape[1] - 1)
-    tokens = np.where(fine, leaders[np.arange(len(slot)), picked], -1)
+    tokens = np.where(fine, leaders[np.arange(len(setting)), picked], -1)
     missing = ((0, 0), (0, count - leaders.shape[1]))
     return SparseDraws(tokens.astype(np.int32), np.pad(leaders.astype(np.int32), missing), np.pad(probs, missing))
 
@@ -57,17 +59,17 @@ def sparse_q(logits: Tensor, count: int = SPARSE) -> tuple[Ints, Floats]:
     return leaders.astype(np.int32), (np.exp(values - best[:, None]) / mass[:, None]).astype(np.float32)
 
 
-def _truncated(values: Reals, table: SettingsTable, slots: Index) -> Floats:
+def _truncated(values: Reals, table: SettingsTable, settings: Index) -> Floats:
     """Probabilities of tokens with these logits, which descend along each row."""
-    temperatures = table.temperature[slots]
+    temperatures = table.temperature[settings]
     greedy = temperatures == 0
     weights = (values - values[:, :1]) / np.where(greedy, 1.0, temperatures)[:, None]
     rank = np.arange(values.shape[1])
-    top_k = np.where(table.top_k[slots] > 0, table.top_k[slots], values.shape[1])
-    kept = (rank < np.where(greedy, 1, top_k)[:, None]) & (weights >= table.log_min_p[slots, None])
+    top_k = np.where(table.top_k[settings] > 0, table.top_k[settings], values.shape[1])
+    kept = (rank < np.where(greedy, 1, top_k)[:, None]) & (weights >= table.log_min_p[settings, None])
     probs = np.where(kept, np.exp(weights), 0.0)
     before = probs.cumsum(axis=1) - probs
-    probs[(before >= table.top_p[slots, None] * probs.sum(axis=1, keepdims=True)) & (rank > 0)] = 0.0
+    probs[(before >= table.top_p[settings, None] * probs.sum(axis=1, keepdims=True)) & (rank > 0)] = 0.0
     probs /= probs.sum(axis=1, keepdims=True)
     return probs.astype(np.float32)
 

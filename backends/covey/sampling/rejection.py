@@ -36,20 +36,20 @@ class Judgement:
 def judge(
     logits: Tensor,
     table: SettingsTable,
-    slots: Ints,
+    settings: Ints,
     positions: Ints,
     contexts: Sequence[Context | None] | None,
     trees: Trees,
     rounds: Ints,
 ) -> Judgement:
-    """Verify one chain per row. `logits`, `slots`, `positions` and `contexts` are as for `draw`, packed as in
+    """Verify one chain per row. `logits`, `settings`, `positions` and `contexts` are as for `draw`, packed as in
     `covey.verify`; `rounds` is by row of `trees`, the verify rounds that the request has had."""
     given = (logits if logits.dtype in (torch.float32, torch.float64) else logits.float()).contiguous()
-    slot, position = np.asarray(slots, np.int64), np.asarray(positions, np.int64)
-    probs, faults = probabilities(given, table, slot, position, contexts)
+    setting, position = np.asarray(settings, np.int64), np.asarray(positions, np.int64)
+    probs, faults = probabilities(given, table, setting, position, contexts)
     places = parent_places(trees).astype(np.int64)
     round_of = np.repeat(np.asarray(rounds, np.int64), trees.sizes + 1)
-    row_keys = keys(table.seed[slot[places]], position[places], Purpose.ACCEPT, round_of[places])
+    row_keys = keys(table.seed[setting[places]], position[places], Purpose.ACCEPT, round_of[places])
     q_ids, q_probs = _q_rows(trees)
     q = np.where(q_ids == trees.tokens[:, None], q_probs, 0.0).sum(axis=1)
     p = _gather(probs, places, trees.tokens)
@@ -69,12 +69,12 @@ def judge(
     for purpose in (Purpose.BONUS, Purpose.RESIDUAL):
         mine = purposes == purpose
         last[mine] = uniforms(
-            keys(table.seed[slot[stops[mine]]], position[stops[mine]], purpose, round_of[stops[mine]])
+            keys(table.seed[setting[stops[mine]]], position[stops[mine]], purpose, round_of[stops[mine]])
         )
     alternates = np.where(faults[stops] == Fault.NONE, _pick(left, last), -1).astype(np.int32)
     walked = walk_chains(trees, accepts, alternates)
     emitted = walked.places.astype(np.int64)
-    logprobs = log_probabilities(select(given, emitted), table, slot[emitted], walked.tokens.astype(np.int64))
+    logprobs = log_probabilities(select(given, emitted), table, setting[emitted], walked.tokens.astype(np.int64))
     return Judgement(walked, logprobs, faults[stops])
 
 
@@ -84,21 +84,21 @@ def accept(uniform: Reals, p: Reals, q: Reals) -> npt.NDArray[np.bool_]:
 
 
 def probabilities(
-    logits: Tensor, table: SettingsTable, slots: Index, positions: Index, contexts: Sequence[Context | None] | None
+    logits: Tensor, table: SettingsTable, settings: Index, positions: Index, contexts: Sequence[Context | None] | None
 ) -> tuple[Tensor, Ints]:
     """The distribution that each row's token is drawn from, after all settings, in float64: one-hot for greedy rows,
     all zero for faulty ones; and the faults."""
-    work = penalise(logits, table, slots, positions, contexts)
+    work = penalise(logits, table, settings, positions, contexts)
     best, values = best_tokens(work)
     faults = find_faults(values)
     probs = torch.zeros(work.shape, dtype=torch.float64, device=work.device)
-    cold = np.flatnonzero((faults == Fault.NONE) & (table.temperature[slots] == 0))
+    cold = np.flatnonzero((faults == Fault.NONE) & (table.temperature[settings] == 0))
     probs[_to(cold, probs), _to(best[cold], probs)] = 1.0
-    hot = np.flatnonzero((faults == Fault.NONE) & (table.temperature[slots] > 0))
+    hot = np.flatnonzero((faults == Fault.NONE) & (table.temperature[settings] > 0))
     if len(hot):
-        part, temperature, top = select(work, hot), table.temperature[slots[hot]], values[hot]
-        if table.truncated[slots[hot]].any():
-            part = part.masked_fill(~find_cuts(part, top, table, slots[hot]).mask(part), -torch.inf)
+        part, temperature, top = select(work, hot), table.temperature[settings[hot]], values[hot]
+        if table.truncated[settings[hot]].any():
+            part = part.masked_fill(~find_cuts(part, top, table, settings[hot]).mask(part), -torch.inf)
         scale = _to(np.stack((top, temperature, mass_of(part, top, temperature))), probs).unsqueeze(2)
         probs[_to(hot, probs)] = part.to(torch.float64, copy=True).sub_(scale[0]).div_(scale[1]).exp_().div_(scale[2])
     return probs, faults

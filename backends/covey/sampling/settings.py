@@ -1,4 +1,4 @@
-"""Sampling settings of all open requests as arrays, one slot per request, so that a batch's settings are one gather.
+"""Sampling settings of all open requests as arrays, one row per request, so that a batch's settings are one gather.
 
 Knows nothing of tags or tokens. Requests are validated before they come here.
 """
@@ -33,7 +33,7 @@ _NUMBERS = {
 
 
 class SettingsTable:
-    """One slot per open request; slots are reused after `remove`. Columns are public, to be read only."""
+    """One row per open request; rows are reused after `remove`. Columns are public, to be read only."""
 
     temperature: Reals
     top_k: Index
@@ -61,43 +61,43 @@ class SettingsTable:
         return len(self.samplings) - len(self._free)
 
     def add(self, sampling: Sampling, num_prompt: int) -> int:
-        """Take a slot for a request whose first `num_prompt` tokens are its prompt."""
+        """Take a row for a request whose first `num_prompt` tokens are its prompt."""
         if not self._free:
             self._grow()
-        slot = self._free.pop()
+        row = self._free.pop()
         s = sampling
-        self.samplings[slot] = s
-        self.temperature[slot] = 0.0 if s.greedy else s.temperature
-        self.top_k[slot] = 1 if s.min_p >= 1.0 else s.top_k  # of tokens as likely as the best, the lowest id alone
-        self.top_p[slot] = s.top_p
-        self.log_min_p[slot] = math.log(s.min_p) if s.min_p > 0 else -math.inf
-        self.repetition_penalty[slot] = s.repetition_penalty
-        self.presence_penalty[slot] = s.presence_penalty
-        self.frequency_penalty[slot] = s.frequency_penalty
-        self.min_tokens[slot] = s.min_tokens
-        self.num_prompt[slot] = num_prompt
-        self.seed[slot : slot + 1] = seed_words(np.array([s.seed & 0xFFFFFFFFFFFFFFFF], np.uint64))
-        self.logprobs[slot] = s.logprobs
-        self.penalised[slot] = s.has_penalties
-        self.history[slot] = s.has_penalties and bool(
+        self.samplings[row] = s
+        self.temperature[row] = 0.0 if s.greedy else s.temperature
+        self.top_k[row] = 1 if s.min_p >= 1.0 else s.top_k  # of tokens as likely as the best, the lowest id alone
+        self.top_p[row] = s.top_p
+        self.log_min_p[row] = math.log(s.min_p) if s.min_p > 0 else -math.inf
+        self.repetition_penalty[row] = s.repetition_penalty
+        self.presence_penalty[row] = s.presence_penalty
+        self.frequency_penalty[row] = s.frequency_penalty
+        self.min_tokens[row] = s.min_tokens
+        self.num_prompt[row] = num_prompt
+        self.seed[row : row + 1] = seed_words(np.array([s.seed & 0xFFFFFFFFFFFFFFFF], np.uint64))
+        self.logprobs[row] = s.logprobs
+        self.penalised[row] = s.has_penalties
+        self.history[row] = s.has_penalties and bool(
             s.bad_words or (s.repetition_penalty, s.presence_penalty, s.frequency_penalty) != (1.0, 0.0, 0.0)
         )
-        self.rejection[slot] = s.rule is Rule.REJECTION
-        self.truncated[slot] = not s.greedy and (s.top_k > 0 or s.top_p < 1.0 or s.min_p > 0.0)
-        return slot
+        self.rejection[row] = s.rule is Rule.REJECTION
+        self.truncated[row] = not s.greedy and (s.top_k > 0 or s.top_p < 1.0 or s.min_p > 0.0)
+        return row
 
-    def remove(self, slot: int) -> None:
-        """Give a slot back."""
-        if self.samplings[slot] is None:
-            raise KeyError(f"slot {slot} is not in use")
-        self.samplings[slot] = None
-        self._free.append(slot)
+    def remove(self, row: int) -> None:
+        """Give a row back."""
+        if self.samplings[row] is None:
+            raise KeyError(f"row {row} is not in use")
+        self.samplings[row] = None
+        self._free.append(row)
 
-    def sampling(self, slot: int) -> Sampling:
+    def sampling(self, row: int) -> Sampling:
         """The settings that were added."""
-        sampling = self.samplings[slot]
+        sampling = self.samplings[row]
         if sampling is None:
-            raise KeyError(f"slot {slot} is not in use")
+            raise KeyError(f"row {row} is not in use")
         return sampling
 
     def _grow(self) -> None:

@@ -53,14 +53,14 @@ class Cuts:
         return kept
 
 
-def find_cuts(logits: Tensor, best_values: Reals, table: SettingsTable, slots: Index) -> Cuts:
+def find_cuts(logits: Tensor, best_values: Reals, table: SettingsTable, settings: Index) -> Cuts:
     """Where each row's settings cut it."""
     rows, vocab = logits.shape
-    temperatures = table.temperature[slots]
-    cuts = Cuts(np.full(rows, -np.inf), np.full(rows, vocab), table.log_min_p[slots], best_values, temperatures)
-    todo = np.flatnonzero(table.truncated[slots])
-    top_k = np.where(table.top_k[slots] > 0, np.minimum(table.top_k[slots], vocab), vocab)
-    top_p = table.top_p[slots]
+    temperatures = table.temperature[settings]
+    cuts = Cuts(np.full(rows, -np.inf), np.full(rows, vocab), table.log_min_p[settings], best_values, temperatures)
+    todo = np.flatnonzero(table.truncated[settings])
+    top_k = np.where(table.top_k[settings] > 0, np.minimum(table.top_k[settings], vocab), vocab)
+    top_p = table.top_p[settings]
     todo = todo[(top_k[todo] < vocab) | (top_p[todo] < 1.0)]
     for width in (min(_HEAD, vocab), vocab):
         if not len(todo):

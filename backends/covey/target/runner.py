@@ -327,8 +327,8 @@ class TargetRunner:
 def _warm_up_draws(vocab: int, device: torch.device) -> None:
     """Compile the kernels of a draw, greedy and not."""
     table = SettingsTable()
-    slots = np.asarray([table.add(Sampling(temperature=each, seed=1), 1) for each in (0.0, 1.0)], np.int32)
-    draw(torch.zeros(2, vocab, device=device), table, slots, np.ones(2, np.int32))
+    settings = np.asarray([table.add(Sampling(temperature=each, seed=1), 1) for each in (0.0, 1.0)], np.int32)
+    draw(torch.zeros(2, vocab, device=device), table, settings, np.ones(2, np.int32))
 
 
 def _as_here(model: Model | ParallelModel) -> Callable[[], None]:

@@ -44,7 +44,7 @@ class Places:
     """What there is one of per row of logits, packed as in `covey.verify`: a row's root, then its nodes."""
 
     logits: Tensor
-    slots: Ints
+    settings: Ints
     positions: Ints
     contexts: Sequence[Context | None] | None
 
@@ -52,7 +52,7 @@ class Places:
         """Those of the given rows."""
         keep = np.flatnonzero(np.repeat(rows, trees.sizes + 1))
         contexts = None if self.contexts is None else [self.contexts[place] for place in keep]
-        return Places(self.logits[keep], self.slots[keep], self.positions[keep], contexts)
+        return Places(self.logits[keep], self.settings[keep], self.positions[keep], contexts)
 
 
 def rows_of(trees: Trees, rows: Mask) -> Trees:
@@ -67,7 +67,7 @@ def rows_of(trees: Trees, rows: Mask) -> Trees:
 def verify(places: Places, table: SettingsTable, trees: Trees, rounds: Ints) -> Verified:
     """Walk every row's tree. `rounds` are the verify rounds that each request has had."""
     roots = trees.offsets[:-1] + np.arange(trees.rows, dtype=np.int32)
-    by_rejection = table.rejection[places.slots[roots]]
+    by_rejection = table.rejection[places.settings[roots]]
     if not by_rejection.any():
         return _coupled(places, table, trees)
     if by_rejection.all():
@@ -78,14 +78,14 @@ def verify(places: Places, table: SettingsTable, trees: Trees, rounds: Ints) -> 
 
 
 def _coupled(places: Places, table: SettingsTable, trees: Trees) -> Verified:
-    draws = draw(places.logits, table, places.slots, places.positions, places.contexts)
+    draws = draw(places.logits, table, places.settings, places.positions, places.contexts)
     walked = walk(trees, draws.tokens)
     faults = draws.faults[walked.places] != Fault.NONE  # a failed draw matches no child: it can only be a row's last
     return _verified(trees, walked, draws.logprobs[walked.places], np.logical_or.reduceat(faults, walked.offsets[:-1]))
 
 
 def _rejection(places: Places, table: SettingsTable, trees: Trees, rounds: Ints) -> Verified:
-    judged = judge(places.logits, table, places.slots, places.positions, places.contexts, trees, rounds)
+    judged = judge(places.logits, table, places.settings, places.positions, places.contexts, trees, rounds)
     return _verified(trees, judged.walk, judged.logprobs, judged.faults != Fault.NONE)
 
 
