@@ -17,7 +17,8 @@ from covey_client.wire import INPUTS, OUTPUTS, PROMPT, Field
 
 ROOT = Path(__file__).resolve().parent
 FILES = ("model_repository/*/config.pbtxt", "client/covey_client/wire.py", "docs/api.md")
-REGION = re.compile(r"(^.*generated: (?!end)([a-z ]+).*\n)(?:.*\n)*?(?=.*generated: end)", re.MULTILINE)
+START, END = "generated: (?!end)", "generated: end"
+REGION = re.compile(rf"(^.*{START}([a-z ]+).*\n)(?:(?!.*generated: ).*\n)*(?=.*{END})", re.MULTILINE)
 PYTHON = {"INT32": "int", "UINT64": "int", "FP32": "float", "BOOL": "bool", "BYTES": "str"}
 
 
@@ -32,6 +33,9 @@ def stale() -> dict[Path, str]:
     found, known = {}, _regions()
     for path in (path for pattern in FILES for path in sorted(ROOT.glob(pattern))):
         text = path.read_text(encoding="utf-8")
+        marks = {len(re.findall(START, text)), text.count(END), len(REGION.findall(text))}
+        if len(marks) > 1:
+            raise ValueError(f"{path}: each region begins with `generated: NAME` and ends with `{END}`")
         due = REGION.sub(lambda region: region[1] + known[region[2].strip()], text)
         if due != text:
             found[path] = due

@@ -12,12 +12,14 @@ import pytest
 from covey.clock import RealClock
 from covey.engine import Engine
 from covey.errors import CoveyError, PortError, PortTimeout, StubDead
+from covey.planner.build import build
 from covey.planner.static import StaticPlanner
 from covey.ports import Clock, Drafter, Ports, Reply
+from covey.profile import SpeculationSettings
 from covey.roster import LONGEST_REST
 from covey.rounds import Plan
 from covey.scheduler import Scheduler
-from covey.types import DrafterInfo, DraftReply, DraftWork, RowStatus, Trees
+from covey.types import NO_FLOATS, DrafterInfo, DraftReply, DraftWork, RowStatus, Trees
 from tests.fakes import VOCAB, Collector, HashTarget, ManualClock, continuation, next_token, request
 
 
@@ -474,3 +476,28 @@ def test_the_time_in_which_drafters_work_is_used() -> None:
         pass
     assert len(used) == len(drafter.works)
     assert sink.tokens[2] == continuation([1, 2, 3], 9)
+
+
+def test_a_drafter_without_scores_drafts_beside_one_with_scores() -> None:
+    """What cannot be compared is not ranked, and every array has a value for each node."""
+
+    class Unscored(HashDrafter):
+        def draft(self, work: DraftWork) -> DraftReply:
+            reply = super().draft(work)
+            return replace(reply, trees=replace(reply.trees, scores=NO_FLOATS))
+
+    target, sink = HashTarget(), Collector()
+    scheduler = Scheduler(max_running=8, max_waiting=8, token_budget=64, growth_tokens=16, block_size=4)
+    planner = build(SpeculationSettings(policy="tetris", max_depth=4), ("scored", "unscored"))
+    drafters = {"scored": HashDrafter(0.8), "unscored": Unscored(0.8)}
+    engine = Engine(target, scheduler, planner, sink, ManualClock(), drafters=drafters)
+    for key, name in enumerate(drafters):
+        engine.submit(request(key, [1, 2, key], 40, drafter=name))
+    while engine.round():
+        pass
+    engine.stop()
+    engine.run()
+    assert {key: sink.tokens[key] for key in range(2)} == {key: continuation([1, 2, key], 40) for key in range(2)}
+    mixed = [work.trees for work in target.works if work.trees.sizes.tolist().count(0) < len(work.trees.sizes) > 1]
+    assert mixed
+    assert all(len(trees.scores) in (0, len(trees.tokens)) for trees in mixed)

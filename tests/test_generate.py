@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 import generate
 
 
@@ -10,7 +14,18 @@ def test_what_is_generated_is_not_stale() -> None:
     assert not stale, "run `make generate`"
 
 
-def test_every_region_is_found() -> None:
-    for path in (path for pattern in generate.FILES for path in generate.ROOT.glob(pattern)):
-        text = path.read_text(encoding="utf-8")
-        assert len(generate.REGION.findall(text)) == text.count("generated: end"), path
+@pytest.mark.parametrize("missing", ["first", "last"])
+@pytest.mark.parametrize("mark", ["generated: end", "generated: "])
+def test_a_mark_that_is_missing_loses_nothing(
+    missing: str, mark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "model_repository" / "ensemble"
+    folder.mkdir(parents=True)
+    text = (generate.ROOT / "model_repository" / "ensemble" / "config.pbtxt").read_text(encoding="utf-8")
+    parts = text.split(mark)
+    assert len(parts) > 2
+    at = 1 if missing == "first" else len(parts) - 1
+    (folder / "config.pbtxt").write_text(mark.join(parts[:at]) + mark.join(["", *parts[at:]])[len(mark) :])
+    monkeypatch.setattr(generate, "ROOT", tmp_path)
+    with pytest.raises(ValueError, match="each region begins"):
+        generate.stale()

@@ -20,7 +20,7 @@ from covey.ports import Clock, Drafter
 from covey.roster import Roster
 from covey.rounds import Drafted, Plan
 from covey.scheduler import ActiveRequest, Batch
-from covey.types import DraftReply, DraftWork, Floats, Ints, RowStatus, Rule, Trees
+from covey.types import NO_FLOATS, DraftReply, DraftWork, Floats, Ints, RowStatus, Rule, Trees
 from covey.worker import Worker
 
 log = logging.getLogger("covey.drafting")
@@ -220,10 +220,17 @@ def _joined(rows: int, proposals: list[tuple[list[int], Trees]]) -> Trees:
         offsets,
         np.concatenate([trees.tokens[start:end] for trees, start, end in ordered]),
         np.concatenate([trees.parents[start:end] for trees, start, end in ordered]),
-        np.concatenate([trees.scores[start:end] for trees, start, end in ordered]),
+        _scores(ordered),
         np.concatenate([ids for ids, _ in q_rows]) if q_rows else None,
         np.concatenate([probs for _, probs in q_rows]) if q_rows else None,
     )
+
+
+def _scores(ordered: list[tuple[Trees, int, int]]) -> Floats:
+    """The nodes' scores; of no node where a drafter gives none, for they could not be compared."""
+    if not all(len(trees.scores) for trees, _, _ in ordered):
+        return NO_FLOATS
+    return np.concatenate([trees.scores[start:end] for trees, start, end in ordered])
 
 
 def _q_rows(trees: Trees, start: int, end: int, places: int) -> tuple[Ints, Floats]:

@@ -17,6 +17,7 @@ import hashlib
 import json
 import logging
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -39,6 +40,7 @@ log = logging.getLogger("covey.measure")
 
 VERSION = 1  # of what is measured, and how
 SECONDS, AGAIN = 3.0, 0.5  # in all, and of these for looking again at what was seen first. No round takes
+STEADY = 1.5  # times as long as before: more is another machine, or one that others use
 LONG_ROUND = 0.1  # more than this of either: slow devices are given the time for as many rounds
 ROWS = ((1, 4, 16), (64,), (8, 32, 2))  # in the order in which they are worth knowing: time may be up before the last
 # Rounds of a visit: the first is unlike those that follow it, and one of these may be an outlier; of long ones there is
@@ -87,7 +89,7 @@ class Curves:
         log.info("cost curves measured in %.1f s: %s", seconds, _shown(table))
         if not whole:
             log.warning("measuring was cut short by a request or a failure: these curves are not kept")
-        elif not bench.samples.steady():
+        elif not bench.steady:
             log.warning("this machine did other work while curves were measured: they are not kept")
         elif path is not None:
             try:
@@ -164,19 +166,32 @@ class _Bench:
         self._keys = 0
         self._seen: list[RoundRecord] = []
         self._spent = self._took = 0.0  # seconds, in all and by the last round
+        self.steady = True  # the machine was, as far as was seen
 
     def run(self, go_on: Callable[[], bool]) -> bool:
-        """Measure until all is seen or time is up; False when it had to end before. What was seen first is then seen
-        again: whether the machine is still as it was."""
+        """Measure until all is seen or time is up; False when it had to end before."""
         try:
             for rows, depth in self._shapes():
                 if self._spent >= SECONDS - AGAIN:
                     break
                 if not self._visit(rows, depth, go_on):
                     return False
-            return all(self._visit(rows, 0, go_on) for rows in ROWS[0] if rows <= self._most)
+            return self._again(go_on)
         finally:
             self._leave()
+
+    def _again(self, go_on: Callable[[], bool]) -> bool:
+        """See what was seen first once more: whether the machine is still as it was. False as for `run`."""
+        for rows in ROWS[0]:
+            before = len(self.samples.plain.get(rows, ()))
+            if not before or self._spent >= SECONDS:
+                continue
+            if not self._visit(rows, 0, go_on):
+                return False
+            plain = self.samples.plain[rows]
+            spans = [statistics.median(part) for part in (plain[:before], plain[before:]) if part]
+            self.steady &= max(spans) <= STEADY * min(spans)
+        return True
 
     def _shapes(self) -> Iterator[tuple[int, int]]:
         """Rows and depth, the most telling first: plain rounds are what every draft is weighed against."""

@@ -266,7 +266,7 @@ def from_environment() -> Profile:
     folder = os.environ.get(FOLDER_VARIABLE)
     if folder:
         target = profile.target
-        threads = target.threads if target.folder else 0  # a number for the bundled model is none for another
+        threads = 0 if profile.name == DEFAULT_PROFILE else target.threads  # its number is for the bundled model
         profile = dataclasses.replace(profile, target=dataclasses.replace(target, folder=folder, threads=threads))
     return without(profile, left_out())
 

@@ -20,7 +20,7 @@ from covey.types import Ints, TargetReply, Trees
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a length policy was asked, what it answered and why. No decoding rows in the situation: it was not asked."""
+    """What a length policy was asked, what it answered and why. No shares in the situation: it was not asked."""
 
     situation: Situation
     depth: int

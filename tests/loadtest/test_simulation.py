@@ -6,12 +6,12 @@ import itertools
 
 import numpy as np
 import pytest
-from covey.planner.__main__ import main
 
 from covey.bandits.fixed import Fixed
 from covey.bandits.tetris import Tetris
 from covey.planner import policies
 from covey.planner.switching import SwitchCosts
+from loadtest.simulation.__main__ import main
 from loadtest.simulation.devices import environment
 from loadtest.simulation.replay import Costs, Environment, World, log_spaced, replay
 

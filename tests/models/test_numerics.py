@@ -184,8 +184,46 @@ def test_tens_of_millions_of_results_are_the_same(dtype: torch.dtype, shape: Sha
     assert compared >= 30_000_000
 
 
-@pytest.mark.parametrize("shape", [Shape(8, 4, 32), Shape(12, 2, 64), Shape(8, 2, 128), Shape(4, 1, 256)])
-def test_float32_attention_is_invariant_under_some_tiling(shape: Shape) -> None:
+@pytest.mark.parametrize(
+    ("shape", "dtype", "block_size"),
+    [
+        (Shape(8, 4, 32), torch.float32, 16),
+        (Shape(8, 4, 32), torch.float64, 16),
+        (Shape(8, 4, 32), torch.float32, 48),
+        (Shape(12, 2, 64), torch.float32, 16),
+        (Shape(8, 2, 128), torch.float32, 16),
+        (Shape(4, 1, 256), torch.float32, 16),
+    ],
+)
+def test_attention_is_invariant_under_some_tiling(shape: Shape, dtype: torch.dtype, block_size: int) -> None:
     """A library that scales another factor where there are more queries than keys must not be let to."""
-    positions = 600
-    assert any(attention_agreement(shape, tiling, positions, torch.float32, CPU) for tiling in attention_tilings(shape))
+    assert any(
+        attention_agreement(shape, tiling, 900, dtype, CPU, block_size=block_size)
+        for tiling in attention_tilings(shape, block_size)
+    )
+
+
+def test_passes_have_the_shapes_that_were_tried_whatever_the_size_of_a_block() -> None:
+    for block_size in range(1, 100):
+        for tiling in attention_tilings(HEADS, block_size):
+            assert math.lcm(tiling.span, math.lcm(tiling.keys, block_size)) == tiling.span
+
+
+@pytest.mark.parametrize("changes_at", [1024, 2048, 4096])
+def test_a_change_at_far_lengths_is_found_out_when_there_is_no_time(
+    changes_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    baddbmm = torch.baddbmm
+
+    def score(mask: torch.Tensor, queries: torch.Tensor, keys: torch.Tensor, alpha: float) -> torch.Tensor:
+        found = baddbmm(mask, queries, keys, alpha=alpha)
+        if keys.shape[2] > changes_at:
+            some = found.view(-1)[::4001]
+            some.copy_(torch.nextafter(some, torch.full_like(some, torch.inf)))
+        return found
+
+    tiling = next(
+        each for each in attention_tilings(HEADS) if attention_agreement(HEADS, each, 600, torch.float32, CPU)
+    )
+    monkeypatch.setattr(torch, "baddbmm", score)
+    assert not attention_agreement(HEADS, tiling, 8192, torch.float32, CPU, seconds=0.0)

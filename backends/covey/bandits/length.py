@@ -20,7 +20,8 @@ class Situation:
     ceiling: int  # the deepest draft that may be chosen; 0 while no drafter is to be had, or no room in the pass
     previous: int = 0  # gamma of the round before, whatever its batch size
     lag: int = 0  # L_max: most tokens of one row that its drafter has not seen
-    shares: tuple[tuple[str, int], ...] = ()  # rows that leave their depth to the policy, by drafter; empty: all rows
+    # Rows that leave their depth to the policy, by drafter. Empty: all rows, of one drafter; the planner never asks so.
+    shares: tuple[tuple[str, int], ...] = ()
     prefill: int = 0  # prompt tokens in the same pass; such a round is only overheard
     missed: tuple[int, ...] = ()  # tokens that each of them has not seen of its rows; empty: of each row, `lag`
     drafts: tuple[int, ...] = ()  # by depth: draft tokens of all rows in the pass; empty: one a step and drafting row

@@ -151,7 +151,7 @@ def weighed(
     there are more keys than a `span`, each span's product is taken apart, all of them in one batched call, and the
     results are added in order, in float32: spans that a query does not see add zeros."""
     alpha = scale
-    if queries.dtype == torch.float32:  # MKL scales a factor or the result, whichever is smaller
+    if queries.dtype in (torch.float32, torch.float64):  # MKL scales a factor or the result, whichever is smaller
         queries, alpha = queries * scale, 1.0
     if softcap:
         scores = torch.bmm(queries, kv[0].transpose(1, 2)) * (alpha / softcap)

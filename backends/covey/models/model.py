@@ -190,8 +190,9 @@ class PagedModel:
         if self._group is not None:
             self._group.ordered = True
         longest = min(self.max_positions, self.blocks * self.block_size)
-        for tiling in attention_tilings(self.shape):
-            if agree(attention_agreement(self.shape, tiling, longest, dtype, device) > 0):
+        for tiling in attention_tilings(self.shape, self.block_size):
+            same = attention_agreement(self.shape, tiling, longest, dtype, device, block_size=self.block_size)
+            if agree(same > 0):
                 room = Room(
                     self.vocab_size, self.max_positions, self.blocks, self.block_size, self.max_pass_tokens, tiling.span
                 )

@@ -10,6 +10,7 @@ are, short spans of them.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ _SECONDS = 1.0  # what the sweep over row counts may take for each matrix, and o
 _AT_LEAST = 5  # counts of each matrix, and of long contexts, that are tried however long they take
 _LANES = 32  # of a trial of products, or fewer that have
 _RESULTS = 20_000  # of each shape, of which one in thousands may differ
-FAR = 24  # lengths beyond two spans that are tried, the longest first, as far as there is time
+FAR = 24  # lengths beyond two spans that are tried, as far as there is time
 FAR_QUERIES = (*FEW, 16, QUERY_TILE)  # and numbers of queries there
 
 log = logging.getLogger(__name__)
@@ -48,15 +49,17 @@ class Matrix:
     count: int  # of weights
 
 
-def attention_tilings(shape: Shape) -> Iterator[Tiling]:
-    """What may make attention invariant, the cheapest first."""
+def attention_tilings(shape: Shape, block_size: int = 16) -> Iterator[Tiling]:
+    """What may make attention invariant, the cheapest first. Keys are padded to whole blocks, and spans to those."""
     least = 32
     while shape.heads * shape.head_dim * least <= _SMALL_PRODUCT and least < 1024:
         least *= 2
+    least = math.lcm(least, block_size)
     for queries in QUERIES:
         for span in SPANS:
-            yield Tiling(queries=queries, keys=least, span=max(least, span))
-        yield Tiling(queries=queries, keys=max(least, SPANS[-1]), span=max(least, SPANS[-1]))
+            yield Tiling(queries=queries, keys=least, span=max(1, span // least) * least)
+        widest = max(1, SPANS[-1] // least) * least
+        yield Tiling(queries=queries, keys=widest, span=widest)
 
 
 def linear_granules(
@@ -103,6 +106,7 @@ def attention_agreement(
     dtype: torch.dtype,
     device: torch.device,
     *,
+    block_size: int = 16,
     seed: int = 2,
     least: int = 1,
     seconds: float = _SECONDS,
@@ -113,7 +117,7 @@ def attention_agreement(
     spans are tried for so many seconds, twice."""
     if not _products_agree(shape, tiling, positions, dtype, device, seed, seconds):
         return 0
-    trial = _Trial(shape, tiling, positions, dtype, device, seed)
+    trial = _Trial(shape, tiling, positions, dtype, device, seed, block_size)
     companies = _Companies(tiling, positions, np.random.default_rng(seed))
     while trial.compared < least:
         if not all(trial.holds(*lanes) for lanes in companies.near()):
@@ -132,10 +136,11 @@ def _in_time(cases: Iterable[_T], seconds: float) -> Iterator[_T]:
         yield case
 
 
-def _far_first(longest: int, shortest: int, unit: int, rng: np.random.Generator) -> list[int]:
-    """Some lengths between the two, multiples of `unit`, the longest first and the others in any order."""
-    found = np.unique(np.linspace(shortest // unit, longest // unit, FAR, dtype=np.int64)) * unit
-    return [int(found[-1]), *rng.permutation(found[:-1]).tolist()]
+def _far(longest: int, shortest: int, unit: int) -> list[int]:
+    """Some lengths between the two, multiples of `unit`: the longest, and then the shortest first, which cost least and
+    differ most from it. They are closer to each other the shorter they are, as where libraries change their ways is."""
+    found = np.unique(np.geomspace(max(1, shortest // unit), longest // unit, FAR).astype(np.int64)) * unit
+    return [int(found[-1]), *found[:-1].tolist()]
 
 
 def _products_agree(
@@ -174,7 +179,7 @@ def _products_agree(
     longest = padded(max(span, positions), span)
     lanes = max(1, min(4, AT_ONCE // (2 * longest * dim * dtype.itemsize)))
     few = [count for count in counts if count <= padded(max(FEW), tiling.queries)]
-    far = _far_first(longest, span, span, np.random.default_rng(seed))
+    far = _far(longest, span, span)
     return agree(_LANES, counts, span, range(tiling.keys, span + 1, tiling.keys)) and agree(
         lanes, few, longest, _in_time(far, seconds)
     )
@@ -200,7 +205,7 @@ class _Companies:
     def far(self) -> Iterator[tuple[list[int], list[int]]]:
         """Over a sample of those beyond."""
         if self._positions > self._reach:
-            for end in _far_first(self._positions, self._reach, 1, self._rng):
+            for end in _far(self._positions, self._reach, 1):
                 yield self._company(end, int(self._rng.choice(FAR_QUERIES)), end % 3)
 
     def _company(self, end: int, count: int, copies: int) -> tuple[list[int], list[int]]:
@@ -219,12 +224,19 @@ class _Trial:
     """Random keys, values and queries of one layer. The query at a position is the same in every run."""
 
     def __init__(
-        self, shape: Shape, tiling: Tiling, positions: int, dtype: torch.dtype, device: torch.device, seed: int
+        self,
+        shape: Shape,
+        tiling: Tiling,
+        positions: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        seed: int,
+        block_size: int,
     ) -> None:
         kv_heads = min(shape.kv_heads, 2)  # more of them are more of the same
         shape = Shape(shape.share * kv_heads, kv_heads, shape.head_dim)
         self._shape, self._tiling, self._dtype, self._device = shape, tiling, dtype, device
-        self._block_size = 16
+        self._block_size = block_size
         self._blocks = -(-positions // self._block_size)
         generator = torch.Generator().manual_seed(seed)
 

@@ -1,9 +1,10 @@
 """From a round that is over to what a length policy may learn of it.
 
-A round shows what a depth costs where every row drafted as deep as was chosen: no row with a depth of its own or a
-drafter that cannot be asked, an answer from every drafter that was, and no prefill beside it. Any other one is
-overheard: it still shows what a pass over so many tokens takes, what drafting took and which drafts were right. An
-answer may be empty: that a drafter has nothing to offer is a lesson too, and a drafter that is late has not answered.
+A round shows what a depth costs where every row drafted as deep as was chosen, or as it had room for: no row with a
+depth of its own or a drafter that cannot be asked, an answer from every drafter that was, and no prefill beside it.
+Any other one is overheard: it still shows what a pass over so many tokens takes, what drafting took and which drafts
+were right. An answer may be empty: that a drafter has nothing to offer is a lesson too, and a drafter that is late has
+not answered.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Lesson:
 
     choice: Choice
     depth: int  # that was chosen; less where no row had room for more
-    played: int  # the deepest draft of any row
+    played: int  # the deepest draft of any row whose drafter has answered
     drafted: bool  # whether any drafter answered
     seconds: float
     tokens: int
@@ -53,7 +54,7 @@ def lesson_of(done: Round, choice: Choice, max_depth: int) -> Lesson:
     )
     answers = _answers(done)
     complete = bool(done.emitted) and all(answers.values())
-    played = int(asked.max())
+    played = int(np.where(done.drafted.answered[: batch.decoding], asked, 0).max())
     seconds = max(done.times.whole, 1e-9)  # a clock by hand may stand still
     outcome = None
     if done.emitted:
@@ -70,7 +71,7 @@ def lesson_of(done: Round, choice: Choice, max_depth: int) -> Lesson:
         )
     return Lesson(
         choice=choice,
-        depth=played if alike and complete else choice.depth,
+        depth=int(asked.max()) if alike and complete else choice.depth,
         played=played,
         drafted=drafted_in(done),
         seconds=seconds,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
-from covey.bandits.length import LengthPolicy, Reason
+from covey.bandits.length import Forgetful, LengthPolicy, Reason
 from covey.planner.decisions import DecisionLog
 from covey.planner.lessons import Lesson, drafted_in, lesson_of
 from covey.planner.rows import lay_out
@@ -44,7 +44,9 @@ class RoundPlanner:
         self._width = width
         self._switch_costs = switch_costs or SwitchCosts()
         self._selector = selector or Everything()
-        self._previous = 0  # the deepest draft of the last round that decoded
+        overhears: object = type(policy).overhear
+        self._listens = overhears is not Forgetful.overhear  # to rounds that it was not asked about, too
+        self._previous = 0  # the deepest draft of the last round that decoded, where the policy had one made
         self._unlearnt: Round | None = None
 
     def plan(self, batch: Batch, roster: Roster, budget: int) -> Plan:
@@ -66,7 +68,8 @@ class RoundPlanner:
         self._catch_up()
         drafted = drafted_in(done)
         if done.batch.decoding:
-            self._previous = int(done.plan.depth[: done.batch.decoding].max()) if drafted else 0
+            own = done.plan.choice is not None and done.plan.choice.depth > 0  # and not what requests ask for
+            self._previous = int(done.plan.depth[: done.batch.decoding].max()) if drafted and own else 0
         self._unlearnt = done
         if not (self.policy.patient and drafted and done.running):
             self._catch_up()
@@ -97,10 +100,10 @@ class RoundPlanner:
 
     def _learn_of(self, done: Round, choice: Choice) -> None:
         situation = choice.situation
-        if choice.previous == 0 and done.drafted.catch_up:
+        if choice.previous == 0 and choice.depth > 0 and done.drafted.catch_up:
             for name, rows, lag in situation.lags():
                 self._switch_costs.of(name).observe(lag, rows, done.drafted.catch_up.get(name, 0.0))
-        if situation.rows and done.batch.decoding:
+        if situation.rows and done.batch.decoding and (situation.shares or self._listens):
             self._teach(lesson_of(done, choice, self._max_depth))
 
     def _teach(self, lesson: Lesson) -> None:
@@ -108,7 +111,9 @@ class RoundPlanner:
         situation = choice.situation
         if outcome is not None:
             self._selector.learn(outcome)
-            (self.policy.update if lesson.whole else self.policy.overhear)(situation, lesson.played, outcome)
+            (self.policy.update if lesson.whole else self.policy.overhear)(
+                situation, lesson.depth if lesson.whole else lesson.played, outcome
+            )
         if not situation.shares:
             return
         self.totals.add(

@@ -10,7 +10,6 @@ from typing import Any, Protocol, TypeVar
 from covey.planner.cost_table import CostTable
 
 K = TypeVar("K", bound=Hashable)
-STEADY = 1.5  # times as long: more is another machine, or one that others use
 LEAST = 1e-6  # seconds: a table knows no zero
 
 
@@ -60,16 +59,6 @@ class Samples:
     def began(self, drafter: str, lag: int, rows: int, seconds: float) -> None:
         """So many rows began to draft together, and catching up took so long."""
         self.switch[drafter, lag, rows].append(seconds)
-
-    def steady(self) -> bool:
-        """Whether rounds of a shape took about as long when it was seen last as when it was seen first."""
-        for seconds in (*self.verify.values(), *self.draft.values()):
-            half = len(seconds) // 2
-            if half > 1:
-                first, last = statistics.median(seconds[:half]), statistics.median(seconds[-half:])
-                if max(first, last) > STEADY * min(first, last):
-                    return False
-        return True
 
     def table(self, name: str, origin: str) -> CostTable:
         return CostTable(

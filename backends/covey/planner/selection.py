@@ -48,9 +48,8 @@ class Best:
         self._per_row = per_row
         self._acceptance = Acceptance(max_depth)  # over all drafters
 
-    def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:
-        keep = min(batch.decoding * self._per_row, budget - int(batch.chunk.sum()))
-        return best(batch, drafted.trees, keep, self._acceptance.rates())
+    def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:  # noqa: ARG002
+        return best(batch, drafted.trees, batch.decoding * self._per_row, self._acceptance.rates())
 
     def learn(self, outcome: Outcome) -> None:
         for counts in outcome.trials.values():

@@ -232,7 +232,8 @@ class _Reader:
         if value is None:
             return float(field.default or 0)
         value = float(value)
-        if not field.low <= value <= field.high or (field.above and value == field.low):  # NaN is in no range
+        low = float(np.float32(field.low))  # what a tensor can say
+        if not low <= value <= field.high or (field.above and value == low):  # NaN is in no range
             raise BadField(name, value, f"{'above ' if field.above else ''}{field.low:g} to {field.high:g}")
         return value
 
