@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,7 +74,20 @@ threads = 1
 [speculation]
 drafters = ["draft_general"]
 """
-ANEW = "cost curves measured in"
+ANEW, BUSY = "cost curves measured in", "this machine did other work"
+ATTEMPTS = 4
+
+
+@contextlib.contextmanager
+def _quiet(given: Options) -> Iterator[Server]:
+    """A server that measured while this machine did nothing else: what it measured otherwise it does not keep."""
+    assert given.log_file is not None
+    for attempt in range(ATTEMPTS):
+        with Server(replace(given, log_file=given.log_file.with_suffix(f".{attempt}"))) as server:
+            if BUSY not in server.log_text():
+                yield server
+                return
+    pytest.fail(f"this machine was busy at each of {ATTEMPTS} starts")
 
 
 def test_it_is_ready_when_it_has_measured_and_keeps_what_it_measured_and_learnt(tmp_path: Path) -> None:
@@ -81,7 +96,7 @@ def test_it_is_ready_when_it_has_measured_and_keeps_what_it_measured_and_learnt(
     ports = {"http_port": FREE, "grpc_port": FREE, "metrics_port": FREE}
     kept = tmp_path / "kept"
     given = Options(**ports, profile=str(profile), log_file=tmp_path / "tritonserver.log", kept=kept)
-    with Server(given) as first:
+    with _quiet(given) as first:
         assert ANEW in first.log_text(), "before anybody was told that it is ready"
         (curves,) = (kept / "curves").iterdir()
         table = CostTable.load(curves)
@@ -103,7 +118,7 @@ def test_it_is_ready_when_it_has_measured_and_keeps_what_it_measured_and_learnt(
         assert f"goes on from what {state} holds" in first.log_text()
     curves.write_text("{")
     profile.write_text(UNTOLD + 'state = ""\n')
-    with Server(given) as again:
+    with _quiet(given) as again:
         log = again.log_text()
         assert f"measured again: cost table {curves}" in log
         assert ANEW in log
