@@ -32,7 +32,7 @@ def make_stepper(model: Model, folder: Path, depth: int = 0) -> Stepper:
     if model.torch_device.type != "cpu":
         return paged
     try:
-        fused = FusedStepper(model, read_llama(folder, model.max_positions))
+        fused = FusedStepper(model, read_llama(folder, model))
     except KeyError as error:
         log.info("%s: each drafted token is a pass over the paged model: it is no plain Llama (%s)", folder, error)
         return paged

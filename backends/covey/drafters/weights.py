@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 
-from covey.models.loading import quiet, read_config
+from covey.models.model import PagedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +35,10 @@ class LlamaWeights:
     sin: torch.Tensor
 
 
-def read_llama(folder: Path, positions: int) -> LlamaWeights:
-    """Raises KeyError where the folder's model is of another shape, by its configuration or its weights' names."""
-    from safetensors.torch import load_file
-    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
-
-    config = read_config(folder)
+def read_llama(folder: Path, model: PagedModel) -> LlamaWeights:
+    """Those of the model in a folder. Raises KeyError where it is of another shape, by its configuration or its
+    weights' names."""
+    config = model.config
     if config.model_type != "llama" or config.hidden_act != "silu":
         raise KeyError(f"{config.model_type} with {getattr(config, 'hidden_act', 'no activation')}")
     found: dict[str, torch.Tensor] = {}
@@ -67,8 +66,6 @@ def read_llama(folder: Path, positions: int) -> LlamaWeights:
     head = take("lm_head") if "lm_head.weight" in found else embedding
     if found:
         raise KeyError(next(iter(found)))
-    with quiet(), torch.inference_mode():
-        cos, sin = LlamaRotaryEmbedding(config)(torch.ones(1), torch.arange(positions)[None])
-    half = sin.shape[-1] // 2
-    turned = torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1)
-    return LlamaWeights(embedding, head, norm, float(config.rms_norm_eps), tuple(layers), cos[0], turned)
+    with torch.inference_mode():
+        cos, sin = model.turns(torch.ones(1))
+    return LlamaWeights(embedding, head, norm, float(config.rms_norm_eps), tuple(layers), cos, sin)

@@ -8,7 +8,7 @@ drops it where they differ, but a comparison over few positions cannot tell a fa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -38,11 +38,12 @@ class _Layer:
 
 
 class FusedDecoder:
-    """Token ids to the last hidden states; raises AttributeError when built on modules of another shape."""
+    """Token ids to the last hidden states. Built on a module's `parts` by their names; raises KeyError or
+    AttributeError where they are not of this shape."""
 
     def __init__(
         self,
-        module: Any,
+        parts: Mapping[str, Any],
         shape: Shape,
         settings: list[AttentionSetting],
         pools: list[torch.Tensor],
@@ -50,29 +51,32 @@ class FusedDecoder:
         *,
         alike: bool,
     ) -> None:
-        core = module.model
         self._shape = shape
-        self._embedding: torch.Tensor = core.embed_tokens.weight
-        self._norm = _norm(core.norm)
-        head = module.get_output_embeddings()
-        self.head = _join(head, alike=alike)
-        self._act: Callable[[torch.Tensor], torch.Tensor] = core.layers[0].mlp.act_fn
+        self._embedding: torch.Tensor = parts["model.embed_tokens"].weight
+        self._norm = _norm(parts["model.norm"])
+        self.head = _join(parts["lm_head"], alike=alike)
+        self._act: Callable[[torch.Tensor], torch.Tensor] = parts["model.layers.0.mlp.act_fn"]
         if isinstance(self._act, torch.nn.SiLU) or type(self._act).__name__ == "SiLUActivation":
             self._act = F.silu
         if alike:
             self._act = partial(by_rows, self._act)
-        self.width = int(core.layers[0].mlp.down_proj.in_features)
         self._layers = [
-            _take(layer, setting, pool, alike)
-            for layer, setting, pool in zip(core.layers, settings, pools, strict=True)
+            _take(parts, f"model.layers.{index}", setting, pool, alike)
+            for index, (setting, pool) in enumerate(zip(settings, pools, strict=True))
         ]
-        at = torch.arange(positions, device=self._embedding.device)
-        cos, sin = core.rotary_emb(self._embedding[:1], at[None])
-        half = shape.head_dim // 2
-        if cos.shape[-1] != shape.head_dim:
+        self.width = self._layers[0].down.width
+        self._rotary, self._positions = parts["model.rotary_emb"], positions
+        self._cos, self._sin = self.turns(self._embedding)
+        if self._cos.shape[-1] != shape.head_dim:
             raise AttributeError("partial rotary")
-        self._cos = cos[0]
-        self._sin = torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1)  # of x and x rolled by half a head
+
+    def turns(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """By position, what a head is multiplied by, and what it is once it is rolled by half of itself; in the type
+        and on the device of `like`."""
+        at = torch.arange(self._positions, device=like.device)
+        cos, sin = self._rotary(like[:1], at[None])
+        half = sin.shape[-1] // 2
+        return cos[0], torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1)
 
     def gated(self, both: torch.Tensor) -> torch.Tensor:
         """Rows of a gate's results beside those that it lets through."""
@@ -110,18 +114,20 @@ class FusedDecoder:
         return self._norm(x)
 
 
-def _take(layer: Any, setting: AttentionSetting, pool: torch.Tensor, alike: bool) -> _Layer:
-    attention, mlp = layer.self_attn, layer.mlp
-    query_norm, key_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
+def _take(parts: Mapping[str, Any], at: str, setting: AttentionSetting, pool: torch.Tensor, alike: bool) -> _Layer:
+    def join(*names: str) -> Product:
+        return _join(*(parts[f"{at}.{name}_proj"] for name in names), alike=alike)
+
+    query_norm, key_norm = (parts.get(f"{at}.self_attn.{name}_norm") for name in "qk")
     return _Layer(
-        before=_norm(layer.input_layernorm),
-        after=_norm(layer.post_attention_layernorm),
-        qkv=_join(attention.q_proj, attention.k_proj, attention.v_proj, alike=alike),
+        before=_norm(parts[f"{at}.input_layernorm"]),
+        after=_norm(parts[f"{at}.post_attention_layernorm"]),
+        qkv=join("self_attn.q", "self_attn.k", "self_attn.v"),
         query_norm=None if query_norm is None else _norm(query_norm),
         key_norm=None if key_norm is None else _norm(key_norm),
-        out=_join(attention.o_proj, alike=alike),
-        gate_up=_join(mlp.gate_proj, mlp.up_proj, alike=alike),
-        down=_join(mlp.down_proj, alike=alike),
+        out=join("self_attn.o"),
+        gate_up=join("mlp.gate", "mlp.up"),
+        down=join("mlp.down"),
         setting=setting,
         pool=pool,
     )

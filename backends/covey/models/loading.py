@@ -10,6 +10,7 @@ import json
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -260,8 +261,13 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
         return known[name]
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
+    return torch.bfloat16 if _multiplies_bfloat16() else torch.float32
+
+
+@cache
+def _multiplies_bfloat16() -> bool:
     able = torch.cpu.get_capabilities()
     fast = bool(able.get("avx512_bf16") or able.get("amx_bf16") or able.get("bf16"))
     if not fast:
         _LOG.warning("this CPU has no BF16 instructions: running in float32")
-    return torch.bfloat16 if fast else torch.float32
+    return fast

@@ -2,22 +2,28 @@
 
 Knows nothing of requests, block ownership or sampling: the caller says which slots a pass writes and reads. The
 modules' own code runs with attention replaced (transformers' `AttentionInterface`); for the families in `fuse.py` its
-shorter pass takes over, after it was seen to give the same.
+shorter pass takes over, after it was seen to give the same, and at later loads from the start (`known.py`).
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 
 from covey.errors import SettingError
+from covey.models import known
 from covey.models.attention import Plan, Tiling, plan_lanes
 from covey.models.fuse import FAMILIES, FusedDecoder
 from covey.models.lanes import Lanes, Pass, chain
-from covey.models.modules import Run, Source, close, modules_of
+from covey.models.modules import AttentionSetting, Modules, Run, Source, close, modules_of
 from covey.models.numerics import Matrix, Room, attention_agreement, attention_tilings, linear_granules, passes_agree
 from covey.models.parallel.group import Group
 from covey.models.parallel.sharding import ShardedLinear
@@ -58,7 +64,10 @@ class PagedModel:
         for name, value in (("blocks", blocks), ("block_size", block_size), ("max_pass_tokens", max_pass_tokens)):
             if value < 1:
                 raise SettingError(f"{name}: got {value}, allowed: 1 or more")
-        self._modules = modules = modules_of(source, dtype=dtype, device=device, group=group)
+        read = partial(modules_of, source, dtype=dtype, device=device, group=group)
+        folder = None if group is not None or isinstance(source, Modules) else Path(source)
+        before = None if folder is None else known.find(folder, dtype, device)
+        self._modules = modules = read() if folder is None or before is None else known.facts(folder, before, dtype)
         self._group = group
         self.torch_device, self.torch_dtype = modules.device, modules.dtype
         self.shape, self.end_ids = modules.shape, modules.end_ids
@@ -75,7 +84,9 @@ class PagedModel:
         self._fused: FusedDecoder | None = None
         if group is not None:
             group.join()
-        self._settle(alike=numerics != "fast")
+        if before is None or not self._resume(before, alike=numerics != "fast"):
+            self._modules = modules = modules if before is None else read()
+            self._settle(alike=numerics != "fast", learns=folder is not None)
         self._activations = modules.activate_by_rows() if numerics != "fast" and self._fused is None else []
         if numerics != "fast" and self._make_invariant():
             self.numerics = "invariant"
@@ -102,6 +113,17 @@ class PagedModel:
     def fused(self) -> bool:
         """Whether the short pass of `fuse.py` is in use."""
         return self._fused is not None
+
+    @property
+    def config(self) -> Any:
+        """Has the attributes that transformers' configuration of the model has."""
+        return self._modules.config
+
+    def turns(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Those of the short pass; KeyError where it is not in use."""
+        if self._fused is None:
+            raise KeyError("its modules are run")
+        return self._fused.turns(like)
 
     def check(self, work: Pass) -> None:
         """Raise ValueError for a pass that is too large."""
@@ -152,31 +174,55 @@ class PagedModel:
         move = (torch.from_numpy(np.ascontiguousarray(a)).to(self.torch_device) for a in (tokens, positions))
         return *move, torch.from_numpy(slots.astype(np.int64)).to(self.torch_device), plan  # type: ignore[return-value]
 
+    def _text(self) -> Ints:
+        """What is tried at load."""
+        return self._modules.trial(min(48, self.max_positions, self.max_pass_tokens, self.blocks * self.block_size))
+
     @torch.inference_mode()
-    def _settle(self, alike: bool) -> None:
+    def _resume(self, before: known.Known, alike: bool) -> bool:
+        """Warm up, and take the short pass if it gives what it gave when the modules were examined."""
+        folder, text = self._modules.folder, self._text()
+        try:
+            parts = known.parts(folder, before, self.torch_dtype)
+            fused = self._short(parts, list(before.settings), alike)
+            found = fused.forward(*self._prepare(chain(text, self.block_size)))[: len(text)]
+        except (KeyError, AttributeError, RuntimeError, SettingError, SafetensorError, OSError) as error:
+            _LOG.warning("%s: it is examined again: %s", folder, error)
+            return False
+        if known.digest_of(found) != before.result:
+            _LOG.info("%s: it is examined again: a text does not become what it became", folder)
+            return False
+        self._fused = fused
+        return True
+
+    def _short(self, parts: Mapping[str, Any], settings: list[AttentionSetting], alike: bool) -> FusedDecoder:
+        return FusedDecoder(parts, self.shape, settings, self.pools, self.max_positions, alike=alike)
+
+    @torch.inference_mode()
+    def _settle(self, alike: bool, learns: bool) -> None:
         """Warm up, and take the short pass where it gives the same as the modules."""
-        modules = self._modules
-        text = modules.trial(min(48, self.max_positions, self.max_pass_tokens, self.blocks * self.block_size))
+        modules, text = self._modules, self._text()
         examined = modules.examine(text)
         if modules.config.model_type not in FAMILIES:
             _LOG.info("%s: running the modules of transformers (%s)", modules.folder, modules.config.model_type)
             return
         try:
-            fused = FusedDecoder(
-                modules.module, self.shape, examined.settings, self.pools, self.max_positions, alike=alike
-            )
+            fused = self._short(dict(modules.module.named_modules()), examined.settings, alike)
             found = fused.forward(*self._prepare(chain(text, self.block_size)))[: len(text)]
-            if modules.agree(close(found, examined.hidden, self.torch_dtype)):
-                self._fused = fused
-                modules.module.model.layers = torch.nn.ModuleList()  # their weights live on in the products
-        except (AttributeError, RuntimeError) as error:
+        except (KeyError, AttributeError, RuntimeError) as error:
             _LOG.info("%s: running the modules of transformers (%s)", modules.folder, error)
+            return
+        if modules.agree(close(found, examined.hidden, self.torch_dtype)):
+            self._fused = fused
+            if learns:
+                known.learn(modules, examined.settings, found)
+            modules.module.model.layers = torch.nn.ModuleList()  # their weights live on in the products
 
     def _make_invariant(self) -> bool:
         """Take products' shapes under which no token's result depends on its company, where there are any."""
         modules, matrices = self._modules, self._matrices()
         sizes = sorted((matrix.width, matrix.count) for matrix in matrices)
-        facts = modules.config.to_json_string(use_diff=False), self.shape, self.dtype, self.device, sizes
+        facts = modules.described(), self.shape, self.dtype, self.device, sizes
         limits = self.max_positions, self.blocks, self.block_size, self.max_pass_tokens
         folder = kept_folder("numerics") if self._group is None else None  # ranks go on in step
         found = verdict(folder, here(*facts, *limits), lambda: self._find_tiling(matrices))

@@ -6,9 +6,11 @@ Knows nothing of passes, pools that last or how a pass is made fast: `PagedModel
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -127,7 +129,7 @@ class Modules:
         device: torch.device,
         group: Group | None = None,
     ) -> None:
-        """Of a module whose attention is ours; see `read` and `of`."""
+        """Of a module whose attention is ours; see `read` and `of`. Without a module, facts alone."""
         self.folder, self.config = folder, config
         self.dtype, self.device = dtype, device
         self.module = module
@@ -162,6 +164,13 @@ class Modules:
         _register()
         module.set_attn_implementation(_ATTENTION)
         return cls(Path(name), module.config, module, module.dtype, module.device)
+
+    def described(self) -> dict[str, Any]:
+        """The configuration as plain data."""
+        if isinstance(self.config, SimpleNamespace):
+            return vars(self.config)
+        found: dict[str, Any] = json.loads(self.config.to_json_string(use_diff=False))
+        return found
 
     def hidden(self, tokens: torch.Tensor, positions: torch.Tensor, run: Run) -> torch.Tensor:
         core = self.module.base_model

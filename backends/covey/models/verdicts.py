@@ -22,7 +22,16 @@ from covey.models.attention import Tiling
 log = logging.getLogger(__name__)
 
 # The code that decides which products there are.
-_SOURCES = ("attention.py", "fuse.py", "model.py", "modules.py", "numerics.py", "product.py")
+_SOURCES = (
+    "attention.py",
+    "fuse.py",
+    "known.py",
+    "loading.py",
+    "model.py",
+    "modules.py",
+    "numerics.py",
+    "product.py",
+)
 _SETTINGS = ("MKL_", "ONEDNN_", "DNNL_", "ATEN_CPU_", "OMP_NUM_", "KMP_")  # variables that change what libraries do
 
 
@@ -51,13 +60,14 @@ def verdict(folder: Path | None, key: str, find: Callable[[], Tiling | None]) ->
             log.warning("%s is not a verdict (%s): trying this machine's numerics again", path, error)
     found = find()
     if path is not None:
-        _keep(path, {"tiling": None if found is None else asdict(found)})
+        keep(path, {"tiling": None if found is None else asdict(found)})
     return found
 
 
-def _keep(path: Path, content: object) -> None:
+def keep(path: Path, content: object) -> None:
+    """Write it where it can be found; a load that cannot is slower the next time."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         private.replace(path, json.dumps(content))
     except OSError as error:
-        log.warning("%s could not be kept (%s): the next load tries this machine's numerics again", path, error)
+        log.warning("%s could not be kept (%s): the next load finds it out again", path, error)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from covey.errors import SettingError
 from covey.kv.pool import BlockPool
 from covey.kv.sequences import Sequence, Sequences
 from covey.ledger import Ledger
+from covey.models import known
 from covey.models.identity import of_model
 from covey.models.loading import choose_device, choose_dtype, read_config
 from covey.models.opening import Model, open_model
@@ -346,7 +348,8 @@ def _as_here(model: Model | ParallelModel) -> Callable[[], None]:
 def blocks_in(memory: int, folder: str | Path, settings: TargetSettings, section: str) -> int:
     """How many KV blocks of the folder's model fit in `memory` bytes of each device, which the profile's `section`
     gives."""
-    config = read_config(Path(folder))
+    before = known.find(folder, settings.dtype, settings.device) if settings.tensor_parallel == 1 else None
+    config = read_config(Path(folder)) if before is None else SimpleNamespace(**before.config)
     shape = share_of_heads(Path(folder), config, settings.tensor_parallel)
     dtype = choose_dtype(settings.dtype, choose_device(settings.device))
     block = 2 * int(config.num_hidden_layers) * shape.kv_heads * shape.head_dim * settings.block_size * dtype.itemsize

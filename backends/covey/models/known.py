@@ -1,0 +1,180 @@
+"""What an earlier load found out about a model, so that the next one needs neither its modules nor transformers, whose
+import takes seconds.
+
+Kept of a model on a CPU whose short pass (`fuse.py`) gave what its modules gave (`modules.py`), and whose files hold
+what the modules held: everything that the pass needs and that is not in the files. The next load builds the pass from
+the files, and takes it only if it then gives the same bits for the same text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from safetensors import safe_open
+
+from covey.errors import SettingError
+from covey.models.identity import of_model
+from covey.models.loading import choose_device, choose_dtype, weight_files
+from covey.models.modules import AttentionSetting, Modules
+from covey.models.verdicts import keep
+from covey.private import kept_folder
+
+log = logging.getLogger(__name__)
+
+_ROTARY = "model.rotary_emb"
+_ACTIVATION = "model.layers.0.mlp.act_fn"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Of one model in one data type."""
+
+    config: dict[str, Any]  # as transformers completes the file
+    tensors: dict[str, list[int]]  # shapes of the modules' parameters by name
+    tied: bool  # the head is the embedding
+    settings: tuple[AttentionSetting, ...]  # by layer
+    eps: float  # of all norms
+    frequencies: list[float]  # of the rotary embedding
+    factor: float  # of its sines and cosines
+    result: str  # digest of what the short pass made of a text
+
+
+@dataclass(frozen=True, slots=True)
+class Rotary:
+    """What transformers' rotary embeddings compute where frequencies do not change with length."""
+
+    frequencies: torch.Tensor
+    factor: float
+
+    def __call__(self, like: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        angles = positions[..., None].float() * self.frequencies
+        both = torch.cat((angles, angles), -1)
+        return (both.cos() * self.factor).to(like.dtype), (both.sin() * self.factor).to(like.dtype)
+
+
+def find(folder: str | Path, dtype: str, device: str) -> Known | None:
+    """What is known of the model in a folder as it is now, on this machine and in this process."""
+    place = choose_device(device)
+    path = _path(Path(folder), choose_dtype(dtype, place)) if place.type == "cpu" else None
+    if path is None or not path.is_file():
+        return None
+    try:
+        kept = json.loads(path.read_text())
+        known = kept["known"]
+        if kept["digest"] != _digest(known):
+            raise ValueError("its digest is another")
+        return Known(**known | {"settings": tuple(AttentionSetting(**each) for each in known["settings"])})
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        log.warning("%s is not what was known of a model (%s): it is examined again", path, error)
+        return None
+
+
+def facts(folder: Path, known: Known, dtype: str) -> Modules:
+    """What the model's modules would say of themselves."""
+    device = torch.device("cpu")
+    return Modules(folder, SimpleNamespace(**known.config), None, choose_dtype(dtype, device), device)
+
+
+def parts(folder: Path, known: Known, dtype: torch.dtype) -> dict[str, Any]:
+    """What the short pass reads off the modules, by their names, from the files. Raises KeyError where these are not
+    as they were."""
+    found: dict[str, Any] = {}
+    for name, tensor in _stored(folder, known, dtype):
+        path, _, leaf = name.rpartition(".")
+        part = found.setdefault(path, SimpleNamespace(bias=None, variance_epsilon=known.eps))
+        setattr(part, leaf, tensor)
+    embedding = found["model.embed_tokens"]
+    embedding.weight = embedding.weight.clone()  # the pass keeps it, and it may be the file's own memory
+    if known.tied:
+        found["lm_head"] = embedding
+    found[_ROTARY] = _rotary(known)
+    found[_ACTIVATION] = torch.nn.SiLU()
+    return found
+
+
+def _stored(folder: Path, known: Known, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
+    with ExitStack() as stack:
+        files = [stack.enter_context(safe_open(str(path), "pt")) for path in weight_files(folder)]
+        where = {name: file for file in files for name in file.keys()}  # noqa: SIM118  (not a mapping)
+        for name, shape in known.tensors.items():
+            tensor = where[name].get_tensor(name)
+            if list(tensor.shape) != shape:
+                raise KeyError(f"{name} of another shape")
+            yield name, tensor.to(dtype)
+
+
+def _rotary(known: Known) -> Rotary:
+    return Rotary(torch.tensor(known.frequencies), known.factor)
+
+
+def learn(modules: Modules, settings: list[AttentionSetting], result: torch.Tensor) -> None:
+    """Keep what `find` finds, where the files hold what the examined modules hold; `result` is that of the short pass
+    over a text."""
+    path = _path(modules.folder, modules.dtype)
+    if path is None:
+        return
+    module, held = modules.module, dict(modules.module.named_parameters())
+    rotary = module.get_submodule(_ROTARY)
+    known = Known(
+        config=modules.described(),
+        tensors={name: list(tensor.shape) for name, tensor in held.items()},
+        tied=module.get_output_embeddings().weight is module.get_input_embeddings().weight,
+        settings=tuple(settings),
+        eps=float(module.model.norm.variance_epsilon),
+        frequencies=rotary.inv_freq.tolist(),
+        factor=float(rotary.attention_scaling),
+        result=digest_of(result),
+    )
+    reason = next(_differences(modules, known), None)
+    if reason is not None:
+        log.info("%s: every load needs transformers: %s", modules.folder, reason)
+        return
+    content = asdict(known)
+    keep(path, {"known": content, "digest": _digest(json.loads(json.dumps(content)))})
+
+
+def digest_of(result: torch.Tensor) -> str:
+    return hashlib.sha256(result.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
+
+
+def _differences(modules: Modules, known: Known) -> Iterator[str]:
+    """What is not in the files as the modules have it."""
+    module = modules.module
+    if known.config.get("hidden_act") != "silu":
+        yield "its activation is not SiLU"
+    if any(getattr(part, "variance_epsilon", known.eps) != known.eps for part in module.modules()):
+        yield "its norms differ"
+    at = torch.arange(modules.max_positions)[None]
+    for dtype in (modules.dtype, torch.float32):
+        like = torch.ones(1, dtype=dtype)
+        if not all(map(torch.equal, _rotary(known)(like, at), module.get_submodule(_ROTARY)(like, at))):
+            yield "its rotary embedding is of a kind of its own"
+    held = dict(module.named_parameters())
+    try:
+        for name, tensor in _stored(modules.folder, known, modules.dtype):
+            if not torch.equal(tensor, held[name]):
+                yield f"{name} is not what the files have"
+    except (KeyError, SettingError) as error:
+        yield f"the files lack {error}"
+
+
+def _path(folder: Path, dtype: torch.dtype) -> Path | None:
+    kept = kept_folder("models")
+    if kept is None or not (folder / "config.json").is_file():
+        return None
+    names = sorted(path.name for path in folder.iterdir())
+    return kept / f"{of_model(folder, [version('transformers'), version('safetensors'), str(dtype), names])}.json"
+
+
+def _digest(known: Any) -> str:
+    return hashlib.sha256(json.dumps(known).encode()).hexdigest()
