@@ -8,12 +8,13 @@ from typing import Any
 
 from covey import profile, registry
 from covey.drafters import load_drafter
-from covey.tritonio import bls
+from covey.tritonio import bls, ending
 from covey.wire import codec
 
 
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
+        ending.at_once()
         parameters = json.loads(args["model_config"])["parameters"]
         kind, named = (parameters.get(key, {}).get("string_value", "") for key in ("kind", "folder"))
         chosen, name = profile.from_environment(), args["model_name"]

@@ -367,7 +367,8 @@ class TritonPythonModel:
             if self._engine is not None:
                 self._engine.drain()
                 self._supervisor.stop(0)  # Triton may crash when it unloads a model that is being reloaded
-            peer.send(link.Message(exchange, "draining"))
+            still = self._streamer.open if self._started.is_set() and self._engine is not None else None
+            peer.send(link.Message(exchange, "draining", still))
 
     def _lost(self, peer: link.Peer) -> None:
         for (owner, _exchange), (key, outlet) in list(self._peers.items()):

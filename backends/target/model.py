@@ -9,12 +9,13 @@ from typing import Any
 from covey import profile
 from covey.errors import SettingError
 from covey.target.opening import load_target
-from covey.tritonio import bls
+from covey.tritonio import bls, ending
 from covey.wire import codec
 
 
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
+        ending.at_once()
         chosen = profile.from_environment()
         entry = Path(args["model_repository"]) / args["model_version"]
         if "folder" in json.loads(args["model_config"])["parameters"]:

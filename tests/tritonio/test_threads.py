@@ -125,6 +125,9 @@ def test_what_is_open_at_the_end_is_told(module: Any, monkeypatch: pytest.Monkey
     tensors = {"input_ids": np.array([5], np.int32), "max_tokens": np.array([3], np.int32)}
     model._take(1, outlet, tensors.get, {})
     assert not outlet.ended.is_set()
+    launcher = MagicMock()
+    model._received(launcher, link.Message(0, "drain"))
+    assert launcher.send.call_args.args[0].value == 1
     model.finalize()
     assert outlet.errors == ["the server is stopping"]
 
@@ -135,7 +138,9 @@ def test_an_engine_that_lives_answers_and_drains(module: Any, monkeypatch: pytes
     model = module.TritonPythonModel()
     model.initialize(config(**ORCHESTRATOR))
     assert [chunk.num_output for chunk in ask(model).chunks] == [3]
-    model._received(MagicMock(), link.Message(0, "drain"))
+    launcher = MagicMock()
+    model._received(launcher, link.Message(0, "drain"))
+    assert launcher.send.call_args.args[0].value == 0, "nothing is open"
     assert ask(model, 2).errors == ["the server is draining; no new requests"]
     drafter = model._engine.roster.names[0]
     model._drafter_failed(drafter, StubDead(drafter))

@@ -142,7 +142,8 @@ class Server:
         """Close the public models and wait for requests in flight; whether all ended in time.
 
         `covey` goes last: Triton does not count what it does for `covey_unary`, and a model that is being unloaded can
-        ask no other for anything. Until then it refuses new requests by itself."""
+        ask no other for anything. Until then it refuses new requests by itself. It need not wait for the others, whose
+        processes take a second to end, where it has nothing to do."""
         until = time.monotonic() + seconds
         public = [name for name in PUBLIC_MODELS if name in self.models]
         try:
@@ -150,13 +151,14 @@ class Server:
                 self.control.unload(name)
             if len(public) > 1:
                 time.sleep(SETTLE_SECONDS)
+                still = None
                 with contextlib.suppress(PortError):  # another backend's model serves under that name
-                    link.refuse_requests(public[-1], self.pid)
-                if not self._closed(public[:-1], until):
+                    still = link.refuse_requests(public[-1], self.pid)
+                if still != 0 and not self._closed(public[:-1], until):
                     return False
             for name in public[-1:]:
                 self.control.unload(name)
-            return self._closed(public[-1:], until)
+            return self._closed(public, until)
         except ControlError:
             return False
 
@@ -167,11 +169,23 @@ class Server:
         if self.running and self._process is not None:
             self._end_revival(seconds or STOP_SECONDS)
             drained = self.drain(seconds) if seconds > 0 else False
+            if drained:
+                self._unload()
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):  # kill() ends it
                 self._process.wait(self.options.stop_seconds)
         self.kill()
         return drained
+
+    def _unload(self) -> None:
+        """The models that are not public. tritonserver looks once a second whether they, and the connections of those
+        who asked it something, have ended; we look more often."""
+        with contextlib.suppress(ControlError):
+            for name in self.models:
+                if name not in PUBLIC_MODELS:
+                    self.control.unload(name)
+            self._closed(list(self.models), time.monotonic() + self.options.stop_seconds)
+        time.sleep(POLL_SECONDS)
 
     def kill(self) -> None:
         """End every process of this server at once and remove its shared memory. Does nothing the second time."""

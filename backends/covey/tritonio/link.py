@@ -114,9 +114,11 @@ def connect(model: str, receive: Receive, lost: Lost, server: int | None = None)
         raise PortError(f"model {model} is not up: {error}") from None
 
 
-def refuse_requests(model: str, server: int) -> None:
-    """Have `model` take no more requests and end those that it has; PortError when it does not listen."""
-    _ask(model, server, "drain")
+def refuse_requests(model: str, server: int) -> int | None:
+    """Have `model` take no more requests and end those that it has; how many these are, None where it does not say.
+    PortError when it does not listen."""
+    found: int | None = _ask(model, server, "drain")
+    return found
 
 
 def serves(model: str, server: int) -> bool:
