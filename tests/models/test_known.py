@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +14,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from covey import profile
+from covey.drafters import load_drafter
+from covey.models import known
 from covey.models import model as paged
 from covey.models.fuse import FAMILIES as FUSED
 from covey.models.model import PagedModel
 from covey.models.modules import Modules
 from covey.private import KEPT_VARIABLE
-from tests.bundled import MODELS
+from tests.bundled import MODELS, NEURAL
 from tests.models.tiny_models import FAMILIES, Reader, build, prompts
 
 ROPE = {"rope_theta": 1e4, "factor": 8.0, "original_max_position_embeddings": 64}
@@ -137,7 +141,7 @@ def test_versions_and_settings_are_part_of_what_is_known(
     folder = build(tmp_path / "model", "llama")
     load(folder)
     with monkeypatch.context() as patch:
-        patch.setattr(paged.known, "version", lambda name: f"another {name}")
+        patch.setattr(known, "version", lambda name: f"another {name}")
         load(folder)
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
     load(folder)
@@ -156,7 +160,7 @@ def test_what_is_damaged_is_examined_again(damage: str, kept: Path, examined: li
         content["known"]["settings"].pop()
     elif damage == "result":
         content["known"]["result"] = "0" * 64
-        content["digest"] = paged.known._digest(content["known"])
+        content["digest"] = known._digest(content["known"])
     record.write_text(json.dumps(content) if damage.isalpha() else damage)
     assert same(first, load(folder))
     assert len(examined) == 2
@@ -183,6 +187,38 @@ def test_a_module_in_memory_is_not_what_a_folder_of_its_name_holds(
         PagedModel(modules, dtype="float32", device="cpu", blocks=40, numerics="fast")
     assert len(examined) == 2
     assert not kept.exists()
+
+
+def test_one_process_examines_at_a_time(kept: Path, tmp_path: Path) -> None:
+    folder, other = build(tmp_path / "model", "llama"), build(tmp_path / "other", "gemma2")
+    asked = folder, "float32", "cpu"
+    seen: list[bool] = []
+
+    def wait() -> None:
+        with known.turn(*asked) as first:
+            seen.append(first)
+
+    waiting = threading.Thread(target=wait)
+    with known.turn(*asked) as first, known.turn(other, "float32", "cpu") as never:
+        assert (first, never) == (True, False)
+        waiting.start()
+        waiting.join(0.2)
+        assert waiting.is_alive()
+        load(folder)
+    waiting.join()
+    with known.turn(*asked) as again:
+        assert (seen, again) == ([False], False)
+    kept.chmod(0o500)
+    with known.turn(build(tmp_path / "third", "llama", seed=2), "float32", "cpu"):
+        pass
+
+
+@pytest.mark.usefixtures("kept")
+def test_the_first_drafter_examines_its_siblings(examined: list[Path]) -> None:
+    chosen = profile.load("demo-cpu")
+    for name in ("draft_code", "draft_math"):
+        load_drafter("neural", MODELS / name / "1", MODELS / "target" / "1", chosen, name=name)
+    assert sorted(folder.parent.name for folder in examined) == sorted(NEURAL)
 
 
 SECOND = """

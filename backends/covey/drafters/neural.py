@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,9 +25,11 @@ from covey.drafters.fastest import make_stepper
 from covey.drafters.proposing import Lattice, Rows, joined, propose_trees
 from covey.drafters.sessions import Session
 from covey.drafters.stepper import Call, Stepper
+from covey.errors import CoveyError
 from covey.kv.pool import BlockPool
 from covey.kv.sequences import Sequences
 from covey.ledger import Ledger
+from covey.models import known
 from covey.models.identity import of_model
 from covey.models.lanes import Lanes, Pass
 from covey.models.opening import Model, open_model
@@ -38,6 +41,7 @@ from covey.types import NO_INTS, DrafterInfo, DraftReply, DraftWork, Ints, Open,
 
 log = logging.getLogger("covey.drafter")
 
+EXAMINED = 64  # slots of a pool that is gone when its model was examined
 PASS_TOKENS = 512  # of one pass; more rows than go into one are drafted for in several groups
 TOGETHER = 48  # pending tokens of a call that the first step takes along, padding included
 
@@ -76,15 +80,7 @@ class NeuralDrafter:
         """The drafter in `folder`; few calls will ask for more than `depth`."""
         alike = TargetSettings(dtype=settings.dtype, device=settings.device, block_size=settings.block_size)
         blocks = settings.kv_blocks or blocks_in(settings.kv_memory_mb << 20, folder, alike, "drafter")
-        model = open_model(
-            folder,
-            dtype=settings.dtype,
-            device=settings.device,
-            blocks=blocks,
-            block_size=settings.block_size,
-            numerics="fast",
-            max_pass_tokens=PASS_TOKENS,
-        )
+        model = _open(folder, settings, blocks)
         weights = sum(path.stat().st_size for path in Path(folder).glob("*.safetensors"))
         stepper = make_stepper(model, Path(folder), depth)
         whose = of_model(folder, replace(settings, folders=()))
@@ -296,11 +292,33 @@ class NeuralDrafter:
         return lattice
 
 
-def load(folder: str | Path, settings: DrafterSettings, *, name: str, depth: int) -> NeuralDrafter:
-    """As `NeuralDrafter.load`, and ready to answer at full speed."""
-    drafter = NeuralDrafter.load(folder, settings, name=name, depth=depth)
+def load(
+    folder: str | Path, settings: DrafterSettings, *, name: str, depth: int, siblings: Sequence[Path] = ()
+) -> NeuralDrafter:
+    """As `NeuralDrafter.load`, and ready to answer at full speed. Where this model is examined for the first time, its
+    `siblings` are too, whose processes start beside this one."""
+    with known.turn(folder, settings.dtype, settings.device) as first:
+        drafter = NeuralDrafter.load(folder, settings, name=name, depth=depth)
+        learnt = first and known.find(folder, settings.dtype, settings.device) is not None
+        for sibling in siblings if learnt else ():
+            try:
+                _open(sibling, settings, EXAMINED // settings.block_size + 1)
+            except CoveyError as error:
+                log.info("%s is not examined here: %s", sibling, error)
     drafter.warm_up()
     return drafter
+
+
+def _open(folder: str | Path, settings: DrafterSettings, blocks: int) -> Model:
+    return open_model(
+        folder,
+        dtype=settings.dtype,
+        device=settings.device,
+        blocks=blocks,
+        block_size=settings.block_size,
+        numerics="fast",
+        max_pass_tokens=PASS_TOKENS,
+    )
 
 
 def _packed(pieces: list[tuple[Session, int]]) -> Pass:

@@ -8,11 +8,12 @@ the files, and takes it only if it then gives the same bits for the same text.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import logging
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -23,6 +24,7 @@ import torch
 from safetensors import safe_open
 
 from covey.errors import SettingError
+from covey.models.fuse import FAMILIES
 from covey.models.identity import of_model
 from covey.models.loading import choose_device, choose_dtype, weight_files
 from covey.models.modules import AttentionSetting, Modules
@@ -62,10 +64,28 @@ class Rotary:
         return (both.cos() * self.factor).to(like.dtype), (both.sin() * self.factor).to(like.dtype)
 
 
+@contextmanager
+def turn(folder: str | Path, dtype: str, device: str) -> Iterator[bool]:
+    """Whether the model in a folder is to be examined here, as the first of several. One process examines at a time:
+    the others, whose models it may examine too, wait for it rather than import transformers beside it."""
+    path = _place(folder, dtype, device)
+    first = False
+    with ExitStack() as held:
+        if path is not None and not path.is_file() and _may_be_short(Path(folder)):
+            try:
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                fcntl.flock(held.enter_context((path.parent / "lock").open("a")), fcntl.LOCK_EX)
+                first = not path.is_file()
+            except OSError as error:
+                log.warning("nothing can be kept in %s: %s", path.parent, error)
+        if not first:
+            held.close()
+        yield first
+
+
 def find(folder: str | Path, dtype: str, device: str) -> Known | None:
     """What is known of the model in a folder as it is now, on this machine and in this process."""
-    place = choose_device(device)
-    path = _path(Path(folder), choose_dtype(dtype, place)) if place.type == "cpu" else None
+    path = _place(folder, dtype, device)
     if path is None or not path.is_file():
         return None
     try:
@@ -166,6 +186,18 @@ def _differences(modules: Modules, known: Known) -> Iterator[str]:
                 yield f"{name} is not what the files have"
     except (KeyError, SettingError) as error:
         yield f"the files lack {error}"
+
+
+def _may_be_short(folder: Path) -> bool:
+    try:
+        return json.loads((folder / "config.json").read_text()).get("model_type") in FAMILIES
+    except (OSError, ValueError, AttributeError):
+        return False  # whoever reads it says so
+
+
+def _place(folder: str | Path, dtype: str, device: str) -> Path | None:
+    chosen = choose_device(device)
+    return _path(Path(folder), choose_dtype(dtype, chosen)) if chosen.type == "cpu" else None
 
 
 def _path(folder: Path, dtype: torch.dtype) -> Path | None:
