@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from covey.errors import SettingError
 from covey.models.fuse import FAMILIES
@@ -134,7 +134,7 @@ def _stored(folder: Path, known: Known, dtype: torch.dtype) -> Iterator[tuple[st
 
 
 def _rotary(known: Known) -> Rotary:
-    return Rotary(torch.tensor(known.frequencies), known.factor)
+    return Rotary(torch.tensor(known.frequencies, dtype=torch.float32), known.factor)
 
 
 def learn(modules: Modules, settings: list[AttentionSetting], result: torch.Tensor) -> None:
@@ -143,24 +143,31 @@ def learn(modules: Modules, settings: list[AttentionSetting], result: torch.Tens
     path = _path(modules.folder, modules.dtype)
     if path is None:
         return
-    module, held = modules.module, dict(modules.module.named_parameters())
+    try:
+        known = _known(modules, settings, digest_of(result))
+        reason = next(_differences(modules, known), None)
+    except (AttributeError, KeyError, SettingError, SafetensorError, OSError) as error:
+        reason = f"{type(error).__name__}: {error}"
+    if reason is not None:
+        log.info("%s: every load needs transformers: %s", modules.folder, reason)
+        return
+    content = asdict(known)
+    keep(path, {"known": content, "digest": _digest(content)})
+
+
+def _known(modules: Modules, settings: list[AttentionSetting], result: str) -> Known:
+    module = modules.module
     rotary = module.get_submodule(_ROTARY)
-    known = Known(
+    return Known(
         config=modules.described(),
-        tensors={name: list(tensor.shape) for name, tensor in held.items()},
+        tensors={name: list(tensor.shape) for name, tensor in module.named_parameters()},
         tied=module.get_output_embeddings().weight is module.get_input_embeddings().weight,
         settings=tuple(settings),
         eps=float(module.model.norm.variance_epsilon),
         frequencies=rotary.inv_freq.tolist(),
         factor=float(rotary.attention_scaling),
-        result=digest_of(result),
+        result=result,
     )
-    reason = next(_differences(modules, known), None)
-    if reason is not None:
-        log.info("%s: every load needs transformers: %s", modules.folder, reason)
-        return
-    content = asdict(known)
-    keep(path, {"known": content, "digest": _digest(json.loads(json.dumps(content)))})
 
 
 def digest_of(result: torch.Tensor) -> str:
@@ -180,12 +187,9 @@ def _differences(modules: Modules, known: Known) -> Iterator[str]:
         if not all(map(torch.equal, _rotary(known)(like, at), module.get_submodule(_ROTARY)(like, at))):
             yield "its rotary embedding is of a kind of its own"
     held = dict(module.named_parameters())
-    try:
-        for name, tensor in _stored(modules.folder, known, modules.dtype):
-            if not torch.equal(tensor, held[name]):
-                yield f"{name} is not what the files have"
-    except (KeyError, SettingError) as error:
-        yield f"the files lack {error}"
+    for name, tensor in _stored(modules.folder, known, modules.dtype):
+        if not torch.equal(tensor, held[name]):
+            yield f"{name} is not what the files have"
 
 
 def _may_be_short(folder: Path) -> bool:
