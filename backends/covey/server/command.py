@@ -56,7 +56,6 @@ def command(
         f"--metrics-port={options.metrics_port}",
         f"--exit-timeout-secs={math.ceil(options.stop_seconds) + EXIT_MARGIN_SECONDS}",
         f"--log-verbose={options.verbose}",
-        f"--model-load-thread-count={max(1, len(models))}",  # processes that start wait for each other
         f"--http-restricted-api={RESTRICTED}:{admin.HEADER}={options.admin_secret}",
         f"--grpc-restricted-protocol={RESTRICTED}:{admin.HEADER}={options.admin_secret}",
     ]
