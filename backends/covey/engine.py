@@ -33,15 +33,7 @@ from covey.ports import Clock, Drafter, Sink, Target
 from covey.roster import Roster
 from covey.rounds import Round, RoundRecord, Times, record_of
 from covey.scheduler import ActiveRequest, Batch, Scheduler, crop
-from covey.types import (
-    Finish,
-    Progress,
-    Request,
-    RowStatus,
-    TargetReply,
-    TargetWork,
-    Trees,
-)
+from covey.types import Finish, Progress, Request, RowStatus, TargetReply, TargetWork, Trees
 
 log = logging.getLogger("covey.engine")
 
