@@ -190,6 +190,37 @@ class Resized:
     total_blocks: int  # in the pool now
 
 
+class Hit(IntEnum):
+    """What a drafter would have drawn at a place where text stands, with the request's own noise."""
+
+    MISS = 0
+    HIT = 1  # the token that stands there
+    NOTHING = 2  # it had nothing to offer there
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a call that reads is to do: compute at most `budget` tokens' keys over all rows, those of the first rows
+    first, and judge what is read on the way, in row r from position `judge[r]` of its text on; -1: nothing of it."""
+
+    judge: Ints
+    budget: int
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a drafter says of text that it has read. Row r: `hits[offsets[r]:offsets[r + 1]]` (`Hit`) of its positions
+    from `first[r]` on, all of them generated. Its prompt was not drawn: of that it says the sum of log q (temperature
+    1) over the last tokens that it has judged, and how many these were."""
+
+    read: Ints  # per row: tokens from the text's beginning on that it has read, or left out for ever
+    first: Ints
+    offsets: Ints
+    hits: Ints
+    prompt_log_q: Floats
+    prompt_tokens: Ints
+
+
 @dataclass(frozen=True, slots=True)
 class DraftWork:
     """One call to a drafter: bring each tag up to its request's tokens, then propose. Row r keeps the first `keep[r]`
@@ -208,11 +239,13 @@ class DraftWork:
     sequence: int = 0
     epoch: int = 0
     origin: int = 0
+    reading: Reading | None = None  # a call that reads proposes nothing: every depth is 0
 
 
 @dataclass(frozen=True, slots=True)
 class DraftReply:
-    """Proposals, row by row; a row that is not OK proposed nothing. `seen[r]` is how many tokens the drafter holds."""
+    """Proposals, row by row; a row that is not OK proposed nothing. `seen[r]` is how many tokens the drafter was told,
+    whether or not it has computed their keys."""
 
     status: Ints
     seen: Ints
@@ -220,6 +253,7 @@ class DraftReply:
     epoch: int
     catch_up_seconds: float
     draft_seconds: float
+    judged: Judged | None = None  # of a call that reads
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,9 @@ from covey.types import (
     DraftReply,
     DraftWork,
     Ints,
+    Judged,
     Open,
+    Reading,
     Resized,
     ResizeStatus,
     Rule,
@@ -108,6 +110,9 @@ def test_draft_work_and_info_survive() -> None:
         (1 << 63) - 1,
     )
     assert_same(work, codec.decode_draft_work(codec.encode_draft_work(work)))
+    for whole in (READ, READ_REPLY):
+        encode, decode = CODE[type(whole)]
+        assert_same(whole, decode(encode(whole)))
     info = TargetInfo("target", 4096, 2048, 16, 100, (0, 2), "invariant", "bfloat16", "cpu", 5, "/somewhere")
     assert codec.decode_target_info(codec.encode_info(info)) == info
 
@@ -136,6 +141,11 @@ REPLY = TargetReply(
     ints(0, 1), ints(3, 0), ints(0, 3), ints(1, 0), ints(0, 2, 2), ints(8, 9), np.zeros(2, np.float32), 5, 10, 1, 0.5
 )
 DRAFTED = DraftReply(ints(0, 2, 0), ints(4, 0, 6), TREES, 3, 0.5, 0.25)
+READ = dataclasses.replace(DRAFT, depth=ints(0, 0), reading=Reading(ints(3, -1), 0))
+JUDGED = Judged(
+    ints(4, 0, 6), ints(2, 0, 5), ints(0, 2, 2, 3), ints(1, 0, 2), np.float32([-3.5, 0.0, -0.25]), ints(7, 0, 1)
+)
+READ_REPLY = dataclasses.replace(DRAFTED, judged=JUDGED)
 TARGET = TargetInfo("target", 4096, 2048, 16, 100, (0, 2), "invariant", "bfloat16", "cpu", 5, "/somewhere")
 DRAFTER = DrafterInfo("draft", 0, 2048, 5, 0)
 RESIZED = Resized(ResizeStatus.NOT_HERE, 100)
@@ -148,6 +158,10 @@ def opened(**changed: Any) -> dict[str, Any]:
 
 def sampled(**changed: Any) -> dict[str, Any]:
     return opened(sampling=dataclasses.replace(GREEDY.sampling, **changed))
+
+
+def said(**changed: Any) -> dict[str, Any]:
+    return {"judged": dataclasses.replace(JUDGED, **changed)}
 
 
 def tree(**changed: Any) -> dict[str, Any]:
@@ -199,6 +213,10 @@ DAMAGED: list[tuple[Any, list[dict[str, Any]]]] = [
     (REPLY, [{"offsets": ints(0, 2, 1)}, {"tokens": ints(8, -9)}, {"logprobs": np.zeros(1, np.float32)}]),
     (REPLY, [{"free_blocks": 11}, {"free_blocks": -1}, {"seconds": float("nan")}, {"seconds": -1.0}, {"epoch": -1}]),
     (DRAFTED, [*PLANTED, {"status": ints(0, -1, 0)}, {"seen": ints(1, 2)}, {"draft_seconds": float("inf")}]),
+    (READ, [{"depth": ints(0, 1)}, {"reading": Reading(ints(1), 5)}, {"reading": Reading(ints(1, -2), 5)}]),
+    (READ_REPLY, [said(read=ints(1, 2)), said(first=ints(0, -1, 0)), said(offsets=ints(0, 2, 1, 3))]),
+    (READ_REPLY, [said(hits=ints(1, 0, 3)), said(hits=ints(1, 0)), said(prompt_tokens=ints(7, -1, 1))]),
+    (READ_REPLY, [said(prompt_log_q=np.float32([value, 0, 0])) for value in (0.5, np.nan, -np.inf)]),
     (TARGET, [{"vocab_size": -1}, {"block_size": 0}, {"total_blocks": "many"}, {"max_positions": 0}]),
     (DRAFTER, [{"resident_bytes": -1}, {"epoch": None}]),
     (RESIZED, [{"status": 2}, {"status": -1}, {"total_blocks": 0}]),
@@ -224,7 +242,9 @@ def test_values_that_do_not_fit_are_refused_where_they_are_decoded(whole: Any, c
 
 
 @pytest.mark.parametrize(
-    "whole", [WORK, DRAFT, REPLY, DRAFTED, TARGET, DRAFTER, RESIZED], ids=lambda each: type(each).__name__
+    "whole",
+    [WORK, DRAFT, READ, REPLY, DRAFTED, READ_REPLY, TARGET, DRAFTER, RESIZED],
+    ids=lambda each: type(each).__name__,
 )
 def test_words_that_are_cut_off_added_or_changed_are_refused_or_harmless(whole: Any) -> None:
     """Whatever arrives is read as a value whose parts fit, or refused by name."""

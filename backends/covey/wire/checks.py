@@ -17,7 +17,9 @@ from covey.types import (
     DrafterInfo,
     DraftReply,
     DraftWork,
+    Hit,
     Ints,
+    Judged,
     Open,
     RowStatus,
     Sampling,
@@ -73,6 +75,10 @@ def check_draft_work(work: DraftWork) -> None:
     _within(0, keep=work.keep, tokens=work.tokens, rounds=work.rounds)
     _within(0, MOST_DEPTH, depth=work.depth)
     _within(1, MOST_WIDTH, width=work.width)
+    if work.reading is not None:
+        _rows(rows, judge=work.reading.judge)
+        _within(-1, judge=work.reading.judge)
+        must(not work.depth.any(), "a call that reads is to draft, too")
     _opens(work.opens)
 
 
@@ -97,7 +103,24 @@ def check_draft_reply(reply: DraftReply, rows: int | None) -> None:
     _rows(len(reply.status), seen=reply.seen)
     _within(0, seen=reply.seen)
     _trees(reply.trees, len(reply.status))
+    if reply.judged is not None:
+        _judged(reply.judged, len(reply.status))
     _seconds(reply.epoch, reply.catch_up_seconds, reply.draft_seconds)
+
+
+def _judged(judged: Judged, rows: int) -> None:
+    _rows(
+        rows,
+        read=judged.read,
+        first=judged.first,
+        prompt_log_q=judged.prompt_log_q,
+        prompt_tokens=judged.prompt_tokens,
+    )
+    check_offsets("hit_offsets", judged.offsets, rows, len(judged.hits))
+    _within(0, read=judged.read, first=judged.first, prompt_tokens=judged.prompt_tokens)
+    _within(0, max(Hit), hits=judged.hits)
+    log_q = judged.prompt_log_q
+    must(bool(((log_q <= 0) & (log_q > -np.inf)).all()), "logarithms of probabilities that are none: %s", log_q)
 
 
 def check_info(info: TargetInfo | DrafterInfo) -> None:

@@ -22,7 +22,9 @@ from covey.types import (
     DraftWork,
     Floats,
     Ints,
+    Judged,
     Open,
+    Reading,
     Resized,
     ResizeStatus,
     Rule,
@@ -43,7 +45,7 @@ from covey.wire.checks import (
 )
 from covey.wire.token import same
 
-VERSION = 5
+VERSION = 6
 REQUEST_TENSOR = "message"
 REPLY_TENSOR = "reply"
 
@@ -94,10 +96,19 @@ DRAFT_WORK = Layout(
         "depth": "i4",
         "width": "i4",
         "rounds": "i4",
+        "judge": "i4",
         **_OPENS,
     },
 )
-DRAFT_REPLY = Layout(6, {"head": "i8", "seconds": "f8", "status": "i4", "seen": "i4", **_TREES})
+_JUDGED = {
+    "read": "i4",
+    "first": "i4",
+    "hit_offsets": "i4",
+    "hits": "i4",
+    "prompt_log_q": "f4",
+    "prompt_tokens": "i4",
+}
+DRAFT_REPLY = Layout(6, {"head": "i8", "seconds": "f8", "status": "i4", "seen": "i4", **_TREES, **_JUDGED})
 
 RESIZE = Layout(7, {"blocks": "i8"})
 RESIZED = Layout(8, {"head": "i8"})
@@ -250,7 +261,7 @@ def decode_resized(message: Ints) -> Resized:
 def encode_draft_work(work: DraftWork) -> Ints:
     return pack(
         DRAFT_WORK,
-        head=[work.sequence, work.epoch, work.origin, int(work.q_rows)],
+        head=[work.sequence, work.epoch, work.origin, int(work.q_rows), work.reading.budget if work.reading else -1],
         tags=work.tags,
         keep=work.keep,
         offsets=work.offsets,
@@ -258,24 +269,34 @@ def encode_draft_work(work: DraftWork) -> Ints:
         depth=work.depth,
         width=work.width,
         rounds=work.rounds,
+        judge=work.reading.judge if work.reading else None,
         **_opens_out(work.opens, work.frees),
     )
 
 
 def decode_draft_work(message: Ints) -> DraftWork:
     fields = unpack(DRAFT_WORK, message)
-    sequence, epoch, origin, q_rows = _numbers(fields.pop("head"), 4)
+    sequence, epoch, origin, q_rows, budget = _numbers(fields.pop("head"), 5)
+    judge = fields.pop("judge")
     opens, frees = _opens_in(fields)
     for name in _OPENS:
         del fields[name]
     work = DraftWork(
-        **fields, q_rows=bool(q_rows), opens=opens, frees=frees, sequence=sequence, epoch=epoch, origin=origin
+        **fields,
+        q_rows=bool(q_rows),
+        opens=opens,
+        frees=frees,
+        sequence=sequence,
+        epoch=epoch,
+        origin=origin,
+        reading=Reading(judge, budget) if budget >= 0 else None,
     )
     check_draft_work(work)
     return work
 
 
 def encode_draft_reply(reply: DraftReply) -> Ints:
+    judged = reply.judged
     return pack(
         DRAFT_REPLY,
         head=[reply.epoch],
@@ -283,6 +304,12 @@ def encode_draft_reply(reply: DraftReply) -> Ints:
         status=reply.status,
         seen=reply.seen,
         **_trees_out(reply.trees),
+        read=judged and judged.read,
+        first=judged and judged.first,
+        hit_offsets=judged and judged.offsets,
+        hits=judged and judged.hits,
+        prompt_log_q=judged and judged.prompt_log_q,
+        prompt_tokens=judged and judged.prompt_tokens,
     )
 
 
@@ -291,7 +318,17 @@ def decode_draft_reply(message: Ints, rows: int | None = None) -> DraftReply:
     fields = unpack(DRAFT_REPLY, message)
     catch_up, draft = _numbers(fields["seconds"], 2)
     (epoch,) = _numbers(fields["head"], 1)
-    reply = DraftReply(fields["status"], fields["seen"], _trees_in(fields), epoch, catch_up, draft)
+    judged = None
+    if len(fields["hit_offsets"]):
+        judged = Judged(
+            fields["read"],
+            fields["first"],
+            fields["hit_offsets"],
+            fields["hits"],
+            fields["prompt_log_q"],
+            fields["prompt_tokens"],
+        )
+    reply = DraftReply(fields["status"], fields["seen"], _trees_in(fields), epoch, catch_up, draft, judged)
     check_draft_reply(reply, rows)
     return reply
 
