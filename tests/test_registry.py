@@ -9,6 +9,7 @@ from inspect import Parameter, signature
 import pytest
 
 from covey import drafters, registry
+from covey.bandits.drafters import policies as drafter_policies
 from covey.errors import SettingError
 from covey.planner import policies
 
@@ -17,11 +18,12 @@ from covey.planner import policies
     ("made_by", "setting"),
     [
         *((made_by, policies.Setting) for made_by in registry.POLICIES.values()),
+        *((made_by, drafter_policies.Setting) for made_by in registry.DRAFTER_POLICIES.values()),
         *((kind.made_by, drafters.Setting) for kind in registry.DRAFTERS.values()),
     ],
 )
 def test_nothing_needs_what_is_not_there(made_by: str, setting: type) -> None:
-    parameters = signature(registry._find(made_by)).parameters
+    parameters = signature(registry.find(made_by)).parameters
     assert registry.needs(made_by) == set(parameters)
     assert {name for name, each in parameters.items() if each.default is Parameter.empty} <= set(dir(setting))
 

@@ -1,4 +1,4 @@
-"""What is chosen by its name: length policies and kinds of drafters, one line each.
+"""What is chosen by its name: length policies, drafter policies and kinds of drafters, one line each.
 
 A line says where the thing is made, as MODULE:NAME. Only what is chosen is imported, so a profile is checked against
 the names, and a start planned, without torch. The parameters of what makes it say what it needs: it is called with
@@ -8,7 +8,7 @@ those values that have their names (`covey.planner.policies.Setting`, `covey.dra
 from __future__ import annotations
 
 import inspect
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -44,6 +44,24 @@ DRAFTERS = {
     "emulated": Kind("covey.emulated.opening:load_drafter"),
 }
 
+# Of each request's choice among drafters; parameters after a colon (`covey.bandits.drafters.policies`).
+DRAFTER_POLICIES = {
+    "fixed": "covey.bandits.drafters.plain:Fixed",
+    "random": "covey.bandits.drafters.plain:Random",
+    "router": "covey.bandits.drafters.router:Router",
+    "ucb-bd": "covey.bandits.drafters.ucb:BlockDivergence",
+    "ucb-bd-theorem": "covey.bandits.drafters.ucb:Theorem",
+    "ucb-be": "covey.bandits.drafters.ucb:BlockEfficiency",
+    "exp3": "covey.bandits.drafters.exp3:EXP3",
+    "sh": "covey.bandits.drafters.halving:SequentialHalving",
+    "petc": "covey.bandits.drafters.halving:PETC",
+    "d-ucb": "covey.bandits.drafters.discounted:DiscountedUCB",
+    "sw-ucb": "covey.bandits.drafters.sliding:SlidingWindowUCB",
+    "ucbspec": "covey.bandits.drafters.banditspec:UCBSpec",
+    "exp3spec": "covey.bandits.drafters.banditspec:EXP3Spec",
+    "hedge": "covey.bandits.drafters.hedge:NormalHedge",
+}
+
 
 def has_weights(kind: str | None) -> bool:
     """Of a kind of drafter; an unknown one has none."""
@@ -52,15 +70,22 @@ def has_weights(kind: str | None) -> bool:
 
 def needs(made_by: str) -> Set[str]:
     """The names of what a thing is made of."""
-    return inspect.signature(_find(made_by)).parameters.keys()
+    return inspect.signature(find(made_by)).parameters.keys()
 
 
-def make(made_by: str, setting: object) -> Any:
-    """The thing, made of those of the setting's attributes that it needs."""
+def own_parameters(made_by: str) -> Mapping[str, str]:
+    """The keyword-only parameters of what makes it, and their types: not a setting's, but given with its name."""
+    found = inspect.signature(find(made_by)).parameters.values()
+    return {each.name: each.annotation for each in found if each.kind is each.KEYWORD_ONLY}
+
+
+def make(made_by: str, setting: object, **own: object) -> Any:
+    """The thing, made of those of the setting's attributes that it needs and of its own parameters."""
     given = {name: getattr(setting, name) for name in needs(made_by) if hasattr(type(setting), name)}
-    return _find(made_by)(**given)
+    return find(made_by)(**given, **own)
 
 
-def _find(made_by: str) -> Any:
+def find(made_by: str) -> Any:
+    """What makes it."""
     module, _, name = made_by.partition(":")
     return getattr(import_module(module), name)

@@ -8,6 +8,10 @@ folders receive the weights, and `--runs` keeps checkpoints: the same command ag
     python -m covey.training aligned --size tiny --agreement 0.7 --out pair
 
 makes a pair of random weights to measure with, and learns nothing.
+
+    python -m covey.training router --weights backends/covey/bandits/drafters/router.npz
+
+trains the drafter policy `router` on the bundled prompts, for the tokenizer of the model repository's target.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from covey import prompts
 from covey.errors import SettingError
-from covey.training import architecture, corpora, distil, evaluate, report, target, teacher, tokenizer
+from covey.training import architecture, corpora, distil, evaluate, report, router, target, teacher, tokenizer
 from covey.training.aligned import command as aligned
 from covey.training.optimiser import Budget
 from covey.training.streams import Mixture, Stream, encode
@@ -64,6 +68,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     drafters.add_argument("--warm", action="store_true", help="begin with the drafters in --out, not with new ones")
     commands.add_parser("evaluate", parents=[common, shown], help="measure acceptance on the bundled prompts")
     commands.add_parser("all", parents=[common, budget, shown], help="every step, one after the other")
+    routing = commands.add_parser("router", help="train the learned choice of drafters on the bundled prompts")
+    routing.add_argument("--out", type=Path, default=Path("model_repository"), help="model repository to read")
+    routing.add_argument("--weights", type=Path, required=True, help="file to write, as drafters/router.npz")
     synthetic = commands.add_parser("aligned", parents=[machine], help="make a synthetic pair to measure with")
     aligned.add_arguments(synthetic)
     options = parser.parse_args(arguments)
@@ -77,7 +84,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def main(arguments: list[str]) -> None:
     options = parse(arguments)
     disable_progress_bar()  # transformers draws one for every file; the module's own bars are enough
-    if options.device == "auto":
+    if getattr(options, "device", "") == "auto":  # the router has none
         options.device = "cuda" if torch.cuda.is_available() else "cpu"
     command = {
         "tokenizer": learn_tokenizer,
@@ -85,6 +92,7 @@ def main(arguments: list[str]) -> None:
         "drafters": train_drafters,
         "evaluate": measure,
         "all": train_all,
+        "router": lambda options: router.run(options.out / TARGET / "1", options.weights),
         "aligned": aligned.run,
     }[options.command]
     try:

@@ -1,0 +1,1 @@
+"""Bandits over drafters, one for each request: small files, told what a round brought and asked who drafts next."""

@@ -1,0 +1,86 @@
+"""What chooses the drafter of one request: its interface, and the parts that most policies share.
+
+An arm is a drafter, by its index. A bandit knows no engine, no clock and no other request, and lives as long as its
+request does. What it needs besides its own parameters is in `policies.Setting`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal, Protocol
+
+from covey.errors import SettingError
+
+# What a policy wants to be told: the block divergence reward (MetaSD's equation 4), which needs the drafter's
+# distributions on the target; block efficiency, accepted over drafted tokens; or nothing.
+Reward = Literal["divergence", "efficiency", ""]
+
+
+class Bandit(Protocol):
+    """Chooses one request's drafter among `arms`, round by round."""
+
+    reward: ClassVar[Reward]
+
+    def choose(self, allowed: Sequence[int]) -> int:
+        """One of `allowed`, the arms that serve now; never empty. May draw random numbers. Asking again without an
+        `update` between is no round."""
+        ...
+
+    def update(self, arm: int, reward: float, tokens: int) -> None:
+        """`arm` drafted a round, whether it was chosen here or not: reward in [0, 1], and the tokens emitted."""
+        ...
+
+    def witness(self, rewards: Sequence[float | None]) -> None:
+        """Full information: what each arm would have got in a round, None where that is not known. Called beside
+        `update`; policies that learn from their own rounds alone ignore it."""
+        ...
+
+
+class Unlearned:
+    """The parts of `Bandit` for a policy that learns nothing."""
+
+    reward: ClassVar[Reward] = ""
+
+    def update(self, arm: int, reward: float, tokens: int) -> None:
+        """Nothing to learn."""
+
+    def witness(self, rewards: Sequence[float | None]) -> None:
+        """Nothing to learn."""
+
+
+class Lags:
+    """What switching costs: `price`, MetaSD's lambda in units of reward, for each token that an arm has not seen.
+
+    Appendix H.1 has the term in the regret: lambda (l(t) - l(tau_i)) whenever the arm changes, l(t) being the tokens so
+    far and tau_i the arm's last round. Here it is subtracted from an index. It grows until the arm is played, so a
+    price above 0 ends exploration in time, and with it the guarantee of logarithmic regret. The prompt counts for no
+    arm: it is read once whatever is chosen.
+    """
+
+    def __init__(self, arms: int, price: float) -> None:
+        self._price = at_least("switch_cost", price, 0.0)
+        self._emitted = 0
+        self._seen = [0] * arms
+        self._last: int | None = None
+
+    def cost(self, arm: int) -> float:
+        """Of choosing the arm now."""
+        return 0.0 if arm == self._last else self._price * (self._emitted - self._seen[arm])
+
+    def update(self, arm: int, tokens: int) -> None:
+        self._emitted += tokens
+        self._seen[arm] = self._emitted
+        self._last = arm
+
+
+def at_least(name: str, value: float, least: float) -> float:
+    if not value >= least:
+        raise SettingError(f"drafter policy: got {name} {value}, allowed: {least:g} or more")
+    return value
+
+
+def share(name: str, value: float) -> float:
+    """A parameter above 0 and at most 1."""
+    if not 0.0 < value <= 1.0:
+        raise SettingError(f"drafter policy: got {name} {value}, allowed: above 0, at most 1")
+    return value

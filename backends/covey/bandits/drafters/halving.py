@@ -1,0 +1,92 @@
+"""Sequential halving (Karnin et al. 2013; MetaSD's Algorithm 5) and explore-then-commit by it (PETC, Algorithm 4).
+
+In a phase each survivor drafts for a while, the rounds of one arm in a row; then the better half survives, by the mean
+reward of that phase. After the last phase the one that is left drafts alone. Five arms have phases of 5, 3 and 2. `sh`
+plays an arm for `period` rounds in a phase (published: 1). `petc` spends B0 = c ln B tokens in all, B being the most
+that the request may emit, in equal shares over the phases and their arms, and one round at least. The paper leaves c
+open; with 8 a request of 256 tokens explores for some 44 of them.
+
+Corrected: Algorithm 5 keeps the arms whose reward is at most the median, the worse half; the better half survives here.
+Its floor(log2 K) phases leave two of five, and its output is no single arm; ceil(log2 K) phases end with one. Algorithm
+4 counts tokens where Algorithm 5 counts rounds.
+
+An arm that does not serve loses its turn while the others have theirs. Where none with a turn serves, the best one by
+all its rounds stands in, and a phase waits for those that were not heard.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+from covey.bandits.drafters.choice import Reward, at_least
+
+
+class SequentialHalving:
+    """Implements `Bandit`."""
+
+    reward: ClassVar[Reward] = "divergence"
+
+    def __init__(self, arms: int, *, period: int = 1) -> None:
+        self._turn = at_least("period", period, 1)  # what an arm is to spend in this phase: here rounds
+        self._phases = math.ceil(math.log2(arms)) if arms > 1 else 0
+        self._survivors = list(range(arms))
+        self._counts, self._sums = [0] * arms, [0.0] * arms  # of all rounds
+        self._begin()
+
+    def choose(self, allowed: Sequence[int]) -> int:
+        due = next((arm for arm in self._due if arm in allowed), None)
+        return max(allowed, key=self._standing) if due is None else due
+
+    def update(self, arm: int, reward: float, tokens: int) -> None:
+        self._counts[arm] += 1
+        self._sums[arm] += reward
+        if arm not in self._due:
+            return
+        self._heard[arm].append(reward)
+        self._spent[arm] += self._cost(tokens)
+        if self._spent[arm] < self._turn:
+            return
+        self._due.remove(arm)
+        if not self._due:
+            means = {each: sum(heard) / len(heard) for each, heard in self._heard.items()}
+            kept = math.ceil(len(means) / 2)
+            # The arm that has just drafted begins the next phase where it survives: one switch less.
+            ranked = sorted(means, key=lambda each: -means[each])[:kept]
+            self._survivors = sorted(ranked, key=lambda each: each != arm)
+            self._begin()
+
+    def witness(self, rewards: Sequence[float | None]) -> None:
+        """Learns from its own rounds alone."""
+
+    def _begin(self) -> None:
+        """Start a phase; none, where one arm is left."""
+        self._due = list(self._survivors) if len(self._survivors) > 1 else []
+        self._heard: dict[int, list[float]] = {arm: [] for arm in self._due}
+        self._spent = dict.fromkeys(self._due, 0)
+
+    def _cost(self, tokens: int) -> int:  # noqa: ARG002
+        """What a round takes of an arm's turn."""
+        return 1
+
+    def _standing(self, arm: int) -> tuple[bool, float]:
+        """Survivors before others, those never heard first, then by mean reward."""
+        mean = self._sums[arm] / self._counts[arm] if self._counts[arm] else math.inf
+        return arm in self._survivors, mean
+
+
+class PETC(SequentialHalving):
+    """Implements `Bandit`."""
+
+    def __init__(self, arms: int, max_tokens: int, *, c: float = 8.0) -> None:
+        self._budget = at_least("c", c, 0.0) * math.log(max(1, max_tokens))  # B0
+        super().__init__(arms)
+
+    def _begin(self) -> None:
+        super()._begin()
+        if self._due:
+            self._turn = self._budget / (self._phases * len(self._due))
+
+    def _cost(self, tokens: int) -> int:
+        return tokens

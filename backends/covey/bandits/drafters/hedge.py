@@ -1,0 +1,76 @@
+"""NormalHedge (Chaudhuri, Freund and Hsu 2009) over all drafters, as HedgeSpec does it (arXiv 2510.20064).
+
+It is told what every arm would have got, so it need not explore, and it has no rate to tune. With R the sum of an arm's
+reward less that of the draw, and [x]+ = max(0, x),
+
+    p(arm) ~ [R]+ / c exp([R]+^2 / 2c),     c such that the mean of exp([R]+^2 / 2c) over the arms is e
+
+and every arm is as likely while none is ahead. Rewards that are not known change nothing: the draw is compared among
+the arms that are (sleeping experts). R counts a request's whole past, so after a change about as many rounds are needed
+as came before it; `memory` below 1 lets R fade by that factor each round, which the published one does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from covey.bandits.drafters.choice import Reward, share
+
+Array = npt.NDArray[np.float64]
+STEPS = 40  # of bisection: c to ten digits
+
+
+class NormalHedge:
+    """Implements `Bandit`."""
+
+    reward: ClassVar[Reward] = "efficiency"
+
+    def __init__(self, arms: int, rng: np.random.Generator, *, memory: float = 1.0) -> None:
+        self._rng = rng
+        self._memory = share("memory", memory)
+        self._regrets = np.zeros(arms)
+
+    def probabilities(self, allowed: Sequence[int]) -> Array:
+        """Of each allowed arm, in their order."""
+        ahead = np.maximum(0.0, self._regrets)
+        chosen = ahead[list(allowed)]
+        most = chosen.max()
+        if most == 0.0:
+            return np.full(len(allowed), 1.0 / len(allowed))
+        doubled = 2.0 * _scale(ahead)
+        weights = chosen * np.exp((chosen**2 - most**2) / doubled)
+        drawn: Array = weights / weights.sum()
+        return drawn
+
+    def choose(self, allowed: Sequence[int]) -> int:
+        return int(self._rng.choice(np.asarray(allowed), p=self.probabilities(allowed)))
+
+    def update(self, arm: int, reward: float, tokens: int) -> None:
+        """Its own rounds are among those it witnesses."""
+
+    def witness(self, rewards: Sequence[float | None]) -> None:
+        known = [arm for arm, reward in enumerate(rewards) if reward is not None]
+        if not known:
+            return
+        found = np.array([rewards[arm] for arm in known], np.float64)
+        gains = found - self.probabilities(known) @ found
+        self._regrets *= self._memory
+        self._regrets[known] += gains
+
+
+def _scale(ahead: Array) -> float:
+    """c. The largest R alone reaches e at the lower end, and all arms together with that R at the upper one."""
+    squares = ahead**2 / 2.0
+    high = squares.max()
+    low = high / (1.0 + np.log(len(ahead)))
+    for _ in range(STEPS):
+        middle = (low + high) / 2.0
+        if np.exp(squares / middle).mean() > np.e:
+            low = middle
+        else:
+            high = middle
+    return float(high)

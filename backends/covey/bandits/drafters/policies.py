@@ -1,0 +1,71 @@
+"""Makes the bandits over drafters that `covey.registry` lists, by names such as `ucb-bd`, `ucb-bd:0.1`, `fixed:NAME`.
+
+After the colon come a policy's own parameters, in the order of its constructor's keyword-only ones, with commas between
+them; those left out keep their defaults. `d-ucb:0.1,0.9` has beta 0.1 and gamma 0.9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from covey import registry
+from covey.bandits.drafters.choice import Bandit, Reward
+from covey.errors import SettingError
+from covey.types import Ints
+
+READ = {"float": float, "int": int, "str": str}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What one request's bandit may be made of: its constructor names what it needs."""
+
+    names: Sequence[str]  # of the drafters, in the order of the arms
+    rng: np.random.Generator
+    max_depth: int  # N_max, of a draft
+    max_tokens: int  # B, the most that the request may emit
+    prompt: Ints  # its token ids
+    tokenizer: str = ""  # SHA-256 of the target's tokenizer.json, hexadecimal; "" where it has none
+
+    @property
+    def arms(self) -> int:
+        return len(self.names)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A policy by name, with its own parameters read; makes a bandit for each request."""
+
+    made_by: str
+    own: Mapping[str, float | int | str]
+
+    @property
+    def reward(self) -> Reward:
+        return cast(Reward, registry.find(self.made_by).reward)
+
+    def make(self, setting: Setting) -> Bandit:
+        """SettingError where a parameter is out of range: make one when loading."""
+        return cast(Bandit, registry.make(self.made_by, setting, **self.own))
+
+
+def find(text: str) -> Policy:
+    """The policy called so; SettingError names the ones there are, and the parameters that it has."""
+    name, _, values = text.partition(":")
+    made_by = registry.DRAFTER_POLICIES.get(name)
+    if made_by is None:
+        raise SettingError(f"drafter policy: got {text!r}, allowed: {', '.join(registry.DRAFTER_POLICIES)}")
+    kinds = registry.own_parameters(made_by)
+    given = values.split(",") if values else []
+    if len(given) > len(kinds):
+        raise SettingError(f"drafter policy: got {text!r}, {name} has {len(kinds)} parameters: {', '.join(kinds)}")
+    own = {}
+    for value, (parameter, kind) in zip(given, kinds.items()):
+        try:
+            own[parameter] = READ[kind](value)
+        except ValueError:
+            raise SettingError(f"drafter policy: got {text!r}, {parameter} is no {kind}: {value!r}") from None
+    return Policy(made_by, own)

@@ -1,0 +1,32 @@
+"""Sliding-window UCB (Garivier and Moulines 2011; MetaSD's Algorithm 8): only the last `window` rounds count.
+
+Corrected: Algorithm 8 divides by a count that is zero once an arm has left the window; here such an arm is played next,
+as one that was never played. It also sums the played arm's rewards for every arm (its r with index a_t), takes means
+before it counts, and has ln t where Garivier and Moulines have the logarithm of the rounds in the window, as here.
+Every arm is thus played about once a window, which must not be shorter than there are arms. The papers give no length;
+32 rounds is ours.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import ClassVar
+
+from covey.bandits.drafters.choice import Reward, at_least
+from covey.bandits.drafters.ucb import UCB
+
+
+class SlidingWindowUCB(UCB):
+    """Implements `Bandit`."""
+
+    reward: ClassVar[Reward] = "divergence"
+
+    def __init__(self, arms: int, *, beta: float = 0.1, window: int = 32, switch_cost: float = 0.0) -> None:
+        super().__init__(arms, beta, switch_cost)
+        self._window = deque[tuple[int, float]](maxlen=int(at_least("window", window, arms)))
+
+    def _record(self, arm: int, reward: float) -> None:
+        self._window.append((arm, reward))
+        for each in range(len(self._counts)):
+            rewards = [found for played, found in self._window if played == each]
+            self._counts[each], self._sums[each] = float(len(rewards)), sum(rewards)

@@ -1,0 +1,138 @@
+"""UCB over drafters, to the letter of its formulas, and its stopping-time regret (MetaSD's Definition 1)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from covey.bandits.drafters.choice import Lags
+from tests.bandits.synthetic import DEPTH, always, make, play
+
+History = list[tuple[int, float]]
+BEST, APART = 2, (0.45, 0.45, 0.75, 0.45, 0.45)
+GAP = 0.3
+
+
+def ucb(history: History, arm: int, beta: float) -> float:
+    rewards = [reward for played, reward in history if played == arm]
+    return float(np.mean(rewards)) + beta * math.sqrt(2 * math.log(len(history)) / len(rewards))
+
+
+def discounted(history: History, arm: int, beta: float, gamma: float) -> float:
+    weights = [gamma ** (len(history) - 1 - index) for index in range(len(history))]
+    count = sum(weight for weight, (played, _) in zip(weights, history) if played == arm)
+    total = sum(weight * reward for weight, (played, reward) in zip(weights, history) if played == arm)
+    return total / count + beta * math.sqrt(2 * math.log(sum(weights)) / count)
+
+
+def windowed(history: History, arm: int, beta: float, window: int) -> float:
+    recent = history[-window:]
+    return ucb(recent, arm, beta) if any(played == arm for played, _ in recent) else math.inf
+
+
+def ucbspec(history: History, arm: int, delta: float) -> float:
+    """With tokens 1 + 4 reward and L = 4, as Algorithm 4 has it; divided by L it is the same order."""
+    tokens = [1 + 4 * reward for played, reward in history if played == arm]
+    n, t, arms = len(tokens), len(history), 4
+    radius = 4 / 2 * math.sqrt((1 + n) / n**2 * (1 + 2 * math.log(arms * t**2 * (1 + n) ** 0.5 / delta)))
+    return float(np.mean(tokens)) + radius
+
+
+@pytest.mark.parametrize(
+    ("name", "index"),
+    [
+        ("ucb-bd:0.3", lambda history, arm: ucb(history, arm, 0.3)),
+        ("ucb-be", lambda history, arm: ucb(history, arm, 0.01)),
+        ("ucb-bd-theorem", lambda history, arm: ucb(history, arm, DEPTH**-0.5)),
+        ("d-ucb:0.2,0.8", lambda history, arm: discounted(history, arm, 0.2, 0.8)),
+        ("sw-ucb:0.2,12", lambda history, arm: windowed(history, arm, 0.2, 12)),
+        ("ucbspec:0.05", lambda history, arm: ucbspec(history, arm, 0.05)),
+    ],
+)
+def test_the_index_is_the_formula(name: str, index: Callable[[History, int], float]) -> None:
+    rng, bandit, history = np.random.default_rng(3), make(name, arms=4), list[tuple[int, float]]()
+    for count in range(150):
+        arm = bandit.choose(range(4))
+        if count < 4:
+            assert arm == count  # each once
+        else:
+            indices = [index(history, each) for each in range(4)]
+            assert indices[arm] == pytest.approx(max(indices), abs=1e-9)
+        reward = float(rng.random() * (0.4 + 0.1 * arm))
+        bandit.update(arm, reward, 2)
+        history.append((arm, reward))
+    assert len({arm for arm, _ in history[75:]}) >= (1 if name == "ucb-be" else 2)
+
+
+@pytest.mark.parametrize("window", [3, 4, 12])
+def test_an_arm_that_left_the_window_is_played_and_nothing_is_divided_by_zero(window: int) -> None:
+    played = play(make(f"sw-ucb:0.01,{window}", arms=3), always(0.9, 0.2, 0.2), rounds=80).arms
+    for first in range(80 - window - 2):  # two may have left at once
+        assert set(played[first : first + window + 2]) == {0, 1, 2}
+
+
+def regrets(name: str, budgets: tuple[int, ...], seeds: int) -> np.ndarray:
+    """Rounds until so many tokens were out, less those of the best arm alone: a row for each seed."""
+    found = []
+    for seed in range(seeds):
+        runs = [play(make(each, seed), always(*APART), budget=budgets[-1], seed=seed) for each in (name, "fixed:math")]
+        totals = [np.cumsum(run.tokens) for run in runs]
+        ends = [[int(np.searchsorted(total, budget)) + 1 for budget in budgets] for total in totals]
+        found.append(np.subtract(*ends))
+    return np.array(found)
+
+
+def test_the_theorem_s_beta_makes_regret_logarithmic() -> None:
+    """Four times the tokens add about as much as the four times before; were regret linear, four times as much."""
+    first, second, third = regrets("ucb-bd-theorem", (600, 2400, 9600), seeds=4).mean(axis=0)
+    assert first > 0
+    assert third - second < 1.6 * (second - first)
+
+
+def test_a_worse_arm_is_played_no_oftener_than_the_bound_says() -> None:
+    """Lemma 10 with the theorem's beta: 8 ln(t) / (N_max gap^2) + 1 + pi^2 / 3 rounds for each."""
+    run = play(make("ucb-bd-theorem"), always(*APART), rounds=1500)
+    bound = 8 * math.log(1500) / (DEPTH * GAP**2) + 1 + math.pi**2 / 3
+    counts = np.bincount(run.arms, minlength=5)
+    assert counts[[0, 1, 3, 4]].max() <= bound
+    assert counts[[0, 1, 3, 4]].min() >= 10  # and it does not stop looking
+
+
+def test_the_published_beta_wins_short_requests_by_block_divergence_and_gambles_by_block_efficiency() -> None:
+    """0.01 hardly explores. Block divergence says after a round each what is best, so that this costs nothing; block
+    efficiency does not, and requests that begin with bad luck keep a wrong arm to their end."""
+    short, cautious = regrets("ucb-bd", (512,), 8).mean(), regrets("ucb-bd-theorem", (512,), 8).mean()
+    assert short < 4 < 12 < cautious
+    shares = [
+        [play(make(name, seed), always(*APART), rounds=200, seed=seed).share(BEST, 100) for seed in range(16)]
+        for name in ("ucb-be", "ucb-be:0.447")
+    ]
+    assert min(shares[0]) == 0.0
+    assert max(shares[0]) >= 0.95
+    assert min(shares[1]) >= 0.5
+
+
+def test_lags_are_priced_by_what_an_arm_has_not_seen() -> None:
+    lags = Lags(3, 0.01)
+    assert [lags.cost(arm) for arm in range(3)] == [0.0, 0.0, 0.0]
+    lags.update(0, 4)
+    lags.update(0, 5)
+    assert [lags.cost(arm) for arm in range(3)] == pytest.approx([0.0, 0.09, 0.09])
+    lags.update(1, 2)
+    assert [lags.cost(arm) for arm in range(3)] == pytest.approx([0.02, 0.0, 0.11])
+
+
+@pytest.mark.parametrize(
+    "name", ["ucb-bd:0.3{}", "ucb-be:0.3{}", "ucb-bd-theorem{}", "d-ucb:0.1,0.95{}", "sw-ucb:0.3,40{}"]
+)
+def test_a_price_on_switching_makes_it_rare_and_the_best_arm_stays_best(name: str) -> None:
+    alike = always(0.5, 0.7, 0.69)
+    free, priced = (
+        [play(make(name.format(text), seed, arms=3), alike, rounds=150, seed=seed) for seed in range(4)]
+        for text in ("", ":0.002" if ":" not in name else ",0.002")
+    )
+    assert sum(run.switches for run in priced) < 0.4 * sum(run.switches for run in free)
+    assert np.mean([run.share(0, 50) for run in priced]) < 0.2
