@@ -16,10 +16,10 @@ from covey.planner.build import build
 from covey.planner.static import StaticPlanner
 from covey.ports import Clock, Drafter, Ports, Reply
 from covey.profile import SpeculationSettings
-from covey.roster import LONGEST_REST
-from covey.rounds import Plan
-from covey.scheduler import Scheduler
-from covey.types import NO_FLOATS, DrafterInfo, DraftReply, DraftWork, RowStatus, Trees
+from covey.roster import LONGEST_REST, Roster
+from covey.rounds import Plan, Reader
+from covey.scheduler import Batch, Heard, Scheduler
+from covey.types import NO_FLOATS, DrafterInfo, DraftReply, DraftWork, Judged, RowStatus, Trees
 from tests.fakes import VOCAB, Collector, HashTarget, ManualClock, continuation, next_token, request
 
 
@@ -501,3 +501,161 @@ def test_a_drafter_without_scores_drafts_beside_one_with_scores() -> None:
     mixed = [work.trees for work in target.works if work.trees.sizes.tolist().count(0) < len(work.trees.sizes) > 1]
     assert mixed
     assert all(len(trees.scores) in (0, len(trees.tokens)) for trees in mixed)
+
+
+class Judging(HashDrafter):
+    """Reads as told, and then judges by the whole language model; half of the time as if it were wrong."""
+
+    def __init__(self, **given: float) -> None:
+        super().__init__(1.0, **given)
+        self.read: dict[int, int] = {}
+
+    def draft(self, work: DraftWork) -> DraftReply:
+        reply = super().draft(work)
+        if work.reading is None:
+            return reply
+        assert not len(reply.trees.tokens)
+        left, read, first, hits = work.reading.budget, [], [], []
+        for row, (tag, judge) in enumerate(zip(work.tags.tolist(), work.reading.judge.tolist())):
+            held = self.tokens.get(tag, [])
+            start = min(self.read.get(tag, 0), len(held))
+            stop = min(len(held), start + left)
+            left -= stop - start
+            self.read[tag] = stop
+            read.append(stop)
+            first.append(max(start, judge))
+            hits.append([held[at] == next_token(held[:at]) for at in range(first[-1], stop)] if judge >= 0 else [])
+            assert reply.status[row] != RowStatus.OK or len(held) == work.keep[row] + np.diff(work.offsets)[row]
+        offsets = np.cumsum([0, *map(len, hits)]).astype(np.int32)
+        flat = np.asarray([hit for each in hits for hit in each], np.int32)
+        none = np.zeros(len(read), np.int32)
+        judged = Judged(np.int32(read), np.int32(first), offsets, flat, none.astype(np.float32), none)
+        return replace(reply, judged=judged)
+
+
+class WithReaders(StaticPlanner):
+    """One drafts; another reads and judges all of every row's text, so many tokens a round."""
+
+    def __init__(self, reader: str, budget: int, depth: int = 3) -> None:
+        super().__init__(depth)
+        self.reader = reader
+        self.budget = budget
+        self.heard: dict[int, Heard] = {}
+
+    def plan(self, batch: Batch, roster: Roster, budget: int) -> Plan:
+        plan = super().plan(batch, roster, budget)
+        rows = np.arange(len(batch.rows), dtype=np.int32)
+        for row in batch.rows:
+            if self.reader in row.heard:
+                self.heard[row.key] = row.heard[self.reader]
+        judge = np.asarray([len(row.request.prompt) for row in batch.rows], np.int32)
+        return replace(plan, readers=(Reader(self.reader, rows, judge, self.budget),))
+
+
+def reading(planner: StaticPlanner, drafters: dict[str, Drafter], count: int = 40) -> Collector:
+    engine, target, sink = watched(planner, drafters)
+    for key in range(1, 5):
+        engine.submit(request(key, [key, 5], count, drafter="one"))
+    rounds = 0
+    while engine.round():
+        time.sleep(0.001)  # nobody waits for a call that reads
+        rounds += 1
+        assert rounds < 1000
+    for key in range(1, 5):
+        assert sink.tokens[key] == continuation([key, 5], count)
+    assert target.used == 0
+    return sink
+
+
+def watched(planner: StaticPlanner, drafters: dict[str, Drafter]) -> tuple[Engine, HashTarget, Collector]:
+    target, sink = HashTarget(), Collector()
+    scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=64, growth_tokens=8, block_size=target.block_size)
+    return Engine(target, scheduler, planner, sink, RealClock(), drafters=drafters, draft_deadline=5.0), target, sink
+
+
+@pytest.mark.parametrize("budget", [1000, 7])
+def test_a_drafter_reads_what_others_drafted_and_says_what_it_would_have_drawn(budget: int) -> None:
+    one, two = HashDrafter(0.6), Judging()
+    planner = WithReaders("two", budget)
+    reading(planner, {"one": one, "two": two})
+    assert not any(work.depth.any() for work in two.works)
+    assert all(work.reading is None for work in one.works)
+    assert set(planner.heard) == {1, 2, 3, 4}
+    for heard in planner.heard.values():
+        assert heard.start == 2
+        assert heard.hits == [1] * len(heard.hits)
+        assert heard.end == heard.read
+    assert max(heard.end for heard in planner.heard.values()) > (30 if budget == 1000 else 10)
+
+
+def test_who_reads_and_then_drafts_is_told_everything_once() -> None:
+    both = Judging()
+    reading(WithReaders("one", 1000), {"one": both})
+    told: dict[int, int] = {}
+    for work in both.works:
+        for opening in work.opens:
+            assert opening.tag not in told
+            told[opening.tag] = len(opening.tokens)
+        for tag, keep, new in zip(work.tags.tolist(), work.keep.tolist(), np.diff(work.offsets).tolist()):
+            assert keep == told[tag], "told again, or with a gap"
+            told[tag] += new
+
+
+def test_a_forgetful_reader_is_told_again_and_what_it_says_then_stands_alone() -> None:
+    planner = WithReaders("two", 1000)
+    reading(planner, {"one": HashDrafter(0.6), "two": Judging(forget=0.2)})
+    assert all(set(heard.hits) <= {1} for heard in planner.heard.values())
+    assert all(heard.end <= 42 for heard in planner.heard.values())
+
+
+def test_a_call_that_reads_outlives_its_round_and_nobody_waits() -> None:
+    planner, reader = WithReaders("two", 1000), Judging()
+    let = threading.Event()
+    reader.before = let.wait
+    engine, _target, sink = watched(planner, {"one": HashDrafter(1.0), "two": reader})
+    engine.submit(request(1, [1, 5], 40, drafter="one"))
+    while engine.round():
+        pass
+    assert sink.tokens[1] == continuation([1, 5], 40)
+    assert engine.roster.serves("two"), "it is not late: it reads"
+    assert not reader.works
+    let.set()
+    engine.submit(request(2, [2, 5], 40, drafter="two"))
+    while engine.round():
+        pass
+    assert sink.tokens[2] == continuation([2, 5], 40)
+    assert sink.ended[2].accepted > 20
+    assert 1 not in reader.tokens, "freed with the next call"
+
+
+def test_a_reader_that_fails_rests_and_is_told_again() -> None:
+    class Failing(Judging):
+        fails = 1
+
+        def draft(self, work: DraftWork) -> DraftReply:
+            if work.reading is not None and len(self.works) == 3 and self.fails:
+                self.fails -= 1
+                raise PortError("no")
+            return super().draft(work)
+
+    reader, failures = Failing(), []
+    target, sink = HashTarget(), Collector()
+    scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=64, growth_tokens=8, block_size=target.block_size)
+    clock = ManualClock()
+    engine = Engine(
+        target,
+        scheduler,
+        WithReaders("two", 1000),
+        sink,
+        clock,
+        drafters={"one": HashDrafter(0.6), "two": reader},
+        drafter_failed=lambda name, _error: failures.append(name),
+    )
+    engine.submit(request(1, [1, 5], 60, drafter="one"))
+    while engine.round():
+        time.sleep(0.002)
+        clock.sleep(0.1)
+    assert sink.tokens[1] == continuation([1, 5], 60)
+    assert failures == ["two"]
+    assert sum(len(work.opens) for work in reader.works) == 2, "opened again after it failed"
+    assert len(reader.works) > 4

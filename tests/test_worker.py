@@ -11,11 +11,11 @@ from concurrent.futures import wait
 
 import pytest
 
-from covey.worker import Worker
+from covey.worker import Thread
 
 STUCK = """
 import threading
-from covey.worker import Worker
+from covey.worker import Thread
 
 begun = threading.Event()
 
@@ -23,14 +23,14 @@ def stuck(event):
     event.set()
     threading.Event().wait()
 
-Worker("stuck").submit(stuck, begun)
+Thread("stuck").submit(stuck, begun)
 begun.wait()
 print("ended")
 """
 
 
 def test_calls_are_made_in_order_in_one_thread_of_that_name() -> None:
-    worker = Worker("draft-one")
+    worker = Thread("draft-one")
     made: list[int] = []
 
     def note(number: int) -> str:
@@ -44,7 +44,7 @@ def test_calls_are_made_in_order_in_one_thread_of_that_name() -> None:
 
 
 def test_a_call_that_fails_fails_alone() -> None:
-    worker = Worker("draft")
+    worker = Thread("draft")
     bad, good = worker.submit(lambda at: [1][at], 3), worker.submit(lambda at: [1][at], 0)
     wait((bad, good), 5.0)
     assert isinstance(bad.exception(), IndexError)
@@ -56,7 +56,7 @@ def test_nothing_of_a_call_is_kept() -> None:
     class Message:
         pass
 
-    worker, message = Worker("draft"), Message()
+    worker, message = Thread("draft"), Message()
     gone = weakref.ref(message)
     assert worker.submit(id, message).result(5.0) == id(message)
     del message
@@ -67,7 +67,7 @@ def test_nothing_of_a_call_is_kept() -> None:
 
 
 def test_its_thread_ends_when_it_is_closed() -> None:
-    worker = Worker("draft")
+    worker = Thread("draft")
     thread = worker.submit(lambda _: threading.current_thread(), None).result(5.0)
     worker.close()
     thread.join(5.0)

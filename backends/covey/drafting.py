@@ -1,14 +1,18 @@
-"""The draft phase of a round: one call per drafter in use, each in that drafter's own thread, within a deadline.
+"""What drafters are asked: to draft, one call per drafter in use and round, each in that drafter's own thread and
+within a deadline; and to read beside that, in calls that may outlive the round.
 
 A drafter that is missing, late, stale or broken proposes nothing this round: its rows decode plainly. A late call is
 left to end by itself; until it has, its drafter is not asked again, and what it read of the requests that are still
 there then counts: a catch-up that takes longer than the deadline is not begun anew. Who can be asked, the roster says.
+
+A call that reads is begun when the target begins its pass, and nobody waits for it. A drafter answers its calls one
+after the other: asked to draft before it has read, it reads first, within the same deadline.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
@@ -18,10 +22,10 @@ import numpy as np
 from covey.errors import CoveyError, PortError, PortTimeout
 from covey.ports import Clock, Drafter
 from covey.roster import Roster
-from covey.rounds import Drafted, Plan
-from covey.scheduler import ActiveRequest, Batch
-from covey.types import NO_FLOATS, DraftReply, DraftWork, Floats, Ints, RowStatus, Rule, Trees
-from covey.worker import Worker
+from covey.rounds import Drafted, Plan, Reader
+from covey.scheduler import ActiveRequest, Batch, Heard
+from covey.types import NO_FLOATS, DraftReply, DraftWork, Floats, Ints, Judged, Reading, RowStatus, Rule, Trees
+from covey.worker import Thread, Worker
 
 log = logging.getLogger("covey.drafting")
 
@@ -57,15 +61,18 @@ class Drafting:
         failed: Callable[[str, CoveyError], None] | None = None,
         *,
         origin: int = 0,
+        worker: Callable[[str], Worker] = Thread,
     ) -> None:
+        """`worker` makes the thread of a drafter, or what stands in for it."""
         self._report = failed
         self._origin = origin
         self._drafters = dict(drafters)
         self._roster = roster
         self._clock = clock
         self._deadline = deadline
-        self._workers = {name: Worker(f"draft-{name}") for name in drafters}
+        self._workers = {name: worker(f"draft-{name}") for name in drafters}
         self._late: dict[str, _Call] = {}
+        self._reads: dict[str, _Call] = {}
         self._frees: dict[str, list[int]] = {name: [] for name in drafters}
         self._epochs = dict.fromkeys(drafters, 0)
         self._sequence = 0
@@ -80,9 +87,7 @@ class Drafting:
         started = self._clock.now()
         calls = []
         for name, rows in asked.items():
-            lives = [batch.rows[row] for row in rows]
-            work = self._work(name, lives, rows, plan)
-            calls.append(_Call(name, rows, lives, work, self._workers[name].submit(self._drafters[name].draft, work)))
+            calls.append(self._call(name, rows, batch, plan.depth[rows], plan.width[rows]))
         wait((call.future for call in calls), SENDING)
         meanwhile()
         proposals: list[tuple[list[int], Trees]] = []
@@ -97,6 +102,7 @@ class Drafting:
                 self._roster.late(call.name)
                 self._tell(call.name, PortTimeout(f"no proposals within {self._deadline:g} s"))
                 continue
+            self._settle_read(call.name)  # it came first
             if error is not None:
                 self._failed(call, error)
                 continue
@@ -108,9 +114,23 @@ class Drafting:
             proposals.append((call.rows, reply.trees))
         return Drafted(_joined(len(batch.rows), proposals), answered, seconds, catch_up)
 
+    def read(self, batch: Batch, readers: Sequence[Reader]) -> None:
+        """Begin what is to be read. A drafter that cannot be asked, or has not ended the last such call, is not."""
+        for reader in readers:
+            name = reader.drafter
+            if len(reader.rows) and self._roster.serves(name) and name not in self._reads:
+                none = np.zeros(len(reader.rows), np.int32)
+                reading = Reading(reader.judge, reader.budget)
+                self._reads[name] = call = self._call(name, reader.rows.tolist(), batch, none, none + 1, reading)
+                for live, known in zip(call.lives, call.known.tolist()):
+                    live.seen[name] = known  # whatever it is asked next, it is asked after this
+
     def settle(self) -> None:
-        """Late calls that have ended by now: their proposals are of the past, but what they read is not; and what one
-        failed of may say more than that it was late."""
+        """Calls that nobody waited for and that have ended by now. Of late ones the proposals are of the past, but what
+        they read is not; and what one failed of may say more than that it was late."""
+        for name, read in list(self._reads.items()):
+            if read.future.done():
+                self._settle_read(name)
         for name, late in list(self._late.items()):
             if late.future.done():
                 del self._late[name]
@@ -137,7 +157,30 @@ class Drafting:
             asked.setdefault(plan.drafter[row], []).append(row)
         return {name: rows for name, rows in asked.items() if self._roster.serves(name)}
 
-    def _work(self, name: str, lives: list[ActiveRequest], rows: list[int], plan: Plan) -> DraftWork:
+    def _settle_read(self, name: str) -> None:
+        """Take what a call brought that reads and has ended, if there is one."""
+        call = self._reads.pop(name, None)
+        if call is None:
+            return
+        error = call.future.exception()
+        if error is not None:
+            self._failed(call, error)
+            return
+        reply = call.future.result()
+        self._note(call, reply)
+        if reply.judged is not None:
+            _hear(call, reply.judged)
+
+    def _call(
+        self, name: str, rows: list[int], batch: Batch, depth: Ints, width: Ints, reading: Reading | None = None
+    ) -> _Call:
+        lives = [batch.rows[row] for row in rows]
+        work = self._work(name, lives, depth, width, reading)
+        return _Call(name, rows, lives, work, self._workers[name].submit(self._drafters[name].draft, work))
+
+    def _work(
+        self, name: str, lives: list[ActiveRequest], depth: Ints, width: Ints, reading: Reading | None
+    ) -> DraftWork:
         opens, parts = [], []
         keep = np.zeros(len(lives), np.int32)
         for index, live in enumerate(lives):
@@ -154,8 +197,8 @@ class Drafting:
             keep=keep,
             offsets=np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int32),
             tokens=np.concatenate(parts).astype(np.int32),
-            depth=plan.depth[rows],
-            width=plan.width[rows],
+            depth=depth,
+            width=width,
             rounds=np.fromiter((live.rounds for live in lives), np.int32, len(lives)),
             q_rows=any(live.request.sampling.rule is Rule.REJECTION for live in lives),
             opens=tuple(opens),
@@ -163,6 +206,7 @@ class Drafting:
             sequence=self._sequence,
             epoch=self._epochs[name],
             origin=self._origin,
+            reading=reading,
         )
 
     def _note(self, call: _Call, reply: DraftReply) -> None:
@@ -195,6 +239,15 @@ class Drafting:
         log.warning("drafter %s: %s; its rows decode plainly", name, error)
         if self._report is not None:
             self._report(name, error)
+
+
+def _hear(call: _Call, judged: Judged) -> None:
+    bounds, hits = judged.offsets.tolist(), judged.hits.tolist()
+    numbers = (judged.read.tolist(), judged.first.tolist(), judged.prompt_log_q.tolist(), judged.prompt_tokens.tolist())
+    for row, (live, read, first, log_q, tokens) in enumerate(zip(call.lives, *numbers)):
+        if call.name in live.seen:
+            heard = live.heard.setdefault(call.name, Heard())
+            heard.add(read, first, hits[bounds[row] : bounds[row + 1]], log_q, tokens)
 
 
 def _joined(rows: int, proposals: list[tuple[list[int], Trees]]) -> Trees:

@@ -6,7 +6,7 @@ One call of `Engine.round` is one round over the running batch:
     plan     how deep and wide to draft, and which drafter, for each row         (planner)
     draft    one call per drafter in use, in parallel                            (drafters)
     select   drop drafts that are not worth verifying                            (planner)
-    verify   one pass over the target: prefill chunks, last tokens, all trees    (target)
+    verify   one pass over the target: prefill chunks, last tokens, all trees    (target); drafters may read meanwhile
     commit   keep what may be kept, finish what is done, hand progress to the sink
     learn    tell planner and observer what the round cost and brought; what can wait is learnt while drafters work
 
@@ -34,6 +34,7 @@ from covey.roster import Roster
 from covey.rounds import Round, RoundRecord, Times, record_of
 from covey.scheduler import ActiveRequest, Batch, Scheduler, crop
 from covey.types import Finish, Progress, Request, RowStatus, TargetReply, TargetWork, Trees
+from covey.worker import Thread, Worker
 
 log = logging.getLogger("covey.engine")
 
@@ -57,9 +58,11 @@ class Engine:
         recover: Callable[[PortError], None] | None = None,
         observe: Callable[[RoundRecord], None] | None = None,
         caller: str = "",
+        worker: Callable[[str], Worker] = Thread,
     ) -> None:
         """`caller` is what this engine and those after it are to target and drafters: what an engine of the same name
-        left there when it ended is closed. Engines of several names share a drafter."""
+        left there when it ended is closed. Engines of several names share a drafter. `worker` makes what a drafter's
+        calls run in, a thread."""
         self.scheduler = scheduler
         self.planner = planner
         self._target = target
@@ -68,7 +71,7 @@ class Engine:
         self._origin = new_origin(caller)
         self.roster = Roster(drafters or {}, clock)
         self._drafting = Drafting(
-            drafters or {}, self.roster, clock, draft_deadline, drafter_failed, origin=self._origin
+            drafters or {}, self.roster, clock, draft_deadline, drafter_failed, origin=self._origin, worker=worker
         )
         self._recover = recover
         self._observe = observe
@@ -146,6 +149,7 @@ class Engine:
         drafted = self._drafting.draft(batch, plan, partial(self.planner.meanwhile, plan))
         kept = self.planner.select(batch, drafted, scheduler.token_budget)
         selected = now()
+        self._drafting.read(batch, plan.readers)
         reply = self._verify(batch, kept)
         if reply is None:
             return True

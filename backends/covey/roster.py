@@ -6,6 +6,7 @@
 
 A drafter that failed or was late rests, longer each time, so that a dead one does not cost every round its deadline; a
 late one is not asked before its call has ended, either. One whose call ended well starts with the shortest rest again.
+One that reads can be asked to draft: it does when it has read.
 """
 
 from __future__ import annotations

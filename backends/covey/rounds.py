@@ -29,14 +29,25 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
+class Reader:
+    """Rows whose text a drafter is to read without drafting, while the target works and for as long as that takes."""
+
+    drafter: str
+    rows: Ints  # of the batch
+    judge: Ints  # by row: from which position of its text on to judge what is read, -1 for not at all
+    budget: int  # tokens, over all rows
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Per row of the batch: draft depth (0: plain decoding), beam width, and the drafter's name ("": none could be
-    asked)."""
+    asked). And who reads what beside that."""
 
     depth: Ints
     width: Ints
     drafter: tuple[str, ...]
     choice: Choice | None = None  # None: nobody learns which depth is best
+    readers: tuple[Reader, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,31 @@ from covey.errors import Overloaded
 from covey.types import NO_FLOATS, NO_INTS, Finish, Floats, Ints, Open, Progress, Request
 
 
+@dataclass(slots=True)
+class Heard:
+    """What a drafter said of a request's text after it has read it: see `covey.types.Judged`."""
+
+    read: int = 0  # tokens
+    start: int = 0  # position of the first hit
+    hits: list[int] = field(default_factory=list)
+    prompt_log_q: float = 0.0
+    prompt_tokens: int = 0
+
+    @property
+    def end(self) -> int:
+        """The position behind the last hit."""
+        return self.start + len(self.hits)
+
+    def add(self, read: int, first: int, hits: list[int], prompt_log_q: float, prompt_tokens: int) -> None:
+        """What follows a place that was left out stands alone: hits tell of rounds only where they are one string."""
+        self.read = read
+        if hits and first != self.end:
+            self.start, self.hits = first, []
+        self.hits += hits
+        self.prompt_log_q += prompt_log_q
+        self.prompt_tokens += prompt_tokens
+
+
 @dataclass(slots=True, eq=False)
 class ActiveRequest:
     """A request and how far it got. Changed by the scheduler and, while a round is in flight, by the engine alone."""
@@ -31,7 +56,8 @@ class ActiveRequest:
     drafted: int = 0
     accepted: int = 0
     acceptance: list[int] = field(default_factory=list)  # place j: drafts of which j tokens were accepted
-    seen: dict[str, int] = field(default_factory=dict)  # drafter -> tokens of this request that it surely holds
+    seen: dict[str, int] = field(default_factory=dict)  # drafter -> tokens of this request that it was told
+    heard: dict[str, Heard] = field(default_factory=dict)  # what drafters that read it said of its text
 
     @property
     def key(self) -> int:

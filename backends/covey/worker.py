@@ -6,15 +6,27 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 A = TypeVar("A")
 R = TypeVar("R")
 
 
-class Worker:
-    """Starts with its first call. A process ends without waiting for what its worker is stuck in, which it would for a
-    `ThreadPoolExecutor`'s thread."""
+class Worker(Protocol):
+    """Runs calls."""
+
+    def submit(self, call: Callable[[A], R], argument: A) -> Future[R]:
+        """The call is made after those before it."""
+        ...
+
+    def close(self) -> None:
+        """No call comes any more; those it has are made."""
+        ...
+
+
+class Thread:
+    """Implements `Worker`. Starts with its first call. A process ends without waiting for what this is stuck in, which
+    it would for a `ThreadPoolExecutor`'s thread."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -30,7 +42,6 @@ class Worker:
         return future
 
     def close(self) -> None:
-        """Let the thread end after the calls it has."""
         self._calls.put(None)
 
     def _run(self) -> None:

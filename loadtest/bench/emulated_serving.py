@@ -95,6 +95,7 @@ def play(pair: Pair, policy: str, times: Times, lengths: Sequence[Lengths], seed
         drafters={name: made.drafter(name) for name in pair.drafters},
         draft_deadline=PATIENCE,
         observe=lambda record: records.append((clock.now(), record)),
+        worker=clock.worker,
     )
     asked = [(at, _request(key, at, length, pair)) for key, (at, length) in enumerate(zip(times, lengths))]
     serve(engine, clock, asked)

@@ -2,41 +2,107 @@
 
 from __future__ import annotations
 
-import threading
+import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from functools import partial
+from typing import TypeVar
 
 from covey.engine import Engine
 from covey.types import Request
+from covey.worker import Worker
+
+A = TypeVar("A")
+R = TypeVar("R")
+T = TypeVar("T")
 
 
 class VirtualClock:
-    """Implements `covey.ports.Clock` for one thread that lives in virtual time and the threads it waits for.
-
-    The owner's `sleep` passes time for everybody. Another thread's starts where the owner last slept, so that drafters
-    asked together work at the same time; the owner is as late as the latest of them.
-    """
+    """Implements `covey.ports.Clock` for one thread: `sleep` passes time. What drafters do beside it goes through
+    `worker`."""
 
     def __init__(self) -> None:
-        self._owner = threading.get_ident()
-        self._lock = threading.Lock()
-        self._base = 0.0
-        self._reached = 0.0
-        self._own = threading.local()  # another thread's time
+        self._time = 0.0
 
     def now(self) -> float:
-        with self._lock:
-            if threading.get_ident() == self._owner:
-                return max(self._base, self._reached)
-            return max(self._base, getattr(self._own, "time", 0.0))
+        return self._time
 
     def sleep(self, seconds: float) -> None:
-        with self._lock:
-            if threading.get_ident() == self._owner:
-                self._base = max(self._base, self._reached) + seconds
-                return
-            self._own.time = max(self._base, getattr(self._own, "time", 0.0)) + seconds
-            self._reached = max(self._reached, self._own.time)
+        self._time += seconds
+
+    def until(self, time: float) -> None:
+        """Pass the time until then, if it is not over."""
+        self._time = max(self._time, time)
+
+    def worker(self, _name: str) -> Worker:
+        """A worker whose calls take virtual time of their own, beside the thread's and beside other workers'."""
+        return _Beside(self)
+
+    def run(self, start: float, call: Callable[[], T]) -> tuple[T, float]:
+        """The call's result, and when it ends that begins at `start`. Passes no time of the caller's."""
+        now, self._time = self._time, start
+        try:
+            return call(), self._time
+        finally:
+            self._time = now
+
+
+class _Beside:
+    """Implements `covey.worker.Worker`: one call after the other, each done at once in the caller's thread."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+        self._free = 0.0  # when the last call ends
+
+    def submit(self, call: Callable[[A], R], argument: A) -> Future[R]:
+        future: Future[R] = Future()
+        start = max(self._free, self._clock.now())
+        ended, self._free = self._clock.run(start, partial(_ended, call, argument, future))
+        return _Due(ended, self._clock, self._free)
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+
+def _ended(call: Callable[[A], R], argument: A, future: Future[R]) -> Future[R]:
+    try:
+        future.set_result(call(argument))
+    except Exception as error:
+        future.set_exception(error)
+    return future
+
+
+class _Due(Future[R]):
+    """A result that is there from some time on: whoever waits for it passes the time until then."""
+
+    def __init__(self, ended: Future[R], clock: VirtualClock, due: float) -> None:
+        super().__init__()
+        self._clock = clock
+        self._due = due
+        error = ended.exception()
+        if error is None:
+            self.set_result(ended.result())
+        else:
+            self.set_exception(error)
+
+    def done(self) -> bool:
+        return self._clock.now() >= self._due
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._wait(timeout)
+        return super().exception()
+
+    def result(self, timeout: float | None = None) -> R:
+        self._wait(timeout)
+        return super().result()
+
+    def _wait(self, timeout: float | None) -> None:
+        limit = math.inf if timeout is None else self._clock.now() + timeout
+        self._clock.until(min(self._due, limit))
+        if self._due > limit:
+            raise FutureTimeout
 
 
 def serve(engine: Engine, clock: VirtualClock, arrivals: Iterable[tuple[float, Request]]) -> None:

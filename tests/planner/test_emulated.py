@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +59,7 @@ class Deployment:
             self.clock,
             drafters=drafters,
             observe=self.records.append,
+            worker=self.clock.worker,
         )
 
     def serve(self, arrivals: list[tuple[float, Request]]) -> float:
@@ -186,16 +187,21 @@ def test_a_run_can_be_repeated() -> None:
     ]
 
 
-def test_threads_asked_together_sleep_together() -> None:
+def test_workers_asked_together_work_at_the_same_time() -> None:
     clock = VirtualClock()
     clock.sleep(1.0)
-    for seconds in (0.3, 0.5, 0.2):
-        thread = threading.Thread(target=clock.sleep, args=(seconds,))
-        thread.start()
-        thread.join()
+    workers = [clock.worker("") for _ in range(3)]
+    due = [worker.submit(clock.sleep, seconds) for worker, seconds in zip(workers, (0.3, 0.5, 0.2))]
+    later = workers[0].submit(clock.sleep, 0.4)  # behind the first
+    assert clock.now() == 1.0
+    assert not any(future.done() for future in due)
+    with pytest.raises(FutureTimeout):
+        due[1].exception(0.1)
+    assert [future.exception() for future in due] == [None] * 3
     assert clock.now() == pytest.approx(1.5)
-    clock.sleep(0.1)
-    assert clock.now() == pytest.approx(1.6)
+    assert not later.done()
+    clock.sleep(0.3)
+    assert later.done()
 
 
 def test_surfaces_run_through_their_cells() -> None:
