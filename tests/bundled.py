@@ -69,10 +69,10 @@ class Wishes(StaticPlanner):
 
     def plan(self, batch: Batch, roster: Roster, budget: int) -> Plan:
         laid_out = super().plan(batch, roster, budget)
-        wanted = np.array([self._cases[live.key].width for live in batch.rows], np.int32)
+        wanted = np.array([self._cases[active.key].width for active in batch.rows], np.int32)
         choice = replace(laid_out, width=np.minimum(laid_out.width, wanted))
-        for live, depth, width in zip(batch.rows, choice.depth.tolist(), choice.width.tolist()):
-            self.granted[live.key] = max(self.granted.get(live.key, (0, 1)), (depth, width))
+        for active, depth, width in zip(batch.rows, choice.depth.tolist(), choice.width.tolist()):
+            self.granted[active.key] = max(self.granted.get(active.key, (0, 1)), (depth, width))
         return choice
 
 

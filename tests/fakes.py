@@ -92,7 +92,7 @@ class HashTarget:
         count = len(status)
         return TargetReply(
             status=np.asarray(status, np.int32),
-            cached=np.asarray(cached, np.int32),
+            num_cached_tokens=np.asarray(cached, np.int32),
             reused=np.zeros(count, np.int32),
             accepted=np.asarray(accepted, np.int32),
             offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),

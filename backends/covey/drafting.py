@@ -38,7 +38,7 @@ class _Call:
 
     name: str
     rows: list[int]
-    lives: list[ActiveRequest]
+    requests: list[ActiveRequest]
     work: DraftWork
     future: Future[DraftReply]
 
@@ -122,8 +122,8 @@ class Drafting:
                 none = np.zeros(len(reader.rows), np.int32)
                 reading = Reading(reader.judge, reader.budget)
                 self._reads[name] = call = self._call(name, reader.rows.tolist(), batch, none, none + 1, reading)
-                for live, known in zip(call.lives, call.known.tolist()):
-                    live.seen[name] = known  # whatever it is asked next, it is asked after this
+                for active, known in zip(call.requests, call.known.tolist()):
+                    active.seen[name] = known  # whatever it is asked next, it is asked after this
 
     def settle(self) -> None:
         """Calls that nobody waited for and that have ended by now. Of late ones the proposals are of the past, but what
@@ -141,11 +141,11 @@ class Drafting:
                 else:
                     self._note(late, late.future.result())
 
-    def forget(self, live: ActiveRequest) -> None:
+    def forget(self, active: ActiveRequest) -> None:
         """A request is gone: its tag is freed with the next call to each drafter that may know it."""
-        for name in live.seen:
-            self._frees[name].append(live.key)
-        live.seen.clear()
+        for name in active.seen:
+            self._frees[name].append(active.key)
+        active.seen.clear()
 
     def close(self) -> None:
         for worker in self._workers.values():
@@ -174,33 +174,33 @@ class Drafting:
     def _call(
         self, name: str, rows: list[int], batch: Batch, depth: Ints, width: Ints, reading: Reading | None = None
     ) -> _Call:
-        lives = [batch.rows[row] for row in rows]
-        work = self._work(name, lives, depth, width, reading)
-        return _Call(name, rows, lives, work, self._workers[name].submit(self._drafters[name].draft, work))
+        requests = [batch.rows[row] for row in rows]
+        work = self._work(name, requests, depth, width, reading)
+        return _Call(name, rows, requests, work, self._workers[name].submit(self._drafters[name].draft, work))
 
     def _work(
-        self, name: str, lives: list[ActiveRequest], depth: Ints, width: Ints, reading: Reading | None
+        self, name: str, requests: list[ActiveRequest], depth: Ints, width: Ints, reading: Reading | None
     ) -> DraftWork:
         opens, parts = [], []
-        keep = np.zeros(len(lives), np.int32)
-        for index, live in enumerate(lives):
-            seen = live.seen.setdefault(name, 0)
+        keep = np.zeros(len(requests), np.int32)
+        for index, active in enumerate(requests):
+            seen = active.seen.setdefault(name, 0)
             if not seen:
-                opens.append(live.opening())
-                seen = live.known
+                opens.append(active.opening())
+                seen = active.known
             keep[index] = seen
-            parts.append(live.tokens(seen))
+            parts.append(active.tokens(seen))
         frees, self._frees[name] = tuple(self._frees[name]), []
         self._sequence += 1
         return DraftWork(
-            tags=np.fromiter((live.key for live in lives), np.int32, len(lives)),
+            tags=np.fromiter((active.key for active in requests), np.int32, len(requests)),
             keep=keep,
             offsets=np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int32),
             tokens=np.concatenate(parts).astype(np.int32),
             depth=depth,
             width=width,
-            rounds=np.fromiter((live.rounds for live in lives), np.int32, len(lives)),
-            q_rows=any(live.request.sampling.rule is Rule.REJECTION for live in lives),
+            rounds=np.fromiter((active.rounds for active in requests), np.int32, len(requests)),
+            q_rows=any(active.request.sampling.rule is Rule.REJECTION for active in requests),
             opens=tuple(opens),
             frees=frees,
             sequence=self._sequence,
@@ -214,20 +214,20 @@ class Drafting:
         however long the call took."""
         name = call.name
         self._epochs[name] = reply.epoch
-        for live, status, seen in zip(call.lives, reply.status.tolist(), reply.seen.tolist()):
-            if name not in live.seen:
+        for active, status, seen in zip(call.requests, reply.status.tolist(), reply.seen.tolist()):
+            if name not in active.seen:
                 continue  # gone since, and to be freed
             if status == RowStatus.STALE:
-                del live.seen[name]
+                del active.seen[name]
             else:
-                live.seen[name] = seen
+                active.seen[name] = seen
 
     def _failed(self, call: _Call, error: BaseException) -> None:
         """What the drafter made of it is not known: it is told again what to free, and all of the call's rows."""
         self._frees[call.name].extend(call.work.frees)
-        for live in call.lives:
-            if call.name in live.seen:
-                live.seen[call.name] = 0
+        for active in call.requests:
+            if call.name in active.seen:
+                active.seen[call.name] = 0
         self._epochs[call.name] = 0
         if not isinstance(error, CoveyError):
             log.error("drafter %s raised what no drafter should", call.name, exc_info=error)
@@ -244,9 +244,9 @@ class Drafting:
 def _hear(call: _Call, judged: Judged) -> None:
     bounds, hits = judged.offsets.tolist(), judged.hits.tolist()
     numbers = (judged.read.tolist(), judged.first.tolist(), judged.prompt_log_q.tolist(), judged.prompt_tokens.tolist())
-    for row, (live, read, first, log_q, tokens) in enumerate(zip(call.lives, *numbers)):
-        if call.name in live.seen:
-            heard = live.heard.setdefault(call.name, Heard())
+    for row, (active, read, first, log_q, tokens) in enumerate(zip(call.requests, *numbers)):
+        if call.name in active.seen:
+            heard = active.heard.setdefault(call.name, Heard())
             heard.add(read, first, hits[bounds[row] : bounds[row + 1]], log_q, tokens)
 
 

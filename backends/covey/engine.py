@@ -179,12 +179,12 @@ class Engine:
                     ended.append(ActiveRequest(item).last_word(Finish.ERROR, error))
                 continue
             key, finish = item
-            live = self.scheduler.find(key)
-            if live is not None:
+            active = self.scheduler.find(key)
+            if active is not None:
                 if key in self.scheduler.running:
                     self._failures = 0  # it may have been what the target fails of
-                self._close(live)
-                ended.append(live.last_word(finish))
+                self._close(active)
+                ended.append(active.last_word(finish))
         if ended:
             self._sink.publish(ended)
 
@@ -193,15 +193,15 @@ class Engine:
         rows = batch.rows
         self._sequence += 1
         work = TargetWork(
-            tags=np.fromiter((live.key for live in rows), np.int32, len(rows)),
-            base=np.fromiter((live.known for live in rows), np.int32, len(rows)),
+            tags=np.fromiter((active.key for active in rows), np.int32, len(rows)),
+            base=np.fromiter((active.known for active in rows), np.int32, len(rows)),
             chunk=batch.chunk,
             trees=trees,
             opens=batch.opens,
             frees=batch.frees,
             sequence=self._sequence,
             epoch=self._epoch,
-            room=np.fromiter((live.room for live in rows), np.int32, len(rows)),
+            room=np.fromiter((active.room for active in rows), np.int32, len(rows)),
             origin=self._origin,
         )
         try:
@@ -211,9 +211,9 @@ class Engine:
             self._target_failed(batch, error)
             return None
         opened = {opening.tag for opening in batch.opens}
-        for live in rows:
-            if live.key in opened:
-                live.opened = True
+        for active in rows:
+            if active.key in opened:
+                active.opened = True
         self._epoch = reply.epoch
         self._free_blocks = reply.free_blocks
         self._total_blocks = reply.total_blocks
@@ -223,36 +223,36 @@ class Engine:
         progress = []
         sizes = trees.sizes.tolist()
         status, cached, accepted, reused = (
-            array.tolist() for array in (reply.status, reply.cached, reply.accepted, reply.reused)
+            array.tolist() for array in (reply.status, reply.num_cached_tokens, reply.accepted, reply.reused)
         )
         offsets, tokens = reply.offsets.tolist(), reply.tokens.tolist()
         starved = False
-        for row, live in enumerate(batch.rows):
+        for row, active in enumerate(batch.rows):
             if status[row] == RowStatus.STALE:
-                self.scheduler.reopen(live)
+                self.scheduler.reopen(active)
                 continue
             if status[row] == RowStatus.NO_BLOCKS:
                 starved = True
                 continue
             if status[row] == RowStatus.FAULT:
-                self._close(live)
+                self._close(active)
                 problem = CoveyError("the model's logits allow no token: not finite, or every token is masked")
-                progress.append(live.last_word(Finish.ERROR, problem))
+                progress.append(active.last_word(Finish.ERROR, problem))
                 continue
-            live.cached = cached[row]
-            live.reused += reused[row]
+            active.num_cached_tokens = cached[row]
+            active.reused += reused[row]
             start, end = offsets[row], offsets[row + 1]
             if start == end:
                 continue
-            kept, finish = crop(live, tokens[start:end])
+            kept, finish = crop(active, tokens[start:end])
             end = start + len(kept)
-            live.output += kept
-            live.rounds += 1
+            active.output += kept
+            active.rounds += 1
             if sizes[row]:
-                live.judged(sizes[row], min(accepted[row], len(kept)))
+                active.judged(sizes[row], min(accepted[row], len(kept)))
             if finish is not None:
-                self._close(live)
-            progress.append(live.progress(reply.tokens[start:end], reply.logprobs[start:end], finish))
+                self._close(active)
+            progress.append(active.progress(reply.tokens[start:end], reply.logprobs[start:end], finish))
         if starved:
             progress.extend(self._make_room())
         if progress:
@@ -264,23 +264,23 @@ class Engine:
         while blocks come free anyway, with the next pass."""
         if self.scheduler.freeing:
             return []
-        live = self.scheduler.least_urgent()
+        active = self.scheduler.least_urgent()
         if len(self.scheduler.running) > 1:
-            self.scheduler.preempt(live)
+            self.scheduler.preempt(active)
             return []
-        self._close(live)
+        self._close(active)
         problem = CoveyError(
-            f"the KV pool of {self._total_blocks} blocks cannot hold this request's {live.known} tokens"
+            f"the KV pool of {self._total_blocks} blocks cannot hold this request's {active.known} tokens"
         )
-        return [live.last_word(Finish.ERROR, problem)]
+        return [active.last_word(Finish.ERROR, problem)]
 
     def _target_failed(self, batch: Batch, error: PortError) -> None:
         """Bring the target back and replay what runs; when that has not helped, fail what runs. Requests that wait
         may have nothing to do with it."""
         self._failures += 1
         log.error("target failed (%d of %d): %s", self._failures, RECOVERIES, error)
-        for live in self.scheduler.running.values():
-            self.scheduler.reopen(live)
+        for active in self.scheduler.running.values():
+            self.scheduler.reopen(active)
         if self._failures < RECOVERIES and self._recover is not None:
             try:
                 self._recover(error)
@@ -291,10 +291,10 @@ class Engine:
         if not batch.rows:
             self.scheduler.drop(batch.frees)  # nobody waits for them, and asking for ever would be all that is done
         lost = list(self.scheduler.running.values())
-        for live in lost:
-            self._close(live)
-        self._sink.publish([live.last_word(Finish.ERROR, error) for live in lost])
+        for active in lost:
+            self._close(active)
+        self._sink.publish([active.last_word(Finish.ERROR, error) for active in lost])
 
-    def _close(self, live: ActiveRequest) -> None:
-        self.scheduler.finish(live)
-        self._drafting.forget(live)
+    def _close(self, active: ActiveRequest) -> None:
+        self.scheduler.finish(active)
+        self._drafting.forget(active)

@@ -134,12 +134,12 @@ class Ledger(Generic[State, Reply]):
         self._begin(work)
         for tag in work.frees:
             self._close((work.origin, tag), ended=True)
-        found = {}
+        opened = {}
         for opening in work.opens:
             key = work.origin, opening.tag
             self._close(key, ended=False)
-            self._open[key] = found[opening.tag] = self._opened(opening)
-        return found
+            self._open[key] = opened[opening.tag] = self._opened(opening)
+        return opened
 
     def find(self, work: Work, tag: int, least: int) -> State | None:
         """The state behind a row, which is now the most recently used. None for a row that is stale: unknown, with

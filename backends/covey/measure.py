@@ -243,10 +243,10 @@ class _Bench:
     def _fill(self, rows: int, room: int) -> None:
         """So many requests, each with room for what is to come."""
         running = list(self._engine.scheduler.running.values())
-        kept = [live for live in running if live.room > room][:rows]
-        for live in running:
-            if live not in kept:
-                self._engine.cancel(live.key)
+        kept = [active for active in running if active.room > room][:rows]
+        for active in running:
+            if active not in kept:
+                self._engine.cancel(active.key)
         for _ in range(rows - len(kept)):
             self._keys += 1
             prompt = self._rng.integers(self._vocabulary // 4, self._vocabulary, PROMPT).astype(np.int32)
@@ -256,7 +256,7 @@ class _Bench:
     def _decoding(self, rows: int) -> bool:
         """Whether as many rows as that decode, and no other has begun."""
         running = self._engine.scheduler.running.values()
-        return len(running) == rows and all(live.decoding for live in running)
+        return len(running) == rows and all(active.decoding for active in running)
 
     def _observe(self, record: RoundRecord) -> None:
         self._seen.append(record)
@@ -290,7 +290,7 @@ class _Fixed:
     def plan(self, batch: Batch, roster: Roster, budget: int) -> Plan:
         depth = min(self.depth, spare(batch, budget))
         if depth:
-            unseen = [live.known - live.seen.get(self.drafters[0], 0) for live in batch.rows]
+            unseen = [active.known - active.seen.get(self.drafters[0], 0) for active in batch.rows]
             self.lag = max(self.lag, -(-sum(unseen) // len(unseen)))
         return lay_out(batch, roster, budget, depth, 1)
 

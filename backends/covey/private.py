@@ -40,11 +40,11 @@ def private_folder(path: Path) -> Path:
 
 def checked(path: Path) -> Path:
     """The folder, which must be there already."""
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode):
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode):
         raise SettingError(f"{path} is no folder but a link or a file: remove it")
-    if found.st_uid != os.getuid():
-        raise SettingError(f"{path} belongs to another user (its uid is {found.st_uid}): remove it")
-    if found.st_mode & OTHERS_WRITE:
+    if status.st_uid != os.getuid():
+        raise SettingError(f"{path} belongs to another user (its uid is {status.st_uid}): remove it")
+    if status.st_mode & OTHERS_WRITE:
         raise SettingError(f"{path} can be changed by other users: remove it, or take their right to write from it")
     return path

@@ -48,7 +48,7 @@ class ActiveRequest:
 
     request: Request
     output: list[int] = field(default_factory=list)
-    cached: int = 0  # tokens with KV on the target
+    num_cached_tokens: int = 0  # tokens with KV on the target
     opened: bool = False  # the target knows the tag
     open_sent: bool = False  # an opening was sent: the target may hold the tag, whatever became of the pass
     reused: int = 0
@@ -76,7 +76,7 @@ class ActiveRequest:
     @property
     def decoding(self) -> bool:
         """Whether the next pass computes its last known token and so yields a new one."""
-        return self.opened and self.known - self.cached == 1
+        return self.opened and self.known - self.num_cached_tokens == 1
 
     def judged(self, drafted: int, accepted: int) -> None:
         """Count one draft that was verified."""
@@ -154,30 +154,30 @@ class Scheduler:
 
     def find(self, key: int) -> ActiveRequest | None:
         """The request by its key, running or waiting. Does not mutate."""
-        return self.running.get(key) or next((live for live in self.waiting if live.key == key), None)
+        return self.running.get(key) or next((active for active in self.waiting if active.key == key), None)
 
-    def finish(self, live: ActiveRequest) -> None:
+    def finish(self, active: ActiveRequest) -> None:
         """Forget a request; the target is told with the next pass."""
-        if self.running.pop(live.key, None) is None:
-            self.waiting.remove(live)
-        self._close(live)
+        if self.running.pop(active.key, None) is None:
+            self.waiting.remove(active)
+        self._close(active)
 
-    def preempt(self, live: ActiveRequest) -> None:
+    def preempt(self, active: ActiveRequest) -> None:
         """Back to the queue; its tokens are kept and computed again later."""
-        del self.running[live.key]
-        self._close(live)
-        live.cached = 0
+        del self.running[active.key]
+        self._close(active)
+        active.num_cached_tokens = 0
         self.preemptions += 1
-        bisect.insort(self.waiting, live, key=_urgency)
+        bisect.insort(self.waiting, active, key=_urgency)
 
     def least_urgent(self) -> ActiveRequest:
         """The running request to preempt first. Does not mutate."""
         return max(self.running.values(), key=_urgency)
 
-    def reopen(self, live: ActiveRequest) -> None:
+    def reopen(self, active: ActiveRequest) -> None:
         """The target lost the tag: tell it everything again with the next pass."""
-        live.opened = False
-        live.cached = 0
+        active.opened = False
+        active.num_cached_tokens = 0
 
     @property
     def freeing(self) -> bool:
@@ -191,23 +191,23 @@ class Scheduler:
     def plan(self, free_blocks: int) -> Batch:
         """Admit what fits and lay out the next pass: decoding rows first, prefill chunks in what budget is left."""
         self._admit(free_blocks)
-        rows = [live for live in self.running.values() if live.decoding]
+        rows = [active for active in self.running.values() if active.decoding]
         decoding = len(rows)
         chunk = [1] * decoding
         budget = self.token_budget - decoding
         opens = []
-        for live in self.running.values():
+        for active in self.running.values():
             if budget <= 0:
                 break
-            if live.decoding:
+            if active.decoding:
                 continue
-            size = min(budget, live.known - live.cached)
+            size = min(budget, active.known - active.num_cached_tokens)
             budget -= size
-            rows.append(live)
+            rows.append(active)
             chunk.append(size)
-            if not live.opened:
-                opens.append(live.opening())
-                live.open_sent = True
+            if not active.opened:
+                opens.append(active.opening())
+                active.open_sent = True
         frees, self._frees = tuple(self._frees), []
         return Batch(rows, np.asarray(chunk, np.int32), tuple(opens), frees, decoding)
 
@@ -222,37 +222,37 @@ class Scheduler:
     def _admit(self, free_blocks: int) -> None:
         if not self.waiting:
             return
-        spare = free_blocks - sum(self._blocks(live) - self._held(live) for live in self.running.values())
+        spare = free_blocks - sum(self._blocks(active) - self._held(active) for active in self.running.values())
         while self.waiting and len(self.running) < self.max_running:
-            live = self.waiting[0]
-            needed = self._blocks(live)
+            active = self.waiting[0]
+            needed = self._blocks(active)
             if needed > spare and self.running:
                 break
             spare -= needed
-            self.running[live.key] = self.waiting.pop(0)
+            self.running[active.key] = self.waiting.pop(0)
 
-    def _blocks(self, live: ActiveRequest) -> int:
+    def _blocks(self, active: ActiveRequest) -> int:
         """Blocks for its tokens and a share of its growth."""
-        return -(-(live.known + min(live.room, self.growth_tokens)) // self.block_size)
+        return -(-(active.known + min(active.room, self.growth_tokens)) // self.block_size)
 
-    def _held(self, live: ActiveRequest) -> int:
-        return -(-live.cached // self.block_size)
+    def _held(self, active: ActiveRequest) -> int:
+        return -(-active.num_cached_tokens // self.block_size)
 
-    def _close(self, live: ActiveRequest) -> None:
-        if live.open_sent:
-            self._frees.append(live.key)
-            live.opened = live.open_sent = False
+    def _close(self, active: ActiveRequest) -> None:
+        if active.open_sent:
+            self._frees.append(active.key)
+            active.opened = active.open_sent = False
 
 
-def _urgency(live: ActiveRequest) -> tuple[int, float, int]:
+def _urgency(active: ActiveRequest) -> tuple[int, float, int]:
     """Sorts the most urgent first."""
-    return (-live.request.priority, live.request.arrival, live.key)
+    return (-active.request.priority, active.request.arrival, active.key)
 
 
-def crop(live: ActiveRequest, tokens: list[int]) -> tuple[list[int], Finish | None]:
+def crop(active: ActiveRequest, tokens: list[int]) -> tuple[list[int], Finish | None]:
     """What of newly committed tokens a request keeps, and whether it ends with them: an end token is kept as the
     last, everything past the request's room is dropped."""
-    room, ends = live.room, live.request.sampling.end_ids
+    room, ends = active.room, active.request.sampling.end_ids
     kept = tokens[:room]
     if ends:
         for index, token in enumerate(kept):

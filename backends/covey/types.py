@@ -160,10 +160,11 @@ class TargetWork:
 @dataclass(frozen=True, slots=True)
 class TargetReply:
     """What one pass committed: `tokens[offsets[r]:offsets[r + 1]]` for row r, of which the first `accepted[r]` were
-    drafted. `cached[r]` is how many tokens of the row have KV now, `reused[r]` how many of those a prefix hit gave."""
+    drafted. `num_cached_tokens[r]` is how many tokens of the row have KV now, and `reused[r]` how many of those came
+    from a prefix hit."""
 
     status: Ints
-    cached: Ints
+    num_cached_tokens: Ints
     reused: Ints
     accepted: Ints
     offsets: Ints

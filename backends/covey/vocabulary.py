@@ -39,5 +39,5 @@ def _same_tokens(one: Path, other: Path) -> bool:
     if all(path.is_file() for path in files) and files[0].read_bytes() == files[1].read_bytes():
         return True
     tokenizers = [load_tokenizer(folder) for folder in (one, other)]
-    words = [found.get_vocab(with_added_tokens=False) for found in tokenizers if found is not None]
+    words = [tokenizer.get_vocab(with_added_tokens=False) for tokenizer in tokenizers if tokenizer is not None]
     return len(words) < 2 or words[0] == words[1]

@@ -236,11 +236,11 @@ class TritonPythonModel:
     def _find_drafters(self, info: TargetInfo) -> tuple[dict[str, Drafter], dict[str, DrafterInfo]]:
         """The profile's drafters, and what they say of themselves. One that does not answer yet is kept: it is asked
         again when it is needed. One with another vocabulary than the target's is not."""
-        found, facts = {}, {}
+        ports, facts = {}, {}
         for name in self._profile.speculation.drafters:
-            found[name] = self._ports.drafter(name)
+            ports[name] = self._ports.drafter(name)
             try:
-                facts[name] = own = found[name].info()
+                facts[name] = own = ports[name].info()
             except PortError as error:
                 log.warning("drafter %s does not answer yet: %s", name, error)
                 continue
@@ -249,8 +249,8 @@ class TritonPythonModel:
                     "drafter %s is not used: its vocabulary has %d tokens, that of %s has %d",
                     *(name, own.vocab_size, info.model, info.vocab_size),
                 )
-                del found[name], facts[name]
-        return found, facts
+                del ports[name], facts[name]
+        return ports, facts
 
     def _private_state_file(self, info: TargetInfo, planner: RoundPlanner, drafters: tuple[str, ...]) -> Path | None:
         """Where `speculation.state` leaves it to us and there is something to keep. Deployments that differ do not

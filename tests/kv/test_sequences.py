@@ -13,7 +13,7 @@ def test_tables_follow_blocks_that_the_pool_moves() -> None:
     tokens = np.arange(9, dtype=np.int32)
     first = sequences.open(Open(1, tokens, 9, Sampling()), 0)
     assert sequences.reserve(first, 12)
-    first.cached = 9
+    first.num_cached_tokens = 9
     sequences.settle(first)
     second = sequences.open(Open(2, tokens, 9, Sampling()), 0)  # shares two blocks
     assert sequences.reserve(second, 20)

@@ -143,7 +143,7 @@ def test_a_target_says_the_same(pair: Pair) -> None:
             reply = runner.step(TargetWork(*ints, chunk, trees, opens, sequence=sequence, room=room))
             for row, text in enumerate(known):
                 text += reply.tokens[reply.offsets[row] : reply.offsets[row + 1]].tolist()
-            cached, opens = reply.cached.tolist(), ()
+            cached, opens = reply.num_cached_tokens.tolist(), ()
         runner.check()
         return known
 

@@ -79,7 +79,7 @@ class Requests:
             assert reply.status[row] == RowStatus.OK
             new = reply.tokens[reply.offsets[row] : reply.offsets[row + 1]].tolist()
             self.known[tag] += new
-            self.cached[tag] = int(reply.cached[row])
+            self.cached[tag] = int(reply.num_cached_tokens[row])
             if len(self.known[tag]) >= 60 or 1 in new or self.random.random() < 0.02:
                 del self.known[tag]
                 self.frees.append(tag)
@@ -90,7 +90,7 @@ def ints(values: list[int]) -> Ints:
 
 
 def same(one: TargetReply, other: TargetReply) -> None:
-    for name in ("status", "cached", "reused", "accepted", "offsets", "tokens"):
+    for name in ("status", "num_cached_tokens", "reused", "accepted", "offsets", "tokens"):
         assert getattr(one, name).tolist() == getattr(other, name).tolist(), name
     np.testing.assert_allclose(one.logprobs, other.logprobs, rtol=1e-5)
 

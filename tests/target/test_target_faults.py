@@ -72,7 +72,7 @@ class Driver:
         reply = self.target.step(work)
         for row, tag in enumerate(tags):
             self.texts[tag] += reply.tokens[reply.offsets[row] : reply.offsets[row + 1]].tolist()
-            self.cached[tag] = int(reply.cached[row])
+            self.cached[tag] = int(reply.num_cached_tokens[row])
             self.status[tag] = int(reply.status[row])
         self.target.check()
         return reply

@@ -68,7 +68,7 @@ def test_texts_that_no_search_has_seen_agree_as_wanted(pairs: Callable[[float], 
     pair = pairs(rate)
     found = measure(pair.target, pair.drafter, OTHER)
     assert found.coupled == pytest.approx(rate, abs=0.03)
-    assert pair.found.coupled == pytest.approx(rate, abs=0.03)
+    assert pair.measured.coupled == pytest.approx(rate, abs=0.03)
     assert found.greedy == pytest.approx(rate, abs=0.1)
     assert 2.0 < found.entropy < 4.0
     assert pair.loops < 0.3
@@ -178,7 +178,7 @@ def test_a_configuration_file_is_a_shape(tmp_path: Path) -> None:
     path.write_text(json.dumps(own))
     config = read_shape(path)
     pair = build(config, 1, 0.6, 0, CPU, torch.float32)
-    assert pair.found.coupled == pytest.approx(0.6, abs=0.03)
+    assert pair.measured.coupled == pytest.approx(0.6, abs=0.03)
     assert pair.target.lm_head.weight.data_ptr() != pair.target.model.embed_tokens.weight.data_ptr()
     assert config.eos_token_id == 0
     assert read_shape(path, vocabulary=300).vocab_size == 300

@@ -98,10 +98,10 @@ class Nightjar(Forgetful):
 
     def arms(self, rows: int) -> Arms:
         """The state of one batch size, made when it is first met."""
-        found = self._batches.get(rows)
-        if found is None:
-            found = self._batches[rows] = Arms(self._depths)
-        return found
+        state = self._batches.get(rows)
+        if state is None:
+            state = self._batches[rows] = Arms(self._depths)
+        return state
 
     def _best(self, arms: Arms, situation: Situation) -> int:
         """Equation 4 (3 in v1)."""

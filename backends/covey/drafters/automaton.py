@@ -30,9 +30,10 @@ class SuffixAutomaton:
     def append(self, token: int) -> None:
         self.read += 1
         last = self.last
-        found = self.steps[last].get(token)
-        if found is not None:  # an earlier text went on alike
-            self.last = found if self.length[found] == self.length[last] + 1 else self._split(last, token, found)
+        following = self.steps[last].get(token)
+        if following is not None:  # an earlier text went on alike
+            exact = self.length[following] == self.length[last] + 1
+            self.last = following if exact else self._split(last, token, following)
         else:
             self.last = new = self._state(self.length[last] + 1, {})
             at = last
@@ -42,9 +43,9 @@ class SuffixAutomaton:
             if at < 0:
                 self.link[new] = ROOT
             else:
-                found = self.steps[at][token]
-                exact = self.length[found] == self.length[at] + 1
-                self.link[new] = found if exact else self._split(at, token, found)
+                following = self.steps[at][token]
+                exact = self.length[following] == self.length[at] + 1
+                self.link[new] = following if exact else self._split(at, token, following)
         at, climbed = self.last, 0
         while at > ROOT and climbed < self._CLIMB:
             self.counts[at] += 1
@@ -54,9 +55,9 @@ class SuffixAutomaton:
     def advance(self, state: int, length: int, token: int) -> tuple[int, int]:
         """The state and length of the longest known suffix of (the run of `length` at `state`) + token."""
         while state >= 0:
-            found = self.steps[state].get(token)
-            if found is not None:
-                return found, length + 1
+            following = self.steps[state].get(token)
+            if following is not None:
+                return following, length + 1
             state = self.link[state]
             length = self.length[state] if state >= 0 else 0
         return ROOT, 0
@@ -68,12 +69,12 @@ class SuffixAutomaton:
         self.counts.append(0)
         return len(self.length) - 1
 
-    def _split(self, at: int, token: int, found: int) -> int:
-        """A state of its own for the shorter runs of `found`."""
-        clone = self._state(self.length[at] + 1, dict(self.steps[found]))
-        self.link[clone], self.link[found] = self.link[found], clone
-        self.counts[clone] = self.counts[found]
-        while at >= 0 and self.steps[at].get(token) == found:
+    def _split(self, at: int, token: int, state: int) -> int:
+        """A state of its own for the shorter runs of `state`."""
+        clone = self._state(self.length[at] + 1, dict(self.steps[state]))
+        self.link[clone], self.link[state] = self.link[state], clone
+        self.counts[clone] = self.counts[state]
+        while at >= 0 and self.steps[at].get(token) == state:
             self.steps[at][token] = clone
             at = self.link[at]
         return clone

@@ -36,8 +36,8 @@ def make_stepper(model: Model, folder: Path, depth: int = 0) -> Stepper:
     except KeyError as error:
         log.info("%s: each drafted token is a pass over the paged model: it is no plain Llama (%s)", folder, error)
         return paged
-    expected, found = _trial(paged, model), _trial(fused, model)
-    if (found - expected).norm() <= TRUSTED * expected.norm():
+    expected, fused_logits = _trial(paged, model), _trial(fused, model)
+    if (fused_logits - expected).norm() <= TRUSTED * expected.norm():
         return fused
     log.warning("%s: each drafted token is a pass over the paged model: the short step differs from it", folder)
     return paged

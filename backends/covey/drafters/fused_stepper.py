@@ -62,8 +62,8 @@ class FusedStepper:
         where = torch.from_numpy((tables[:, None] + self._heads * self._blocks).reshape(-1))
         self._kv: list[torch.Tensor] = []  # by layer, [keys and values, rows, kv_heads, columns, head_dim]
         for pool in self._pools:
-            found = pool.view(-1, size * dim).index_select(0, where).view(2, rows, -1, blocks * size, dim)
-            self._kv.append(found.to(self._dtype))
+            copied = pool.view(-1, size * dim).index_select(0, where).view(2, rows, -1, blocks * size, dim)
+            self._kv.append(copied.to(self._dtype))
         self._mask: torch.Tensor | None = None
         if int(call.context.min()) != base:
             hidden = np.zeros((rows, base + columns), np.bool_)

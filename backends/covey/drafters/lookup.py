@@ -35,10 +35,10 @@ class Child:
 def offer(shares: dict[int, float], counts: Iterable[tuple[int, int]], most: int) -> None:
     """Add the continuations of a shorter context to those of longer ones, at most `most` in all. Each context leaves
     one part in (its count + 1) for what it never saw, and the next one shares that out."""
-    found = list(counts)
-    total = sum(count for _, count in found) + 1
+    candidates = list(counts)
+    total = sum(count for _, count in candidates) + 1
     left = 1.0 - sum(shares.values())
-    for token, count in found:
+    for token, count in candidates:
         if len(shares) >= most:
             break
         if token not in shares:
@@ -128,15 +128,15 @@ class LookupDrafter(ABC):
         rows: list[Lookup | None] = []
         bounds, keeps = work.offsets.tolist(), work.keep.tolist()
         for row, tag in enumerate(work.tags.tolist()):
-            found = self._ledger.find(work, tag, keeps[row])
-            if found is None:
+            state = self._ledger.find(work, tag, keeps[row])
+            if state is None:
                 status.append(RowStatus.STALE)
                 rows.append(None)
                 continue
-            found.keep(keeps[row])
-            found.extend(work.tokens[bounds[row] : bounds[row + 1]].tolist())
+            state.keep(keeps[row])
+            state.extend(work.tokens[bounds[row] : bounds[row + 1]].tolist())
             status.append(RowStatus.OK)
-            rows.append(found)
+            rows.append(state)
         return status, rows
 
     def _open(self, opening: Open) -> Lookup:

@@ -96,13 +96,13 @@ def _byte_map(weight: torch.Tensor) -> Map | None:
     factors = scale.bfloat16()
 
     def product(x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = torch._weight_int8pack_mm(x.bfloat16(), small, factors)
-        return found
+        result: torch.Tensor = torch._weight_int8pack_mm(x.bfloat16(), small, factors)
+        return result
 
     trial = torch.randn(1, weight.shape[1], generator=torch.Generator().manual_seed(4)).to(weight.dtype)
     try:
-        found = product(trial).double()
+        rounded = product(trial).double()
     except (AttributeError, RuntimeError):
         return None
     expected = trial @ weight.t()
-    return product if (found - expected).norm() <= 0.03 * expected.norm() else None
+    return product if (rounded - expected).norm() <= 0.03 * expected.norm() else None

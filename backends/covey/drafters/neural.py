@@ -183,7 +183,7 @@ class NeuralDrafter:
             if session is None:
                 continue
             depth, pending = depths[row], session.pending
-            if recent and pending > sinks + recent and session.sequence.cached >= sinks:
+            if recent and pending > sinks + recent and session.sequence.num_cached_tokens >= sinks:
                 session.skip(sinks, recent)  # of a long gap only the end is read
                 pending = session.pending
             leave = 0 if not depth else pending if pending <= few else 1
@@ -229,7 +229,7 @@ class NeuralDrafter:
                     later.append((session, count - take))
             self._model.forward(_packed(now))
             for session, take in now:
-                session.sequence.cached += take
+                session.sequence.num_cached_tokens += take
             pieces = later
 
     def _propose(self, work: DraftWork, ready: list[tuple[int, Session]]) -> Trees:
@@ -266,7 +266,7 @@ class NeuralDrafter:
             own = sequence.slots[columns - pending : columns + session.written]
             slots[index, : len(own)] = own
             tokens[index] = sequence.buffer[sequence.known - pending : sequence.known]
-            sequence.cached = columns
+            sequence.num_cached_tokens = columns
         ahead = np.concatenate([np.arange(-pending, 0), np.arange(levels * width) // width])
         positions = np.minimum(known[:, None] + ahead, self._model.max_positions - 1)  # of columns that a row needs
         self._stepper.begin(Call(tables, context, positions, slots), len(rows) * width)
@@ -327,11 +327,11 @@ def _packed(pieces: list[tuple[Session, int]]) -> Pass:
     tables = np.zeros((len(pieces), max(len(session.sequence.table) for session, _ in pieces)), np.int32)
     for index, (session, count) in enumerate(pieces):
         sequence = session.sequence
-        start = sequence.cached + session.skipped
+        start = sequence.num_cached_tokens + session.skipped
         tokens.append(sequence.buffer[start : start + count])
         positions.append(np.arange(start, start + count, dtype=np.int32))
-        slots.append(sequence.slots[sequence.cached : sequence.cached + count])
-        lengths.append(sequence.cached + count)
+        slots.append(sequence.slots[sequence.num_cached_tokens : sequence.num_cached_tokens + count])
+        lengths.append(sequence.num_cached_tokens + count)
         tables[index, : len(sequence.table)] = sequence.table
     offsets = np.concatenate([[0], np.cumsum([count for _, count in pieces])]).astype(np.int32)
     lanes = Lanes(offsets, np.asarray(lengths, np.int32), tables)

@@ -62,16 +62,16 @@ class Rows:
         """How many rows go as deep as each step."""
         if self.depths[0] == self.depths[-1]:
             return [len(self.depths)] * int(self.depths[0])
-        found: list[int] = (self.depths[:, None] > np.arange(self.depths[0])).sum(axis=0).tolist()
-        return found
+        counts: list[int] = (self.depths[:, None] > np.arange(self.depths[0])).sum(axis=0).tolist()
+        return counts
 
 
 def propose_trees(stepper: Stepper, table: SettingsTable, rows: Rows, vocab: int) -> Lattice:
     """A tree for every row; the stepper's call must have begun."""
     if isinstance(stepper, Drawing) and _plain_chains(table, rows):
-        found = stepper.chain(rows.pending, Race(table.temperature[rows.settings], _words(table, rows)))
-        if found is not None:
-            return _as_lattice(*found, rows)
+        chains = stepper.chain(rows.pending, Race(table.temperature[rows.settings], _words(table, rows)))
+        if chains is not None:
+            return _as_lattice(*chains, rows)
     choosing = Choosing(table, rows.settings, rows.positions, int(rows.depths[0]), vocab)
     logits = stepper.catch_up(torch.from_numpy(rows.pending.reshape(-1)), len(rows.depths))
     return (
@@ -142,8 +142,8 @@ def _beams(stepper: Stepper, choosing: Choosing, logits: torch.Tensor, rows: Row
         if step:
             going = torch.from_numpy(np.maximum(tokens[:count, above], 0).astype(np.int64).reshape(-1))
             logits = stepper.step(going, count, torch.from_numpy(visible[:count]))
-        found, gained = choosing.top(logits, step, width, lanes)
-        offered = found.shape[1]
+        children, gained = choosing.top(logits, step, width, lanes)
+        offered = children.shape[1]
         total = np.minimum(gained.reshape(count, lanes, offered), -DESCENT)
         if step:
             total = total + scores[:count, above, None]
@@ -153,7 +153,7 @@ def _beams(stepper: Stepper, choosing: Choosing, logits: torch.Tensor, rows: Row
         lane = np.zeros((count, width), np.int64)
         lane[:, : best.shape[1]] = best // offered
         scores[:count, taken] = total[every, best]
-        tokens[:count, taken] = np.where(total[every, best] > -np.inf, found.reshape(count, -1)[every, best], -1)
+        tokens[:count, taken] = np.where(total[every, best] > -np.inf, children.reshape(count, -1)[every, best], -1)
         if step:
             parents[:count, level] = above.start + lane
         if lattice.q_ids is not None and lattice.q_probs is not None:

@@ -22,7 +22,7 @@ from covey.types import NO_INTS, Ints
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """One tag. `sequence.cached` counts its columns."""
+    """One tag. `sequence.num_cached_tokens` counts its columns."""
 
     sequence: Sequence
     rejection: bool
@@ -44,7 +44,7 @@ class Session:
     @property
     def pending(self) -> int:
         """Tokens without keys; the last token counts always, for its logits are needed."""
-        return max(1, self.width - self.sequence.cached)
+        return max(1, self.width - self.sequence.num_cached_tokens)
 
     @property
     def contiguous(self) -> int:
@@ -59,18 +59,18 @@ class Session:
         self.written = 0
         sequence.known = count
         if self.skipped and count <= self.sinks + self.skipped:
-            sequence.cached, self.skipped = min(sequence.cached, self.sinks, count), 0
-        sequence.cached = min(sequence.cached, count - self.skipped)
+            sequence.num_cached_tokens, self.skipped = min(sequence.num_cached_tokens, self.sinks, count), 0
+        sequence.num_cached_tokens = min(sequence.num_cached_tokens, count - self.skipped)
 
     def append(self, tokens: Ints) -> tuple[Ints, Ints]:
         """Take new tokens. As far as the last call proposed them their keys are known: the slots to copy from and to
         are returned."""
         sequence = self.sequence
         path: list[int] | range = range(0)
-        if self.written and sequence.cached == self.width:
+        if self.written and sequence.num_cached_tokens == self.width:
             path = self._along_tree(tokens.tolist()) if self.parents else self._along_chain(tokens.tolist())
-        base = sequence.cached
-        sequence.cached += len(path)
+        base = sequence.num_cached_tokens
+        sequence.num_cached_tokens += len(path)
         self.written = 0
         sequence.append(tokens)
         if isinstance(path, range) or path == list(range(len(path))):
@@ -80,7 +80,7 @@ class Session:
     def skip(self, sinks: int, recent: int) -> None:
         """Leave out what is neither among the first `sinks` tokens nor among the last `recent`, all without keys."""
         sequence = self.sequence
-        sequence.cached = self.sinks = min(sequence.cached, sinks)
+        sequence.num_cached_tokens = self.sinks = min(sequence.num_cached_tokens, sinks)
         self.skipped = sequence.known - recent - self.sinks
 
     def _along_chain(self, tokens: list[int]) -> range:
@@ -106,5 +106,5 @@ class Session:
 
     def check(self) -> None:
         """Raise AssertionError unless columns and tokens agree."""
-        assert self.sequence.cached <= self.width, "keys beyond the known tokens"
+        assert self.sequence.num_cached_tokens <= self.width, "keys beyond the known tokens"
         assert self.skipped >= 0, "a gap of negative length"

@@ -41,12 +41,12 @@ def read_llama(folder: Path, model: PagedModel) -> LlamaWeights:
     config = model.config
     if config.model_type != "llama" or config.hidden_act != "silu":
         raise KeyError(f"{config.model_type} with {getattr(config, 'hidden_act', 'no activation')}")
-    found: dict[str, torch.Tensor] = {}
+    stored: dict[str, torch.Tensor] = {}
     for path in sorted(folder.glob("*.safetensors")):
-        found.update(load_file(path))
+        stored.update(load_file(path))
 
     def take(*names: str) -> torch.Tensor:
-        return torch.cat([found.pop(f"{name}.weight") for name in names])
+        return torch.cat([stored.pop(f"{name}.weight") for name in names])
 
     layers = []
     for index in range(config.num_hidden_layers):
@@ -63,9 +63,9 @@ def read_llama(folder: Path, model: PagedModel) -> LlamaWeights:
         )
     embedding = take("model.embed_tokens")
     norm = take("model.norm")
-    head = take("lm_head") if "lm_head.weight" in found else embedding
-    if found:
-        raise KeyError(next(iter(found)))
+    head = take("lm_head") if "lm_head.weight" in stored else embedding
+    if stored:
+        raise KeyError(next(iter(stored)))
     with torch.inference_mode():
         cos, sin = model.turns(torch.ones(1))
     return LlamaWeights(embedding, head, norm, float(config.rms_norm_eps), tuple(layers), cos, sin)

@@ -77,7 +77,7 @@ class _Text:
     tokens: list[int]
     states: list[int]
     tenant: str
-    cached: int = 0
+    num_cached_tokens: int = 0
 
     @classmethod
     def of(cls, model: HashModel, opening: Open) -> _Text:
@@ -142,7 +142,7 @@ class EmulatedTarget:
     @property
     def used(self) -> int:
         """Blocks in use."""
-        return sum(self._blocks(text.cached) for text in self._ledger.states())
+        return sum(self._blocks(text.num_cached_tokens) for text in self._ledger.states())
 
     def step(self, work: TargetWork) -> TargetReply:
         return self._ledger.once(work, self._step)
@@ -165,20 +165,20 @@ class EmulatedTarget:
         if text is None or text.known != base:
             return _Done(RowStatus.STALE)
         start, end = int(work.trees.offsets[row]), int(work.trees.offsets[row + 1])
-        chunk = min(int(work.chunk[row]), len(text.tokens) - text.cached)
-        last = text.cached + chunk == len(text.tokens)
-        held = self.used - self._blocks(text.cached)
-        if held + self._blocks(text.cached + chunk) > self._info.total_blocks:
+        chunk = min(int(work.chunk[row]), len(text.tokens) - text.num_cached_tokens)
+        last = text.num_cached_tokens + chunk == len(text.tokens)
+        held = self.used - self._blocks(text.num_cached_tokens)
+        if held + self._blocks(text.num_cached_tokens + chunk) > self._info.total_blocks:
             return _Done(RowStatus.NO_BLOCKS)
         nodes = end - start if last else 0
-        if held + self._blocks(text.cached + chunk + nodes) > self._info.total_blocks:
+        if held + self._blocks(text.num_cached_tokens + chunk + nodes) > self._info.total_blocks:
             start, nodes = end, 0  # a tree that finds no room is left out
-        text.cached += chunk
+        text.num_cached_tokens += chunk
         if not last:
             return _Done(RowStatus.OK, chunk)
         new = self._walk(text, work.trees.tokens[start:end].tolist(), work.trees.parents[start:end].tolist())
         text.append(self._model, new)
-        text.cached = len(text.tokens) - 1
+        text.num_cached_tokens = len(text.tokens) - 1
         return _Done(RowStatus.OK, chunk + nodes, tuple(new))
 
     def _walk(self, text: _Text, tokens: list[int], parents: list[int]) -> list[int]:
@@ -201,7 +201,7 @@ class EmulatedTarget:
         new = [token for row in rows for token in row.new]
         return TargetReply(
             status=np.array([row.status for row in rows], np.int32),
-            cached=np.array([text.cached if text else 0 for text in texts], np.int32),
+            num_cached_tokens=np.array([text.num_cached_tokens if text else 0 for text in texts], np.int32),
             reused=np.zeros(len(rows), np.int32),
             accepted=np.array([max(0, len(row.new) - 1) for row in rows], np.int32),
             offsets=_offsets([len(row.new) for row in rows]),

@@ -67,15 +67,15 @@ def load_drafter(target: str | Path, profile: Profile, clock: Clock, *, name: st
 
 def acceptance(listed: Sequence[str], name: str) -> dict[str, tuple[float, ...]]:
     """By tenant, "" being all others, what the setting emulated.acceptance says of one drafter."""
-    found = {}
+    rates_of = {}
     for entry in listed:
         whose, _, rates = entry.rpartition(":")
         drafter, _, tenant = whose.partition("/")
         if drafter == name:
-            found[tenant] = tuple(float(rate) for rate in rates.split(","))
-    if not found:
+            rates_of[tenant] = tuple(float(rate) for rate in rates.split(","))
+    if not rates_of:
         raise SettingError(f"emulated.acceptance: says nothing of {name}: add {name}:0.6 or the like")
-    return found
+    return rates_of
 
 
 def hash_model(folder: str | Path) -> HashModel:

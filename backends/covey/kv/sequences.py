@@ -1,6 +1,6 @@
 """The target's side of each request: its tokens, its blocks and how far its KV reaches.
 
-    |<------- cached ------->|<- known: tokens without KV ->|<- tree nodes of this pass ->|
+    |<- num_cached_tokens -->|<- known: tokens without KV ->|<- tree nodes of this pass ->|
     |<--------------------------- slots: room in owned blocks --------------------------->|
 
 Knows no tensors. Position p of a request lives in pool slot `slots[p]`; node i of its tree in `slots[known + i]`.
@@ -27,7 +27,7 @@ class Sequence:
     tenant: str
     settings: int  # its row of the settings table
     rounds: int
-    cached: int = 0
+    num_cached_tokens: int = 0
     failed: int = 0  # its length when it last had no token
     blocks: list[int] = field(default_factory=list)
     table: Ints = field(default_factory=lambda: NO_INTS)  # `blocks` as an array
@@ -74,7 +74,7 @@ class Sequences:
             sequence.blocks = self.pool.find(hashes)
             self.pool.share(sequence.blocks)
             sequence.hashes = hashes[: len(sequence.blocks)]
-            sequence.cached = len(sequence.blocks) * self.block_size
+            sequence.num_cached_tokens = len(sequence.blocks) * self.block_size
             self._map(sequence)
         self._open.add(sequence)
         return sequence
@@ -103,7 +103,7 @@ class Sequences:
             self.pool.release(sequence.blocks[needed:])
             del sequence.blocks[needed:]
             self._map(sequence)
-        full = sequence.cached // self.block_size
+        full = sequence.num_cached_tokens // self.block_size
         if self._reuse and full > len(sequence.hashes):
             done = len(sequence.hashes)
             parent = sequence.hashes[-1] if done else b""
@@ -118,7 +118,7 @@ class Sequences:
         """Forget a request's KV, for nobody to find again. Returns the slots that it keeps; shared ones go back."""
         mine, shared = self.pool.forget(sequence.blocks)
         self.pool.release(shared)
-        sequence.blocks, sequence.hashes, sequence.cached = mine, [], 0
+        sequence.blocks, sequence.hashes, sequence.num_cached_tokens = mine, [], 0
         self._map(sequence)
         return sequence.slots
 
@@ -133,8 +133,8 @@ class Sequences:
         """Raise AssertionError unless blocks and tables agree."""
         self.pool.check(sequence.blocks for sequence in self._open)
         for sequence in self._open:
-            assert 0 <= sequence.cached <= sequence.known, "KV beyond the known tokens"
-            assert sequence.cached <= len(sequence.slots), "KV without blocks"
+            assert 0 <= sequence.num_cached_tokens <= sequence.known, "KV beyond the known tokens"
+            assert sequence.num_cached_tokens <= len(sequence.slots), "KV without blocks"
 
     def _map(self, sequence: Sequence) -> None:
         sequence.table = np.asarray(sequence.blocks, np.int32)

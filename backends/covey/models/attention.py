@@ -137,9 +137,9 @@ def attend(
         mask = group.masks.get(window)
         if mask is None:
             mask = group.masks[window] = _mask(group, shape, window, plan.dtype, query.device)
-        found = weighed(q, kv, mask, scale, softcap, plan.span)
-        found = found.view(kv_heads, rows, group.queries, share, dim).permute(1, 2, 0, 3, 4)
-        results.append(found.reshape(rows * group.queries, -1))
+        values = weighed(q, kv, mask, scale, softcap, plan.span)
+        values = values.view(kv_heads, rows, group.queries, share, dim).permute(1, 2, 0, 3, 4)
+        results.append(values.reshape(rows * group.queries, -1))
     joined = results[0] if len(results) == 1 else torch.cat(results)
     return joined if plan.scatter is None else joined.index_select(0, plan.scatter)
 
@@ -164,8 +164,8 @@ def weighed(
         return torch.bmm(weights, kv[1])
     spans = keys // span
     apart = weights.view(rows, count, spans, span).transpose(1, 2).reshape(rows * spans, count, span)
-    found = torch.bmm(apart, kv[1].view(rows * spans, span, -1))
-    return found.view(rows, spans, count, -1).sum(1)
+    sums = torch.bmm(apart, kv[1].view(rows * spans, span, -1))
+    return sums.view(rows, spans, count, -1).sum(1)
 
 
 def _cut(lanes: Lanes) -> Lanes:

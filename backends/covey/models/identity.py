@@ -34,9 +34,9 @@ def of_model(folder: str | Path, settings: Any) -> str:
 
     from covey.models.verdicts import here
 
-    found = Path(folder)
+    path = Path(folder)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
-    return identity([settings, here(device)], [*found.glob("*.safetensors"), *found.glob("config.json")])
+    return identity([settings, here(device)], [*path.glob("*.safetensors"), *path.glob("config.json")])
 
 
 def machine(cpuinfo: Path = CPUINFO) -> list[Any]:

@@ -108,18 +108,18 @@ def facts(folder: Path, known: Known, dtype: str) -> Modules:
 def parts(folder: Path, known: Known, dtype: torch.dtype) -> dict[str, Any]:
     """What the short pass reads off the modules, by their names, from the files. Raises KeyError where these are not
     as they were."""
-    found: dict[str, Any] = {}
+    named: dict[str, Any] = {}
     for name, tensor in _stored(folder, known, dtype):
         path, _, leaf = name.rpartition(".")
-        part = found.setdefault(path, SimpleNamespace(bias=None, variance_epsilon=known.eps))
+        part = named.setdefault(path, SimpleNamespace(bias=None, variance_epsilon=known.eps))
         setattr(part, leaf, tensor)
-    embedding = found["model.embed_tokens"]
+    embedding = named["model.embed_tokens"]
     embedding.weight = embedding.weight.clone()  # the pass keeps it, and it may be the file's own memory
     if known.tied:
-        found["lm_head"] = embedding
-    found[_ROTARY] = _rotary(known)
-    found[_ACTIVATION] = torch.nn.SiLU()
-    return found
+        named["lm_head"] = embedding
+    named[_ROTARY] = _rotary(known)
+    named[_ACTIVATION] = torch.nn.SiLU()
+    return named
 
 
 def _stored(folder: Path, known: Known, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:

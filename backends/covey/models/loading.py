@@ -116,16 +116,16 @@ def check_config(folder: Path, config: Any) -> None:
 
 def weight_files(folder: Path) -> list[Path]:
     """The safetensors files that hold the folder's weights: those of its index, else the one file, else all."""
-    found = sorted(folder.glob("*.safetensors"))
-    if not found:
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
         other = sorted(path.name for path in folder.glob("*.bin"))
         hint = f"convert {other[0]} to safetensors" if other else "put model.safetensors there"
         raise SettingError(f"{folder}: no safetensors weights; {hint}")
     index = folder / "model.safetensors.index.json"
-    if (folder / "model.safetensors") in found:
+    if (folder / "model.safetensors") in files:
         return [folder / "model.safetensors"]
     if not index.is_file():
-        return found
+        return files
     try:
         return sorted({folder / name for name in json.loads(index.read_text())["weight_map"].values()})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -146,10 +146,10 @@ def load_module(
     files = weight_files(folder)
     with quiet():
         try:
-            found = None
+            loaded = None
             if device.type == "cuda" if streamed is None else streamed:
-                found = _streamed(folder, files, config, dtype, device, attention)
-            module, report = found or _read(folder, config, dtype, attention)
+                loaded = _streamed(folder, files, config, dtype, device, attention)
+            module, report = loaded or _read(folder, config, dtype, attention)
         except SafetensorError as error:
             raise SettingError(f"{folder}: the weights cannot be read: {error}") from error
         except ValueError as error:
@@ -168,7 +168,7 @@ _Loaded = tuple[torch.nn.Module, Mapping[str, Any]]
 def _read(folder: Path, config: Any, dtype: torch.dtype, attention: str) -> _Loaded:
     from transformers import AutoModelForCausalLM
 
-    found: _Loaded = AutoModelForCausalLM.from_pretrained(
+    loaded: _Loaded = AutoModelForCausalLM.from_pretrained(
         str(folder),
         config=config,
         dtype=dtype,
@@ -178,7 +178,7 @@ def _read(folder: Path, config: Any, dtype: torch.dtype, attention: str) -> _Loa
         use_safetensors=True,
         output_loading_info=True,
     )
-    return found
+    return loaded
 
 
 def _streamed(
@@ -191,7 +191,7 @@ def _streamed(
     elsewhere = (folder / "adapter_config.json").exists() or getattr(config, "transformers_weights", None)
 
     def build(stored: dict[str, torch.Tensor]) -> _Loaded:
-        found: _Loaded = kind.from_pretrained(
+        loaded: _Loaded = kind.from_pretrained(
             None,
             config=config,
             state_dict=stored,
@@ -199,29 +199,29 @@ def _streamed(
             attn_implementation=attention,
             output_loading_info=True,
         )
-        return found
+        return loaded
 
-    found = None if kind is None or elsewhere else weights.load(files, dtype, device, build)
-    if found is None:
+    loaded = None if kind is None or elsewhere else weights.load(files, dtype, device, build)
+    if loaded is None:
         _LOG.warning("%s: weights are read by transformers, which is slower: they are not stored as computed", folder)
-    return found
+    return loaded
 
 
 def find_end_ids(folder: Path, config: Any) -> tuple[int, ...]:
     """Tokens that end a text: those of generation_config.json, else of config.json; one id or a list. Ids outside the
     vocabulary, such as -1 for none, are no tokens."""
-    found: Any = None
+    ends: Any = None
     path = folder / "generation_config.json"
     if path.is_file():
         try:
-            found = json.loads(path.read_text()).get("eos_token_id")
+            ends = json.loads(path.read_text()).get("eos_token_id")
         except (ValueError, AttributeError) as error:
             raise SettingError(f"{path}: not a JSON object: {error}") from error
-    if found is None:
-        found = getattr(config, "eos_token_id", None)
-    if found is None:
+    if ends is None:
+        ends = getattr(config, "eos_token_id", None)
+    if ends is None:
         return ()
-    ids = [int(i) for i in found] if isinstance(found, (list, tuple)) else [int(found)]
+    ids = [int(i) for i in ends] if isinstance(ends, (list, tuple)) else [int(ends)]
     return tuple(i for i in ids if 0 <= i < int(config.vocab_size))
 
 

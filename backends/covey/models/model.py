@@ -185,11 +185,11 @@ class PagedModel:
         try:
             parts = known.parts(folder, before, self.torch_dtype)
             fused = self._short(parts, list(before.settings), alike)
-            found = fused.forward(*self._prepare(chain(text, self.block_size)))[: len(text)]
+            hidden = fused.forward(*self._prepare(chain(text, self.block_size)))[: len(text)]
         except (KeyError, AttributeError, RuntimeError, SettingError, SafetensorError, OSError) as error:
             _LOG.warning("%s: it is examined again: %s", folder, error)
             return False
-        if known.digest_of(found) != before.result:
+        if known.digest_of(hidden) != before.result:
             _LOG.info("%s: it is examined again: a text does not become what it became", folder)
             return False
         self._fused = fused
@@ -208,14 +208,14 @@ class PagedModel:
             return
         try:
             fused = self._short(dict(modules.module.named_modules()), examined.settings, alike)
-            found = fused.forward(*self._prepare(chain(text, self.block_size)))[: len(text)]
+            hidden = fused.forward(*self._prepare(chain(text, self.block_size)))[: len(text)]
         except (KeyError, AttributeError, RuntimeError) as error:
             _LOG.info("%s: running the modules of transformers (%s)", modules.folder, error)
             return
-        if modules.agree(close(found, examined.hidden, self.torch_dtype)):
+        if modules.agree(close(hidden, examined.hidden, self.torch_dtype)):
             self._fused = fused
             if learns:
-                known.learn(modules, examined.settings, found)
+                known.learn(modules, examined.settings, hidden)
             modules.module.model.layers = torch.nn.ModuleList()  # their weights live on in the products
 
     def _make_invariant(self) -> bool:
@@ -225,9 +225,9 @@ class PagedModel:
         facts = modules.described(), self.shape, self.dtype, self.device, sizes
         limits = self.max_positions, self.blocks, self.block_size, self.max_pass_tokens
         folder = kept_folder("numerics") if self._group is None else None  # ranks go on in step
-        found = verdict(folder, here(*facts, *limits), lambda: self._find_tiling(matrices))
-        self._tiling = found or Tiling()
-        return found is not None
+        tiling = verdict(folder, here(*facts, *limits), lambda: self._find_tiling(matrices))
+        self._tiling = tiling or Tiling()
+        return tiling is not None
 
     @torch.inference_mode()
     def _find_tiling(self, matrices: list[Matrix]) -> Tiling | None:
@@ -255,10 +255,10 @@ class PagedModel:
         """One of each shape of the maps that passes go through: the linear ones and the activation between them."""
         if self._fused is not None:
             fused = self._fused
-            found = [Matrix(product.alone, product.width, product.count) for product in fused.products()]
-            found.append(Matrix(fused.gated, 2 * fused.width, _NO_WEIGHTS))
+            maps = [Matrix(product.alone, product.width, product.count) for product in fused.products()]
+            maps.append(Matrix(fused.gated, 2 * fused.width, _NO_WEIGHTS))
         else:
-            found = [
+            maps = [
                 Matrix(
                     module.alone if isinstance(module, ShardedLinear) else module,
                     module.in_features,
@@ -267,6 +267,6 @@ class PagedModel:
                 for module in self._modules.module.modules()
                 if isinstance(module, torch.nn.Linear)
             ]
-            widest = max(matrix.width for matrix in found)  # as a rule what goes through the activation
-            found += [Matrix(act, widest, _NO_WEIGHTS) for act in self._activations]
-        return list({(matrix.width, matrix.count): matrix for matrix in found}.values())
+            widest = max(matrix.width for matrix in maps)  # as a rule what goes through the activation
+            maps += [Matrix(act, widest, _NO_WEIGHTS) for act in self._activations]
+        return list({(matrix.width, matrix.count): matrix for matrix in maps}.values())

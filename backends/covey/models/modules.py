@@ -91,8 +91,8 @@ def _paged_attention(
     run.settings[layer] = setting
     pool = run.pools[layer]
     pool.index_copy_(1, run.slots, torch.cat((key[0], value[0])))
-    found = attend(run.plan, query[0].transpose(0, 1), pool, setting.scale, setting.window, setting.softcap)
-    return found.view(1, -1, shape.heads, shape.head_dim), None
+    values = attend(run.plan, query[0].transpose(0, 1), pool, setting.scale, setting.window, setting.softcap)
+    return values.view(1, -1, shape.heads, shape.head_dim), None
 
 
 def _no_mask(*_: object, **__: object) -> None:
@@ -169,13 +169,13 @@ class Modules:
         """The configuration as plain data."""
         if isinstance(self.config, SimpleNamespace):
             return vars(self.config)
-        found: dict[str, Any] = json.loads(self.config.to_json_string(use_diff=False))
-        return found
+        settings: dict[str, Any] = json.loads(self.config.to_json_string(use_diff=False))
+        return settings
 
     def hidden(self, tokens: torch.Tensor, positions: torch.Tensor, run: Run) -> torch.Tensor:
         core = self.module.base_model
-        found = core(input_ids=tokens[None], position_ids=positions[None], use_cache=False, covey_run=run)
-        hidden: torch.Tensor = found.last_hidden_state[0]
+        output = core(input_ids=tokens[None], position_ids=positions[None], use_cache=False, covey_run=run)
+        hidden: torch.Tensor = output.last_hidden_state[0]
         return hidden
 
     def logits(self, hidden: torch.Tensor, head: Any = None) -> torch.Tensor:
@@ -188,14 +188,14 @@ class Modules:
 
     def activate_by_rows(self) -> list[Callable[[torch.Tensor], torch.Tensor]]:
         """Have activations computed so that a row's do not depend on its company; says which there are."""
-        found: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {}
+        activations: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {}
         for part in list(self.module.modules()):
             for name in ACTIVATIONS:
                 act = getattr(part, name, None)
                 if callable(act) and not isinstance(act, _ByRows):
                     setattr(part, name, _ByRows(act))
-                    found[repr(act)] = getattr(part, name)
-        return list(found.values())
+                    activations[repr(act)] = getattr(part, name)
+        return list(activations.values())
 
     def trial(self, count: int) -> Ints:
         """Tokens from all over the vocabulary."""
@@ -260,9 +260,9 @@ def modules_of(source: Source, *, dtype: str, device: str, group: Group | None =
     return Modules.read(source, dtype=dtype, device=device, group=group)
 
 
-def close(found: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> bool:
+def close(actual: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> bool:
     """Equal up to what the data type rounds away (transformers takes norms and softmax in float32 at best)."""
     allowed = {torch.float64: 1e-4, torch.float32: 1e-3, torch.bfloat16: 0.25, torch.float16: 0.1}[dtype]
-    found, expected = found.double(), expected.double()
-    error = (found - expected).norm() / expected.norm().clamp_min(1e-30)
+    actual, expected = actual.double(), expected.double()
+    error = (actual - expected).norm() / expected.norm().clamp_min(1e-30)
     return bool(error <= allowed)

@@ -93,8 +93,8 @@ def _invariant(matrix: Matrix, counts: Sequence[int], dtype: torch.dtype, device
             break
         places = 64 if count <= 4 else 8 if count <= 33 else 1  # roundings differ in few rows: few rows, many trials
         for start in range(0, most - count + 1, max(1, most // places)):
-            found = matrix.apply(rows[start : start + count].clone())
-            if not torch.equal(found, expected[start : start + count]):
+            alone = matrix.apply(rows[start : start + count].clone())
+            if not torch.equal(alone, expected[start : start + count]):
                 return False
     return True
 
@@ -139,8 +139,8 @@ def _in_time(cases: Iterable[_T], seconds: float) -> Iterator[_T]:
 def _far(longest: int, shortest: int, unit: int) -> list[int]:
     """Some lengths between the two, multiples of `unit`: the longest, and then the shortest first, which cost least and
     differ most from it. They are closer to each other the shorter they are, as where libraries change their ways is."""
-    found = np.unique(np.geomspace(max(1, shortest // unit), longest // unit, FAR).astype(np.int64)) * unit
-    return [int(found[-1]), *found[:-1].tolist()]
+    lengths = np.unique(np.geomspace(max(1, shortest // unit), longest // unit, FAR).astype(np.int64)) * unit
+    return [int(lengths[-1]), *lengths[:-1].tolist()]
 
 
 def _products_agree(
@@ -337,8 +337,8 @@ def passes_agree(forward: Callable[[Pass], torch.Tensor], room: Room) -> bool:
         used = [step for step in steps if 0 <= step[1] < step[2]]
         while sum(stop - start for _, start, stop in used) > room.limit:
             used.pop()
-        for (row, start, stop), found in zip(used, run(*used)):
-            if not torch.equal(found, whole[row][start:stop]):
+        for (row, start, stop), logits in zip(used, run(*used)):
+            if not torch.equal(logits, whole[row][start:stop]):
                 return False
     return True
 

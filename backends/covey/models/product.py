@@ -62,15 +62,15 @@ class Product:
             self._weight = weight.new_empty(0)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        found = self.alone(x)
-        return found if self._after is None else self._after(found)
+        result = self.alone(x)
+        return result if self._after is None else self._after(result)
 
     def alone(self, x: torch.Tensor) -> torch.Tensor:
         """This rank's product, without the others'."""
         if self._packed is None:
             return F.linear(x, self._weight, self.bias)
-        found: torch.Tensor = torch.ops.mkldnn._linear_pointwise.default(x, self._packed, self.bias, "none", [], "")
-        return found
+        result: torch.Tensor = torch.ops.mkldnn._linear_pointwise.default(x, self._packed, self.bias, "none", [], "")
+        return result
 
 
 def _pack(weight: torch.Tensor, bias: torch.Tensor | None, alike: bool) -> torch.Tensor | None:
@@ -82,12 +82,12 @@ def _pack(weight: torch.Tensor, bias: torch.Tensor | None, alike: bool) -> torch
     try:
         packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS)
         trial = torch.randn(20, weight.shape[1], generator=torch.Generator().manual_seed(3)).to(weight.dtype)
-        found = torch.ops.mkldnn._linear_pointwise.default(trial, packed, bias, "none", [], "")
+        result = torch.ops.mkldnn._linear_pointwise.default(trial, packed, bias, "none", [], "")
     except (AttributeError, RuntimeError):
         return None
     expected = F.linear(trial, weight, bias)
     rounding = 0.0 if weight.dtype == torch.bfloat16 else 1e-5
-    return packed if bool((found - expected).norm() <= rounding * expected.norm()) else None
+    return packed if bool((result - expected).norm() <= rounding * expected.norm()) else None
 
 
 class Norm:

@@ -58,10 +58,10 @@ def verdict(folder: Path | None, key: str, find: Callable[[], Tiling | None]) ->
             return None if kept is None else Tiling(**kept)
         except (OSError, ValueError, KeyError, TypeError) as error:
             log.warning("%s is not a verdict (%s): trying this machine's numerics again", path, error)
-    found = find()
+    tiling = find()
     if path is not None:
-        keep(path, {"tiling": None if found is None else asdict(found)})
-    return found
+        keep(path, {"tiling": None if tiling is None else asdict(tiling)})
+    return tiling
 
 
 def keep(path: Path, content: object) -> None:

@@ -101,8 +101,8 @@ class Acceptance:
     def update(self, offered: Sequence[int], accepted: Sequence[int]) -> None:
         """Rows that were looked at, and accepted, per position; fewer positions than the deepest are allowed."""
         self._settle()
-        found = enumerate(zip(offered, accepted, self.rates()))
-        trials = [(index, looked, right, rate) for index, (looked, right, rate) in found if looked]
+        places = enumerate(zip(offered, accepted, self.rates()))
+        trials = [(index, looked, right, rate) for index, (looked, right, rate) in places if looked]
         for index, looked, right, _ in trials:
             keep = max(0.0, 1.0 - looked / MEMORY)
             self._offered[index] = self._offered[index] * keep + looked

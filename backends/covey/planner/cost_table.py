@@ -119,11 +119,11 @@ def _points(points: list[dict[str, Any]], at: str) -> tuple[tuple[int, float], .
 
 
 def _cells(cells: list[dict[str, Any]], first: str, second: str) -> tuple[Cell, ...]:
-    found = tuple((int(cell[first]), int(cell[second]), float(cell["seconds"])) for cell in cells)
-    for one, two, seconds in found:
+    timings = tuple((int(cell[first]), int(cell[second]), float(cell["seconds"])) for cell in cells)
+    for one, two, seconds in timings:
         if one < 1 or two < 1 or not (math.isfinite(seconds) and seconds > 0):
             raise ValueError(f"{first} {one}, {second} {two}, seconds {seconds}: each must be positive")
-    return found
+    return timings
 
 
 def _listed(cells: Iterable[tuple[float, ...]], *names: str) -> list[dict[str, float]]:

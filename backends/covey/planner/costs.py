@@ -35,8 +35,8 @@ GUESS = 0.1  # a drafted token's time before any was drafted, in passes over one
 
 def _rising(values: Array) -> Array:
     """The values, where one is less than one before it brought to where both are between: more tokens take no less."""
-    found: Array = (np.maximum.accumulate(values) + np.minimum.accumulate(values[::-1])[::-1]) / 2
-    return found
+    monotonic: Array = (np.maximum.accumulate(values) + np.minimum.accumulate(values[::-1])[::-1]) / 2
+    return monotonic
 
 
 def _shape(tokens: Array, table: CostTable | None) -> Array:
@@ -45,11 +45,11 @@ def _shape(tokens: Array, table: CostTable | None) -> Array:
     guess gone wrong."""
     cells = [cell for cell in table.verify if cell[0] < cell[1] or cell[1] == 1] if table is not None else []
     if len(cells) < 2:
-        found: Array = 1.0 + tokens / 128.0
-        return found
+        seconds_at: Array = 1.0 + tokens / 128.0
+        return seconds_at
     line = Surface((1, count, seconds) for _, count, seconds in cells)  # the mean of those with as many tokens
-    found = np.array([line(1, count) for count in tokens])
-    return np.maximum(_rising(found) / max(float(found[0]), 1e-9), 0.1)
+    seconds_at = np.array([line(1, count) for count in tokens])
+    return np.maximum(_rising(seconds_at) / max(float(seconds_at[0]), 1e-9), 0.1)
 
 
 class RoundCosts:
@@ -191,31 +191,31 @@ class RoundCosts:
 
     def _cached(self, rows: int, passes: Passes) -> tuple[Array, Array]:
         key = rows, passes
-        found = self._features.get(key)
-        if found is None:
+        features = self._features.get(key)
+        if features is None:
             if len(self._features) >= CACHED:
                 self._features.clear()
             verify = np.stack([self._verify_features(rows, tokens) for tokens in passes])
-            found = self._features[key] = (verify, hat(rows, self._rows))
-        return found
+            features = self._features[key] = (verify, hat(rows, self._rows))
+        return features
 
     def _drafting_features(self, rows: int) -> Array:
         """For each depth from 0."""
-        found = self._drafting.get(rows)
-        if found is None:
-            found = self._drafting[rows] = np.stack([self._draft_features(rows, depth) for depth in self._depths])
-        return found
+        features = self._drafting.get(rows)
+        if features is None:
+            features = self._drafting[rows] = np.stack([self._draft_features(rows, depth) for depth in self._depths])
+        return features
 
     def _verify_features(self, rows: int, tokens: int, prefill: int = 0) -> Array:
-        found = self._verifying.get((rows, tokens)) if not prefill else None  # with it seldom twice the same
-        if found is None:
+        features = self._verifying.get((rows, tokens)) if not prefill else None  # with it seldom twice the same
+        if features is None:
             others = np.array([prefill / 128.0, float(tokens > rows)])
-            found = np.concatenate([hat(tokens + prefill, self._tokens), hat(rows, self._rows), others])
+            features = np.concatenate([hat(tokens + prefill, self._tokens), hat(rows, self._rows), others])
             if not prefill:
                 if len(self._verifying) >= CACHED:
                     self._verifying.clear()
-                self._verifying[rows, tokens] = found
-        return found
+                self._verifying[rows, tokens] = features
+        return features
 
     def _draft_features(self, rows: int, depth: float) -> Array:
         by_rows = hat(rows, self._rows)

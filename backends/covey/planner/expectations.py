@@ -73,9 +73,9 @@ class Expectations:
         seconds = [time + prompts * count for time, count in zip(corrected, tokens)]
         seconds[0] = corrected[0]
         values = [count / time for count, time in zip(tokens, seconds)]
-        found = Expected(passes, tokens, doubt, mean.tolist(), corrected, seconds, variance.tolist(), values)
-        self._last = key, found
-        return found
+        expected = Expected(passes, tokens, doubt, mean.tolist(), corrected, seconds, variance.tolist(), values)
+        self._last = key, expected
+        return expected
 
     def together(self, seconds: Sequence[float]) -> float:
         """What drafters take that are asked at the same time, each of which takes so long alone."""
@@ -161,10 +161,10 @@ class Expectations:
         return tokens, [square**0.5 / total for square, total in zip(squares, tokens)]
 
     def _accepted(self, drafter: str) -> Acceptance:
-        found = self._acceptance.get(drafter)
-        if found is None:
-            found = self._acceptance[drafter] = Acceptance(self._max_depth)
-        return found
+        acceptance = self._acceptance.get(drafter)
+        if acceptance is None:
+            acceptance = self._acceptance[drafter] = Acceptance(self._max_depth)
+        return acceptance
 
     def state(self) -> JsonDict:
         return {

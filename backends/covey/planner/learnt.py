@@ -95,13 +95,13 @@ def restore(path: str | Path, policy: Learner, *, name: str, target: str) -> boo
     """Whether the policy took the file up. A file that is not there is no reason to warn."""
     path = Path(path)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(found, dict) or found.get("covey_learnt") != VERSION:
+        learnt = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(learnt, dict) or learnt.get("covey_learnt") != VERSION:
             raise ValueError(f"not a file of version {VERSION}")
         for key, expected in (("policy", name), ("target", target)):
-            if found.get(key) != expected:
-                raise ValueError(f"learnt for {key} {found.get(key)!r}, not {expected!r}")
-        policy.restore(found["state"])
+            if learnt.get(key) != expected:
+                raise ValueError(f"learnt for {key} {learnt.get(key)!r}, not {expected!r}")
+        policy.restore(learnt["state"])
     except FileNotFoundError:
         return False
     except (OSError, ValueError, KeyError, RecursionError) as error:

@@ -50,7 +50,7 @@ def lesson_of(done: Round, choice: Choice, max_depth: int) -> Lesson:
         bool(choice.situation.shares)
         and bool(asked.any()) == (choice.depth > 0)
         and (choice.depth == 0 or "" not in done.plan.drafter[: batch.decoding])
-        and all(live.request.speculation == "auto" for live in batch.rows)
+        and all(active.request.speculation == "auto" for active in batch.rows)
     )
     answers = _answers(done)
     complete = bool(done.emitted) and all(answers.values())
@@ -91,10 +91,10 @@ def _answers(done: Round) -> dict[str, bool]:
     names = done.plan.drafter[:rows]
     if len(set(names)) == 1:
         return {names[0]: bool((answered & asked).any())}
-    found: dict[str, bool] = {}
+    answers: dict[str, bool] = {}
     for row in np.flatnonzero(asked).tolist():
-        found[names[row]] = found.get(names[row], False) or bool(answered[row])
-    return found
+        answers[names[row]] = answers.get(names[row], False) or bool(answered[row])
+    return answers
 
 
 def _by_drafter(done: Round, names: Iterable[str]) -> dict[str, npt.NDArray[np.bool_] | slice]:

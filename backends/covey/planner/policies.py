@@ -74,12 +74,12 @@ def starts_from_costs(name: str) -> bool:
 
 def fixed_depth(name: str) -> int | None:
     """The k of `fixed:k`; None when it is another policy's name."""
-    found = re.fullmatch(r"fixed:(\d+)", name)
-    return int(found[1]) if found else None
+    match = re.fullmatch(r"fixed:(\d+)", name)
+    return int(match[1]) if match else None
 
 
 def _made_by(name: str) -> str:
-    found = registry.POLICIES.get(name if fixed_depth(name) is None else FIXED)
-    if found is None or name == FIXED:
+    maker = registry.POLICIES.get(name if fixed_depth(name) is None else FIXED)
+    if maker is None or name == FIXED:
         raise SettingError(f"speculation.policy: got {name!r}, allowed: {', '.join(registry.POLICIES)}")
-    return found
+    return maker

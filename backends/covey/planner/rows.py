@@ -15,9 +15,9 @@ def spare(batch: Batch, budget: int) -> int:
     return (budget - int(batch.chunk.sum())) // max(1, batch.decoding)
 
 
-def own_depth(live: ActiveRequest) -> int | None:
+def own_depth(active: ActiveRequest) -> int | None:
     """The depth that the request itself asks for; None: it leaves it to the policy."""
-    speculation = live.request.speculation
+    speculation = active.request.speculation
     if speculation == "auto":
         return None
     return 0 if speculation == "off" else int(speculation.removeprefix("fixed:"))
@@ -31,14 +31,14 @@ def lay_out(batch: Batch, roster: Roster, budget: int, depth: int, width: int) -
     serving = {name for name in roster.names if roster.serves(name)}
     if serving:
         most = spare(batch, budget)
-        for row, live in enumerate(batch.rows[: batch.decoding]):
-            name = roster.drafter_of(live.request.drafter)
+        for row, active in enumerate(batch.rows[: batch.decoding]):
+            name = roster.drafter_of(active.request.drafter)
             if name not in serving:
                 continue
             names[row] = name
-            own = own_depth(live)
-            wanted = max(0, min(depth if own is None else own, live.room - 1, most))
+            own = own_depth(active)
+            wanted = max(0, min(depth if own is None else own, active.room - 1, most))
             depths[row] = wanted
-            if width > 1 and wanted and live.request.sampling.rule is not Rule.REJECTION:
+            if width > 1 and wanted and active.request.sampling.rule is not Rule.REJECTION:
                 widths[row] = max(1, min(width, most // wanted))
     return Plan(np.array(depths, np.int32), np.array(widths, np.int32), tuple(names))

@@ -74,13 +74,13 @@ class Samples:
 
 
 def _medians(samples: defaultdict[Any, list[float]]) -> list[tuple[Any, float]]:
-    return [(key, float(f"{max(LEAST, statistics.median(found)):.4g}")) for key, found in sorted(samples.items())]
+    return [(key, float(f"{max(LEAST, statistics.median(times)):.4g}")) for key, times in sorted(samples.items())]
 
 
 def _by_drafter(
     samples: defaultdict[tuple[str, int, int], list[float]],
 ) -> dict[str, tuple[tuple[int, int, float], ...]]:
-    found: dict[str, list[tuple[int, int, float]]] = {}
+    cells_of: dict[str, list[tuple[int, int, float]]] = {}
     for (drafter, first, second), seconds in _medians(samples):
-        found.setdefault(drafter, []).append((first, second, seconds))
-    return {drafter: tuple(cells) for drafter, cells in found.items()}
+        cells_of.setdefault(drafter, []).append((first, second, seconds))
+    return {drafter: tuple(cells) for drafter, cells in cells_of.items()}

@@ -21,15 +21,15 @@ def situation_of(batch: Batch, roster: Roster, budget: int, previous: int, *, ma
     lag = 0
     alike = True  # every row drafts a chain of the policy's depth
     served = False  # somebody could draft
-    for live in batch.rows[:rows]:
-        if live.request.speculation != "auto":
+    for active in batch.rows[:rows]:
+        if active.request.speculation != "auto":
             alike = False
             continue
-        name = roster.drafter_of(live.request.drafter)
+        name = roster.drafter_of(active.request.drafter)
         serves = roster.serves(name)
         served, alike = served or serves, alike and serves
         counts[name] = counts.get(name, 0) + 1
-        unseen = live.known - live.seen.get(name, 0)
+        unseen = active.known - active.seen.get(name, 0)
         lag = max(lag, unseen)
         missed[name] = missed.get(name, 0) + unseen
     ceiling = max(0, min(max_depth, spare(batch, budget))) if served else 0

@@ -36,13 +36,13 @@ class SwitchCost:
         """Does not mutate what is known."""
         if not self._model.scaled or lag <= 0:
             return 0.0
-        found = self._known.get((lag, rows))
-        if found is None:
+        seconds = self._known.get((lag, rows))
+        if seconds is None:
             if len(self._known) > 4096:
                 self._known.clear()
-            found = max(0.0, float(self._model.mean(self._features(lag, rows))))
-            self._known[lag, rows] = found
-        return found
+            seconds = max(0.0, float(self._model.mean(self._features(lag, rows))))
+            self._known[lag, rows] = seconds
+        return seconds
 
     def observe(self, lag: int, rows: int, seconds: float) -> None:
         """A round that began with such a lag took so long to catch up."""

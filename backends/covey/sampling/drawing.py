@@ -136,10 +136,10 @@ def _draw_hot(
 
 def log_probabilities(logits: Tensor, table: SettingsTable, settings: Index, tokens: Index) -> Floats:
     """The model's own log-probability of one token per row; NaN where the row did not ask or has no token."""
-    found: npt.NDArray[np.float32] = np.full(len(settings), np.nan, np.float32)
+    logprobs: npt.NDArray[np.float32] = np.full(len(settings), np.nan, np.float32)
     rows = np.flatnonzero(table.logprobs[settings] & (tokens >= 0))
     if len(rows):
         where = torch.from_numpy(rows).to(logits.device)
         picked = torch.from_numpy(tokens[rows]).to(logits.device).unsqueeze(1)
-        found[rows] = logits[where].log_softmax(dim=1).gather(1, picked).squeeze(1).float().cpu().numpy()
-    return found
+        logprobs[rows] = logits[where].log_softmax(dim=1).gather(1, picked).squeeze(1).float().cpu().numpy()
+    return logprobs

@@ -166,8 +166,8 @@ def best_tokens(logits: Tensor) -> tuple[Index, Reals]:
         best = array.argmax(axis=1)
         return best, array[np.arange(len(best)), best].astype(np.float64)
     index = logits.argmax(dim=1)
-    found = torch.stack((index.double(), logits.gather(1, index.unsqueeze(1)).squeeze(1).double())).cpu().numpy()
-    return found[0].astype(np.int64), found[1]
+    pairs = torch.stack((index.double(), logits.gather(1, index.unsqueeze(1)).squeeze(1).double())).cpu().numpy()
+    return pairs[0].astype(np.int64), pairs[1]
 
 
 def leading_tokens(logits: Tensor, width: int) -> tuple[Index, Reals]:
@@ -209,7 +209,7 @@ def race(
     words = words.to(device)
     columns = torch.from_numpy(np.stack((centres, slopes, bounds))).unsqueeze(2).to(device)
     centre, slope, bound = columns[0].to(logits.dtype), columns[1].float(), columns[2].float()
-    found = []
+    pieces = []
     for start, stop in _chunks(rows, vocab, device):
         part = logits[start:stop]
         hashes = torch.empty(part.shape, dtype=torch.int32, device=device)
@@ -222,8 +222,10 @@ def race(
         limits *= slope[start:stop]
         limits += bound[start:stop]
         picked = _where_true(octaves <= limits)
-        found.append((picked + start * vocab, _take(hashes, picked), _take(part, picked)))
-    flat, hashed, values = found[0] if len(found) == 1 else (np.concatenate(part) for part in zip(*found, strict=True))
+        pieces.append((picked + start * vocab, _take(hashes, picked), _take(part, picked)))
+    flat, hashed, values = (
+        pieces[0] if len(pieces) == 1 else (np.concatenate(part) for part in zip(*pieces, strict=True))
+    )
     row_of, token = np.divmod(flat, vocab)
     values = values.astype(np.float64)
     scores = gumbel(hashed)

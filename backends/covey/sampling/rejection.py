@@ -136,15 +136,15 @@ def _pick(weights: Tensor, uniform: Reals) -> Index:
     sums = weights.cumsum(dim=1)
     totals = sums[:, -1].cpu().numpy()
     thresholds = np.minimum(uniform * totals, np.nextafter(totals, 0.0))
-    found = torch.searchsorted(sums, _to(thresholds, sums).unsqueeze(1), right=True).squeeze(1)
-    return found.cpu().numpy()
+    index = torch.searchsorted(sums, _to(thresholds, sums).unsqueeze(1), right=True).squeeze(1)
+    return index.cpu().numpy()
 
 
 def _gather(probs: Tensor, places: Index, tokens: Ints) -> Reals:
     vocab = probs.shape[1]
     inside = (tokens >= 0) & (tokens < vocab)
-    found = probs[_to(places, probs), _to(np.where(inside, tokens, 0).astype(np.int64), probs)]
-    return np.where(inside, found.cpu().numpy(), 0.0)
+    gathered = probs[_to(places, probs), _to(np.where(inside, tokens, 0).astype(np.int64), probs)]
+    return np.where(inside, gathered.cpu().numpy(), 0.0)
 
 
 def _to(array: npt.NDArray[np.generic], like: Tensor) -> Tensor:

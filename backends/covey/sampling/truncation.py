@@ -78,14 +78,14 @@ def find_cuts(logits: Tensor, best_values: Reals, table: SettingsTable, settings
             row = (_largest(part[i : i + 1], vocab)[0] - best_values[todo[i]]) / temperatures[todo[i]]
             sizes[i] = min(_exact_prefix_size(row, int(top_k[todo[i]]), float(top_p[todo[i]])), width)
         settled = sizes < width if width < vocab else np.ones(len(todo), np.bool_)
-        found, kept = todo[settled], sizes[settled]
+        done, kept = todo[settled], sizes[settled]
         values = values[settled]
-        last = values[np.arange(len(found)), kept - 1]
-        cuts.values[found] = last
-        following = values[np.arange(len(found)), np.minimum(kept, width - 1)]
+        last = values[np.arange(len(done)), kept - 1]
+        cuts.values[done] = last
+        following = values[np.arange(len(done)), np.minimum(kept, width - 1)]
         for i in np.flatnonzero((following == last) & (kept < width)):
-            equals = np.flatnonzero(select(logits, found[i : i + 1])[0].cpu().numpy() == last[i])
-            cuts.tokens[found[i]] = equals[kept[i] - np.count_nonzero(values[i] > last[i]) - 1]
+            equals = np.flatnonzero(select(logits, done[i : i + 1])[0].cpu().numpy() == last[i])
+            cuts.tokens[done[i]] = equals[kept[i] - np.count_nonzero(values[i] > last[i]) - 1]
         todo = todo[~settled]
     return cuts
 

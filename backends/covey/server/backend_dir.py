@@ -122,7 +122,7 @@ def _remove(folder: Path) -> str:
 def _digest(installation: Installation, copies: dict[str, Path], links: dict[str, Path]) -> str:
     lines = [installation.version, LOCK, *OWN_LIBRARY]
     for name, path in sorted(copies.items()):
-        found = path.stat()
-        lines.append(f"{name} {path} {found.st_size} {found.st_mtime_ns}")
+        status = path.stat()
+        lines.append(f"{name} {path} {status.st_size} {status.st_mtime_ns}")
     lines += [f"{name} -> {path}" for name, path in sorted(links.items())]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]

@@ -48,12 +48,12 @@ def find(folder: Path | None) -> Installation:
 
 
 def _checked(root: Path, stub: Path, libraries: tuple[Path, ...], version: str) -> Installation:
-    found = Installation(root / "bin" / "tritonserver", root / "backends" / "python", stub, libraries, version)
-    for path in (found.binary, found.python_backend, found.stub):
+    installation = Installation(root / "bin" / "tritonserver", root / "backends" / "python", stub, libraries, version)
+    for path in (installation.binary, installation.python_backend, installation.stub):
         if not path.exists():
             raise StartError(f"{path} is missing: {root} holds no tritonserver for Python {MINOR}")
     _check_libpython(libraries[0])
-    return found
+    return installation
 
 
 def _check_platform() -> None:

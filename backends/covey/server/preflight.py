@@ -24,10 +24,10 @@ def exposure(options: Options) -> None:
     if options.admin_secret:
         return
     try:
-        found = socket.getaddrinfo(options.host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(options.host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror:
         return  # with_ports says so
-    if not all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found):
+    if not all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in addresses):
         raise StartError(
             f"host {options.host!r} is open to other machines, and who can load models runs code here: "
             "set COVEY_ADMIN_SECRET to a random string, or listen on 127.0.0.1"
@@ -117,7 +117,7 @@ def left_out(options: Options, wanted: tuple[str, ...]) -> dict[str, str]:
     if settings.target.kind == "emulated":
         return {}
     repository, target = options.repository_folder(), _target_folder(options)
-    found = {}
+    misfits = {}
     for name in wanted:
         text = re.sub(r"#.*", "", (repository / name / "config.pbtxt").read_text(encoding="utf-8"))
         parameters = dict(PARAMETER.findall(text))
@@ -125,14 +125,14 @@ def left_out(options: Options, wanted: tuple[str, ...]) -> dict[str, str]:
             folder = settings.drafter.folder_of(name) or parameters.get("folder") or repository / name / "1"
             misfit = vocabulary.misfit(folder, target)
             if misfit:
-                found[name] = misfit
-    if found and (options.profile != profile.DEFAULT_PROFILE or options.models is not None):
-        name, misfit = next(iter(found.items()))
+                misfits[name] = misfit
+    if misfits and (options.profile != profile.DEFAULT_PROFILE or options.models is not None):
+        name, misfit = next(iter(misfits.items()))
         raise StartError(
-            f"{', '.join(found)} cannot draft for this target ({name} has {misfit}): take what does not fit out of "
+            f"{', '.join(misfits)} cannot draft for this target ({name} has {misfit}): take what does not fit out of "
             f"models and speculation.drafters of profile {options.profile}"
         )
-    return found
+    return misfits
 
 
 def _target_folder(options: Options) -> Path:
@@ -159,8 +159,8 @@ def _bytes_in_memory(path: Path) -> int:
 
 def available_memory(root: Path = Path("/")) -> int:
     """Bytes this machine, or the container around us, has to give."""
-    found = re.search(r"MemAvailable:\s+(\d+) kB", (root / "proc/meminfo").read_text())
-    available = int(found[1]) * 1024 if found else 1 << 62
+    match = re.search(r"MemAvailable:\s+(\d+) kB", (root / "proc/meminfo").read_text())
+    available = int(match[1]) * 1024 if match else 1 << 62
     group = root / "sys/fs/cgroup"
     try:
         limit, used = (group / "memory.max").read_text().strip(), int((group / "memory.current").read_text())

@@ -88,24 +88,24 @@ class Server:
     def start(self) -> None:
         """Start and wait; raises SettingError or StartError, and then nothing is left running."""
         preflight.exposure(self.options)
-        found = installation.find(self.options.triton)
+        triton = installation.find(self.options.triton)
         self.models = preflight.models(self.options)
         preflight.weights(self.options, self.models)
         self.left_out = preflight.left_out(self.options, self.models)
         self.models = tuple(name for name in self.models if name not in self.left_out)
         self.options = preflight.with_ports(self.options)
         try:
-            self._backends = backend_dir.assemble(found, self.options.backends_folder(), self.options.state)
+            self._backends = backend_dir.assemble(triton, self.options.backends_folder(), self.options.state)
             backend_dir.prune(self.options.state)
             self.swept = shared_memory.sweep()
             self._claim = shared_memory.claim(self.options.http_port)
             self._secret = admin.settle(self.options.http_port, self.options.admin_secret)
             settled = replace(self.options, admin_secret=self._secret)
-            words = command.command(settled, found, self._backends.path, self.models, self._claim.prefix)
+            words = command.command(settled, triton, self._backends.path, self.models, self._claim.prefix)
             with self._open_log() as output:
                 self._process = subprocess.Popen(
                     words,
-                    env=command.environment(settled, found, self.left_out),
+                    env=command.environment(settled, triton, self.left_out),
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,

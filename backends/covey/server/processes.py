@@ -23,10 +23,10 @@ def named(server: int) -> dict[str, int]:
 
 def by_model(server: int) -> dict[str, list[int]]:
     """The living processes of a running server's models, each model's instances together."""
-    found: dict[str, list[int]] = {}
+    pids: dict[str, list[int]] = {}
     for name, pid in _instances(server):
-        found.setdefault(name.rsplit("_", 2)[0], []).append(pid)
-    return found
+        pids.setdefault(name.rsplit("_", 2)[0], []).append(pid)
+    return pids
 
 
 def is_zombie(pid: int) -> bool:

@@ -56,7 +56,7 @@ class Packing:
 
     def __init__(self, rows: Rows[Sequence], chunk: list[int], trees: Trees, *, windows: bool = False) -> None:
         size = np.asarray(chunk, np.int32)
-        cached = np.fromiter((sequence.cached for sequence in rows), np.int32, len(rows))
+        cached = np.fromiter((sequence.num_cached_tokens for sequence in rows), np.int32, len(rows))
         known = np.fromiter((sequence.known for sequence in rows), np.int32, len(rows))
         reached, sizes = cached + size, size + trees.sizes
         lengths, offsets = cached + sizes, _bounds(sizes)

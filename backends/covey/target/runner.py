@@ -141,7 +141,7 @@ class TargetRunner:
     def _step(self, work: TargetWork) -> TargetReply:
         started = time.perf_counter()
         precomputed = self._ahead.collect() if self._ahead is not None else None
-        reused = {tag: sequence.cached for tag, sequence in self._ledger.update(work).items()}
+        reused = {tag: sequence.num_cached_tokens for tag, sequence in self._ledger.update(work).items()}
         if not len(work.tags) and not len(self._sequences):
             self.check()  # idle: nothing waits for it
         reply = self._pass(work, reused, started, precomputed)
@@ -180,7 +180,7 @@ class TargetRunner:
         if rows:
             ending, verified = self._precomputed_or_computed(rows, chunk, trees, precomputed)
             for row, sequence in enumerate(rows):
-                sequence.cached += chunk[row]
+                sequence.num_cached_tokens += chunk[row]
             if verified is not None:
                 ended = [sequence for sequence, ends in zip(rows, ending.tolist()) if ends]
                 self._commit(ended, verified)
@@ -195,7 +195,7 @@ class TargetRunner:
         known = [self._ledger.get(work, tag) for tag in work.tags.tolist()]
         return TargetReply(
             status=status,
-            cached=np.asarray([0 if sequence is None else sequence.cached for sequence in known], np.int32),
+            num_cached_tokens=np.asarray([row.num_cached_tokens if row else 0 for row in known], np.int32),
             reused=np.asarray([reused.get(tag, 0) for tag in work.tags.tolist()], np.int32),
             accepted=accepted,
             offsets=np.cumsum(offsets, dtype=np.int32),
@@ -213,14 +213,14 @@ class TargetRunner:
         """As `_compute`, with what is known already."""
         if precomputed is None:
             return self._compute(rows, chunk, trees)
-        found = [None if size else precomputed.row(row) for row, size in zip(rows, trees.sizes.tolist())]
-        known = np.fromiter((at is not None for at in found), np.bool_, len(rows))
+        places = [None if size else precomputed.row(row) for row, size in zip(rows, trees.sizes.tolist())]
+        known = np.fromiter((at is not None for at in places), np.bool_, len(rows))
         if not known.any():
             return self._compute(rows, chunk, trees)
-        old = pick(precomputed.verified, np.asarray([at for at in found if at is not None], np.int64))
+        old = pick(precomputed.verified, np.asarray([at for at in places if at is not None], np.int64))
         if known.all():
             return known, old
-        rest = [row for row, at in enumerate(found) if at is None]
+        rest = [row for row, at in enumerate(places) if at is None]
         ends, new = self._compute([rows[row] for row in rest], [chunk[row] for row in rest], rows_of(trees, ~known))
         ending = known.copy()
         ending[rest] = ends
@@ -254,8 +254,8 @@ class TargetRunner:
             if sequence is None or sequence.known != bases[row]:
                 status[row] = RowStatus.STALE
                 continue
-            count = min(chunks[row], sequence.known - sequence.cached)
-            reached = sequence.cached + count
+            count = min(chunks[row], sequence.known - sequence.num_cached_tokens)
+            reached = sequence.num_cached_tokens + count
             if not self._sequences.reserve(sequence, reached):
                 status[row] = RowStatus.NO_BLOCKS
                 continue
@@ -299,7 +299,7 @@ class TargetRunner:
         ends = np.cumsum(verified.emitted).tolist()
         for sequence, count, start, end in zip(rows, accepted.tolist(), [0, *ends], ends):
             sequence.rounds += 1
-            sequence.cached += count
+            sequence.num_cached_tokens += count
             sequence.append(verified.tokens[start:end])
 
     def _begin_anew(self, sequence: Sequence) -> bool:

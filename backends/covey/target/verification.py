@@ -134,5 +134,5 @@ def _spans(sizes: Ints, rows: Ints) -> Ints:
     """Where the given rows' items are, of rows of so many items each that lie one behind the other."""
     taken = sizes[rows]
     starts = (np.cumsum(sizes) - sizes)[rows]
-    found: Ints = np.repeat(starts - (np.cumsum(taken) - taken), taken) + np.arange(int(taken.sum()))
-    return found
+    indices: Ints = np.repeat(starts - (np.cumsum(taken) - taken), taken) + np.arange(int(taken.sum()))
+    return indices

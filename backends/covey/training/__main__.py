@@ -165,20 +165,20 @@ def measure(options: argparse.Namespace) -> None:
     drafters = {name: architecture.load_model(options.out, name).to(options.device) for name in architecture.DRAFTERS}
     vocabulary = tokenizer.load(options.out / TARGET / "1")
     texts = {domain: prompts.load(domain) for domain in prompts.DOMAINS}
-    found = evaluate.compare(model, drafters, vocabulary, texts, tokens=options.tokens, seed=options.seed)
-    found.step_ratio = evaluate.step_ratio(model, drafters)
+    comparison = evaluate.compare(model, drafters, vocabulary, texts, tokens=options.tokens, seed=options.seed)
+    comparison.step_ratio = evaluate.step_ratio(model, drafters)
     if options.data is None:
         console.print("no --data: the held-out cross-entropy is left out")
     else:
         _, validation = read_streams(read_tokenizer(options.out / TARGET / "1"), options)
         rows = {domain: held_out_rows(stream) for domain, stream in validation.items()}
-        found.cross_entropy = target.validate(model, rows)
-    report.print_report(found, console)
+        comparison.cross_entropy = target.validate(model, rows)
+    report.print_report(comparison, console)
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(found.as_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps(comparison.as_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     if options.png is not None:
-        report.draw_heat_map(found, options.png)
+        report.draw_heat_map(comparison, options.png)
 
 
 def train_all(options: argparse.Namespace) -> None:
@@ -242,10 +242,10 @@ def read_lessons(
 
 def digest(folder: Path) -> str:
     """Of a model's weights and tokenizer."""
-    found = hashlib.sha256()
+    sha = hashlib.sha256()
     for path in (*sorted(folder.glob("*.safetensors")), folder / "tokenizer.json"):
-        found.update(hashlib.sha256(path.read_bytes()).digest())
-    return found.hexdigest()
+        sha.update(hashlib.sha256(path.read_bytes()).digest())
+    return sha.hexdigest()
 
 
 if __name__ == "__main__":

@@ -97,10 +97,10 @@ def sample_acceptances(
         ids = torch.tensor([text + [0] * (width - len(text)) for text in texts], device=device)
         expected = target(input_ids=ids, use_cache=False).logits
         for name, drafter in drafters.items():
-            found = acceptances(expected, drafter(input_ids=ids, use_cache=False).logits)
+            likely = acceptances(expected, drafter(input_ids=ids, use_cache=False).logits)
             for row, one in enumerate(chosen):
                 first = len(one.prompt) - 1
-                rates[name].append(found[row, first : first + len(one.continuation)].tolist())
+                rates[name].append(likely[row, first : first + len(one.continuation)].tolist())
     return rates
 
 

@@ -117,8 +117,8 @@ def connect(model: str, receive: Receive, lost: Lost, server: int | None = None)
 def refuse_requests(model: str, server: int) -> int | None:
     """Have `model` take no more requests and end those that it has; how many these are, None where it does not say.
     PortError when it does not listen."""
-    found: int | None = _ask(model, server, "drain")
-    return found
+    count: int | None = _ask(model, server, "drain")
+    return count
 
 
 def serves(model: str, server: int) -> bool:

@@ -54,10 +54,10 @@ class Reports:
 
     def answer(self, question: str) -> str:
         """JSON; raises BadField. Any thread."""
-        found = re.fullmatch(r"(facts|decisions|rounds)(?::(\d{1,15}))?", question)
-        if not found or (found[1] == "facts" and found[2]):
+        match = re.fullmatch(r"(facts|decisions|rounds)(?::(\d{1,15}))?", question)
+        if not match or (match[1] == "facts" and match[2]):
             raise BadField("inspect", question, ALLOWED)
-        kind, number = found[1], found[2]
+        kind, number = match[1], match[2]
         if kind == "decisions":
             told = self._decisions(int(number or DECISIONS))
         else:

@@ -85,10 +85,10 @@ def check_draft_work(work: DraftWork) -> None:
 def check_target_reply(reply: TargetReply, rows: int | None) -> None:
     """`rows` were asked for; None where that is not known."""
     _answers(reply.status, rows)
-    _rows(len(reply.status), cached=reply.cached, reused=reply.reused, accepted=reply.accepted)
+    _rows(len(reply.status), cached=reply.num_cached_tokens, reused=reply.reused, accepted=reply.accepted)
     check_offsets("offsets", reply.offsets, len(reply.status), len(reply.tokens))
     _rows(len(reply.tokens), logprobs=reply.logprobs)
-    _within(0, cached=reply.cached, reused=reply.reused, accepted=reply.accepted, tokens=reply.tokens)
+    _within(0, cached=reply.num_cached_tokens, reused=reply.reused, accepted=reply.accepted, tokens=reply.tokens)
     must(
         not np.count_nonzero(reply.accepted > reply.offsets[1:] - reply.offsets[:-1]),
         "more tokens accepted than emitted",

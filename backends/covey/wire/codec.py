@@ -219,7 +219,7 @@ def encode_target_reply(reply: TargetReply) -> Ints:
         head=[reply.free_blocks, reply.total_blocks, reply.epoch],
         seconds=[reply.seconds],
         status=reply.status,
-        cached=reply.cached,
+        cached=reply.num_cached_tokens,
         reused=reply.reused,
         accepted=reply.accepted,
         offsets=reply.offsets,
@@ -233,7 +233,14 @@ def decode_target_reply(message: Ints, rows: int | None = None) -> TargetReply:
     fields = unpack(TARGET_REPLY, message)
     free_blocks, total_blocks, epoch = _numbers(fields.pop("head"), 3)
     (seconds,) = _numbers(fields.pop("seconds"), 1)
-    reply = TargetReply(free_blocks=free_blocks, total_blocks=total_blocks, epoch=epoch, seconds=seconds, **fields)
+    reply = TargetReply(
+        num_cached_tokens=fields.pop("cached"),
+        free_blocks=free_blocks,
+        total_blocks=total_blocks,
+        epoch=epoch,
+        seconds=seconds,
+        **fields,
+    )
     check_target_reply(reply, rows)
     return reply
 

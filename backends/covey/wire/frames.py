@@ -102,6 +102,6 @@ def _texts_in(frame: bytes, at: int, size: int, count: int) -> Array:
         must(at <= end, "a text ends behind the last")
         texts.append(frame[start:at])
     must(at == end, "bytes behind the last text")
-    found = np.empty(count, np.object_)
-    found[:] = texts
-    return found
+    array = np.empty(count, np.object_)
+    array[:] = texts
+    return array

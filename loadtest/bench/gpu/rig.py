@@ -193,9 +193,9 @@ class Rig:
             "layers": [self.layers, layers],
             "parameters": sum(parameter.numel() for parameter in pair.target.parameters()),
             "damping": pair.damping,
-            "agreement": pair.found.coupled,
-            "agreement_greedy": pair.found.greedy,
-            "entropy_bits": pair.found.entropy,
+            "agreement": pair.measured.coupled,
+            "agreement_greedy": pair.measured.greedy,
+            "entropy_bits": pair.measured.entropy,
         }
         return Loaded(pair, target, drafter, self._runner(target, run_ahead=self.run_ahead), draft)
 

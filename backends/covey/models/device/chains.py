@@ -53,7 +53,7 @@ class Chains:
         self._host = torch.zeros(starts[-1], dtype=torch.int32, pin_memory=device.type == "cuda")
         self._given = self._host.numpy()
         self._there = torch.zeros(starts[-1], dtype=torch.int32, device=device)
-        self._found = torch.zeros(2, most, depth, dtype=torch.int32, device=device)
+        self._drawn = torch.zeros(2, most, depth, dtype=torch.int32, device=device)
         self._next = torch.zeros(most, dtype=torch.int32, device=device)
         self._numbers = torch.arange(most, dtype=torch.int32, device=device)
 
@@ -65,8 +65,8 @@ class Chains:
         bucket = self._model.give(work)
         self._give(steps, rows)
         self._model.graphs.run(("chain", bucket, depth), lambda: self._run(bucket, depth))
-        found = self._found[:, :rows, :depth].cpu().numpy()
-        return found[0], found[1].view(np.float32)
+        chains = self._drawn[:, :rows, :depth].cpu().numpy()
+        return chains[0], chains[1].view(np.float32)
 
     def _give(self, steps: Steps, rows: int) -> None:
         """What was given before has been used by then: a proposal waits for its result."""
@@ -87,7 +87,7 @@ class Chains:
 
     def _run(self, bucket: Bucket, depth: int) -> torch.Tensor:
         model, rows = self._model, bucket.out
-        tokens, scores = self._found[0], self._found[1].view(torch.float32)
+        tokens, scores = self._drawn[0], self._drawn[1].view(torch.float32)
         temperatures = self._there[self._at["temperatures"]].view(torch.float64)[:rows]
         words = self._there[self._at["words"]].view(self.depth, 3, self.rows)[:, :, :rows]
         logits = model.compute(bucket)
@@ -96,7 +96,7 @@ class Chains:
             if step + 1 < depth:
                 tiles, slots = self._tiles(step, bucket), self._of_step("slots", step, rows)
                 logits = model.decoder.logits(model.decoder.hidden(self._next[:rows], slots, tiles))
-        return self._found
+        return self._drawn
 
     def _of_step(self, name: str, step: int, rows: int) -> torch.Tensor:
         return self._there[self._at[name]].view(self.depth - 1, self.rows)[step, :rows]

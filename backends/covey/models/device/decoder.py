@@ -95,7 +95,7 @@ class Decoder:
         size = len(tokens)
         stream = self._form(size)(F.embedding(tokens, self._embedding), self._epsilon)
         queries = self._embedding.new_empty(size, shape.heads, shape.head_dim)
-        found = torch.zeros_like(queries)  # of tokens that pad the bucket nothing is written
+        attended = torch.zeros_like(queries)  # of tokens that pad the bucket nothing is written
         parts = self._parts(size, tiles.parts)
         for index, (layer, setting) in enumerate(zip(self._layers, self._settings)):
             offset = index * store.layout.layer
@@ -105,7 +105,7 @@ class Decoder:
                 queries,
                 store.pool,
                 store.offsets,
-                found,
+                attended,
                 tiles,
                 parts,
                 store.layout,
@@ -115,8 +115,8 @@ class Decoder:
                 softcap=setting.softcap,
             )
             if prompts is not None:
-                prompts.attend(queries, found, offset, setting.scale)
-            stream.take(layer, found.view(size, -1))
+                prompts.attend(queries, attended, offset, setting.scale)
+            stream.take(layer, attended.view(size, -1))
             stream.feed_forward(layer)
         return stream.last(self._norm)
 
@@ -128,12 +128,12 @@ class Decoder:
         """Time both forms of the layers, where either may serve, and take the faster for each number of tokens."""
         if self._usual is Fixed:
             return
-        found: list[tuple[int, type[Stream]]] = []
+        fastest: list[tuple[int, type[Stream]]] = []
         for size in SIZES:
             seconds = {form: self._timed(graphs, form, size) for form in FORMS}
-            found.append((size, min(seconds, key=lambda form: seconds[form])))
+            fastest.append((size, min(seconds, key=lambda form: seconds[form])))
             log.info("%d tokens: %s", size, {form.__name__: f"{1e3 * each:.3f} ms" for form, each in seconds.items()})
-        self._forms = found
+        self._forms = fastest
 
     def _timed(self, graphs: Graphs, form: type[Stream], size: int) -> float:
         try:
@@ -147,10 +147,10 @@ class Decoder:
     def _layers_alone(self, form: type[Stream], size: int) -> torch.Tensor:
         """All layers without attention."""
         stream = form(torch.zeros_like(self._embedding[:size]), self._epsilon)
-        found = self._embedding.new_zeros(size, self._shape.heads * self._shape.head_dim)
+        attended = self._embedding.new_zeros(size, self._shape.heads * self._shape.head_dim)
         for layer in self._layers:
             stream.queries_keys_values(layer)
-            stream.take(layer, found)
+            stream.take(layer, attended)
             stream.feed_forward(layer)
         return stream.last(self._norm)
 

@@ -51,8 +51,8 @@ class Graphs:
         """The result of `work`, which is recorded at the second run of its key."""
         if not self._able:
             return work()
-        found = self._recorded.get(key)
-        if found is not None:
+        recording = self._recorded.get(key)
+        if recording is not None:
             self._recorded.move_to_end(key)
         elif key not in self._seen:
             self._seen[key] = None
@@ -62,15 +62,15 @@ class Graphs:
         else:
             try:
                 with _ONE_AT_A_TIME:
-                    found = self._recorded[key] = self._record(key, work)
+                    recording = self._recorded[key] = self._record(key, work)
             except RuntimeError as error:
                 log.warning("nothing is recorded from here on, so passes take longer: %s", error)
                 self._able = False
                 return work()
             if len(self._recorded) > MOST:
                 self._recorded.popitem(last=False)
-        found.replay()
-        return found.result
+        recording.replay()
+        return recording.result
 
     def time(self, key: Hashable, work: Callable[[], torch.Tensor]) -> float:
         """Seconds that a replay takes, the median of some; forgets the recording."""

@@ -100,8 +100,8 @@ class DeviceModel:
         if self.torch_device.type == "cuda":
             self.decoder.choose(self.graphs)
         with torch.inference_mode():
-            found = self.forward(chain(text, block_size))
-            if not close(found, examined.logits, self.torch_dtype):
+            logits = self.forward(chain(text, block_size))
+            if not close(logits, examined.logits, self.torch_dtype):
                 raise UnsupportedModel(f"{name}: the kernels' logits differ from those of its own modules")
             self.clear_slots(np.arange(count, dtype=np.int32))
             if numerics == "invariant":

@@ -43,8 +43,8 @@ class Prompts:
             slots = windows.tables[row, at // size] * size + at % size
             self._rows.append(_Row(int(windows.offsets[row]), stop, torch.from_numpy(slots).to(store.device)))
 
-    def attend(self, queries: torch.Tensor, found: torch.Tensor, layer_offset: int, scale: float) -> None:
-        """Write the rows' part of `found` [tokens, heads, head_dim]."""
+    def attend(self, queries: torch.Tensor, out: torch.Tensor, layer_offset: int, scale: float) -> None:
+        """Write the rows' part of `out` [tokens, heads, head_dim]."""
         for row in self._rows:
             keys, values = self._gathered(row.slots, layer_offset)
             mask = causal_lower_right(row.stop - row.start, len(row.slots))
@@ -52,7 +52,7 @@ class Prompts:
             result = F.scaled_dot_product_attention(
                 query[None], keys[None], values[None], attn_mask=mask, scale=scale, enable_gqa=True
             )
-            found[row.start : row.stop] = result[0].transpose(0, 1)
+            out[row.start : row.stop] = result[0].transpose(0, 1)
 
     def _gathered(self, slots: torch.Tensor, layer_offset: int) -> tuple[torch.Tensor, torch.Tensor]:
         """[key heads, keys, head_dim] each."""

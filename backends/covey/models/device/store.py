@@ -190,6 +190,6 @@ class KVStore:
 
 
 def _check_once(kind: str, destinations: Ints) -> None:
-    found, times = np.unique(destinations, return_counts=True)
+    distinct, times = np.unique(destinations, return_counts=True)
     if (times > 1).any():
-        raise ValueError(f"{kind} {found[times > 1][0]} is a destination twice")
+        raise ValueError(f"{kind} {distinct[times > 1][0]} is a destination twice")

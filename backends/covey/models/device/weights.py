@@ -88,7 +88,7 @@ def load(
 
 def _stored(files: Iterable[Path]) -> dict[str, _Stored] | None:
     """Every tensor in the files; None where one is of an unusual type."""
-    found = {}
+    stored = {}
     for path in files:
         with safe_open(path, framework="pt"):
             pass  # refuses what is damaged; the header read below is then a sound one
@@ -100,8 +100,8 @@ def _stored(files: Iterable[Path]) -> dict[str, _Stored] | None:
             if entry["dtype"] not in _DTYPES:
                 return None
             start = 8 + size + entry["data_offsets"][0]
-            found[key] = _Stored(path, start, _DTYPES[entry["dtype"]], tuple(entry["shape"]))
-    return found
+            stored[key] = _Stored(path, start, _DTYPES[entry["dtype"]], tuple(entry["shape"]))
+    return stored
 
 
 def _empty(shape: tuple[int, ...], dtype: torch.dtype, index: int) -> torch.Tensor:

@@ -155,14 +155,14 @@ def attend_tile(
     keep = inside[:, None] & known[None, :]
     seen_any = mass > 0.0
     mass = tl.where(seen_any, mass, 1.0)
-    found = total / mass[:, None]
+    mean = total / mass[:, None]
     line = (packed * HEADS + own_head).to(tl.int64)
     if SPLIT:
         line = line * parts + part
         tl.store(heights + line, tl.where(seen_any, top + tl.log2(mass), float("-inf")), mask=inside)
-        tl.store(partial + line[:, None] * DIM + dim[None, :], found, mask=keep & seen_any[:, None])
+        tl.store(partial + line[:, None] * DIM + dim[None, :], mean, mask=keep & seen_any[:, None])
     else:
-        tl.store(out + line[:, None] * DIM + dim[None, :], found.to(out.dtype.element_ty), mask=keep)
+        tl.store(out + line[:, None] * DIM + dim[None, :], mean.to(out.dtype.element_ty), mask=keep)
 
 
 @triton.jit(do_not_specialize=["lines", "parts"])
@@ -188,10 +188,10 @@ def join_parts(
         part = start + piece
         height = tl.load(heights + begin + part, mask=there & (part < parts), other=float("-inf"))
         written = (height > float("-inf"))[:, :, None] & (dim < DIM)[None, None, :]
-        found = tl.load(partial + (begin + part)[:, :, None] * DIM + dim[None, None, :], mask=written, other=0.0)
+        mean = tl.load(partial + (begin + part)[:, :, None] * DIM + dim[None, None, :], mask=written, other=0.0)
         share = tl.exp2(height - level[:, None])
         mass += tl.sum(share, 1)
-        joined += tl.sum(found * share[:, :, None], 1)
+        joined += tl.sum(mean * share[:, :, None], 1)
     joined /= tl.where(mass > 0.0, mass, 1.0)[:, None]
     spot = out + line.to(tl.int64)[:, None] * DIM + dim[None, :]
     tl.store(spot, joined.to(out.dtype.element_ty), mask=there & (dim < DIM)[None, :])

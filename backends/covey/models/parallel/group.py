@@ -80,9 +80,9 @@ class Group:
                 ranks.abort()
 
     def _collect(self, part: torch.Tensor) -> torch.Tensor:
-        found = part.new_empty((self.size * part.shape[0], *part.shape[1:]))
-        self._wait(lambda: self._ranks._allgather_base(found, part))
-        return found.view(self.size, *part.shape)
+        parts = part.new_empty((self.size * part.shape[0], *part.shape[1:]))
+        self._wait(lambda: self._ranks._allgather_base(parts, part))
+        return parts.view(self.size, *part.shape)
 
     def _wait(self, begin: Callable[[], Any]) -> None:
         try:

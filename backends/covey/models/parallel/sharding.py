@@ -53,8 +53,8 @@ class ShardedLinear(torch.nn.Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self._splits:
             x = x[..., self._start : self._stop]
-        found = self.alone(x)
-        return found if self.after is None else self.after(found)
+        result = self.alone(x)
+        return result if self.after is None else self.after(result)
 
     def alone(self, x: torch.Tensor) -> torch.Tensor:
         """This rank's product, without the others'."""
@@ -63,11 +63,11 @@ class ShardedLinear(torch.nn.Linear):
     def read(self, leaf: str, stored: Any) -> torch.Tensor:
         """This rank's part of a stored tensor; rows that fill up the last rank's are zeros."""
         if self._sums:
-            found = stored[:] if leaf == "bias" else stored[:, self._start : self._stop]
+            shard = stored[:] if leaf == "bias" else stored[:, self._start : self._stop]
         else:
-            found = stored[self._start : self._stop]
-        missing = 0 if self._sums else self.out_features - found.shape[0]
-        return found if not missing else torch.cat((found, found.new_zeros(missing, *found.shape[1:])))
+            shard = stored[self._start : self._stop]
+        missing = 0 if self._sums else self.out_features - shard.shape[0]
+        return shard if not missing else torch.cat((shard, shard.new_zeros(missing, *shard.shape[1:])))
 
 
 def load_shard(folder: Path, config: Any, dtype: torch.dtype, attention: str, group: Group) -> torch.nn.Module:
@@ -92,8 +92,8 @@ def load_shard(folder: Path, config: Any, dtype: torch.dtype, attention: str, gr
         except (SafetensorError, OSError) as error:
             raise SettingError(f"{folder}: the weights cannot be read: {error}") from error
     _compute_buffers(folder, module, group.device)
-    found: torch.nn.Module = module.eval().requires_grad_(False)
-    return found
+    shard: torch.nn.Module = module.eval().requires_grad_(False)
+    return shard
 
 
 def _cut(folder: Path, module: Any, config: Any, group: Group) -> None:

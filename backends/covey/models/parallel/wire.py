@@ -81,18 +81,18 @@ def send_json(channel: socket.socket, value: dict[str, Any]) -> None:
 
 
 def receive_json(channel: socket.socket) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(receive(channel))
-    return found
+    message: dict[str, Any] = json.loads(receive(channel))
+    return message
 
 
 def _read(channel: socket.socket, count: int) -> bytes:
-    found = bytearray()
-    while len(found) < count:
+    received = bytearray()
+    while len(received) < count:
         try:
-            piece = channel.recv(count - len(found))
+            piece = channel.recv(count - len(received))
         except ConnectionError as error:
             raise EOFError from error
         if not piece:
             raise EOFError
-        found += piece
-    return bytes(found)
+        received += piece
+    return bytes(received)

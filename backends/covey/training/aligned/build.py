@@ -41,7 +41,7 @@ class Pair:
     seed: int
     damping: float  # what the later layers add, over what they would
     wanted: float
-    found: Agreement  # on texts that the search has not seen
+    measured: Agreement  # on texts that the search has not seen
     loops: float  # share of greedy texts that end in a short loop
 
 
@@ -68,10 +68,10 @@ def build(
 
     searched, unseen = Panel(seed), Panel(seed + SEEDS)
     damping = search(lambda damping: at(damping, searched).coupled, agreement)
-    found = at(damping, unseen)
-    if abs(found.coupled - agreement) > TOLERANCE:
-        raise SettingError(f"agreement: got {agreement:g}, reached {found.coupled:.3f} on other texts: {HINT}")
-    return Pair(target, drafter, seed, damping, agreement, found, looping(target, unseen))
+    measured = at(damping, unseen)
+    if abs(measured.coupled - agreement) > TOLERANCE:
+        raise SettingError(f"agreement: got {agreement:g}, reached {measured.coupled:.3f} on other texts: {HINT}")
+    return Pair(target, drafter, seed, damping, agreement, measured, looping(target, unseen))
 
 
 def search(agreement_at: Callable[[float], float], wanted: float) -> float:
@@ -81,9 +81,9 @@ def search(agreement_at: Callable[[float], float], wanted: float) -> float:
         task = bar.add_task("damping", total=STEPS + 2)
 
         def agrees(damping: float) -> float:
-            found = agreement_at(damping)
-            bar.update(task, advance=1, description=f"damping {damping:.4f} agrees {found:.3f}")
-            return found
+            agreed = agreement_at(damping)
+            bar.update(task, advance=1, description=f"damping {damping:.4f} agrees {agreed:.3f}")
+            return agreed
 
         low, high = agrees(LEAST_DAMPED), agrees(MOST_DAMPED)
         if not low - CLOSE <= wanted <= high + CLOSE:
@@ -94,13 +94,13 @@ def search(agreement_at: Callable[[float], float], wanted: float) -> float:
         for _ in range(STEPS):
             way = min(max((odds(wanted) - less[1]) / (more[1] - less[1]), 0.0), 1.0)
             middle = less[0] + way * (more[0] - less[0])
-            found = agrees(math.exp(middle))
-            if abs(found - wanted) <= CLOSE:
+            agreed = agrees(math.exp(middle))
+            if abs(agreed - wanted) <= CLOSE:
                 break
-            if found < wanted:
-                less = (middle, odds(found))
+            if agreed < wanted:
+                less = (middle, odds(agreed))
             else:
-                more = (middle, odds(found))
+                more = (middle, odds(agreed))
         return math.exp(middle)
 
 

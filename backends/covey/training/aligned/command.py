@@ -59,9 +59,9 @@ def shown(pair: Pair) -> Table:
     for name, model in (("target", pair.target), ("drafter", pair.drafter)):
         table.add_row(f"{name}'s parameters, layers", f"{parameters(model):,}, {model.config.num_hidden_layers}")
     table.add_row("damping of the layers that the drafter lacks", f"{pair.damping:.5f}")
-    table.add_row("agreement at temperature 1, one noise", f"{pair.found.coupled:.3f}")
-    table.add_row("agreement of the likeliest tokens", f"{pair.found.greedy:.3f}")
-    table.add_row("target's entropy, bits per token", f"{pair.found.entropy:.2f}")
+    table.add_row("agreement at temperature 1, one noise", f"{pair.measured.coupled:.3f}")
+    table.add_row("agreement of the likeliest tokens", f"{pair.measured.greedy:.3f}")
+    table.add_row("target's entropy, bits per token", f"{pair.measured.entropy:.2f}")
     table.add_row("greedy texts that end in a short loop", f"{pair.loops:.0%}")
     return table
 

@@ -72,9 +72,9 @@ def profile_of(pair: Pair, folder: Path) -> str:
     models = ["target", "controller", "tokenize", "detokenize", "covey", "covey_unary", "ensemble", DRAFTER]
     return f"""\
 # Random weights, seed {pair.seed}; {layers[0]} layers, of which the drafter has the first {layers[1]}; what the others
-# add is damped to {pair.damping:.5f}. Measured: {pair.found.coupled:.3f} agreement at temperature 1,
-# {pair.found.greedy:.3f} greedy, {pair.found.entropy:.2f} bits per token. Paths are where it was written: moving the
-# folders means editing them.
+# add is damped to {pair.damping:.5f}. Measured: {pair.measured.coupled:.3f} agreement at temperature 1,
+# {pair.measured.greedy:.3f} greedy, {pair.measured.entropy:.2f} bits per token. Paths are where it was written: moving
+# the folders means editing them.
 description = "synthetic pair that agrees {pair.wanted:g} of the time"
 models = {json.dumps(models)}
 

@@ -50,18 +50,18 @@ def shape(size: str, vocabulary: int | None = None) -> PretrainedConfig:
 def read_shape(path: Path, vocabulary: int | None = None) -> PretrainedConfig:
     """The configuration in a Hugging Face config.json."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        settings = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingError(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise SettingError(f"{path}: not a JSON object: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(settings, dict):
         raise SettingError(f"{path}: not a JSON object")
-    return configured(found, str(path), vocabulary)
+    return configured(settings, str(path), vocabulary)
 
 
-def configured(found: Mapping[str, Any], where: str, vocabulary: int | None) -> PretrainedConfig:
-    kind = str(found.get("model_type"))
+def configured(settings: Mapping[str, Any], where: str, vocabulary: int | None) -> PretrainedConfig:
+    kind = str(settings.get("model_type"))
     if kind not in KINDS:
         raise UnsupportedModel(f"{where}: model_type {kind!r} is not supported: allowed are {', '.join(KINDS)}")
     own = {
@@ -73,7 +73,7 @@ def configured(found: Mapping[str, Any], where: str, vocabulary: int | None) -> 
     }
     changes = own | ({} if vocabulary is None else {"vocab_size": vocabulary})
     try:
-        config = KINDS[kind](**{**found, **changes})
+        config = KINDS[kind](**{**settings, **changes})
     except Exception as error:  # the library has many kinds of complaint; each says what is wrong
         raise SettingError(f"{where}: not a configuration that can be built: {error}") from None
     check_config(Path(where), config)
