@@ -22,7 +22,6 @@ def seeded(seed: int = 5) -> np.random.Generator:
 
 @pytest.mark.parametrize("bandit", [EXP3(5, seeded(), gamma=GAMMA), EXP3Spec(5, seeded())], ids=["exp3", "exp3spec"])
 def test_probabilities_are_some_of_the_arms_that_serve_and_explore(bandit: Drawn) -> None:
-    """Over more rounds than Algorithm 7's weights stay finite for."""
     allowed = [[0, 1, 2, 3, 4], [1, 4], [3], [0, 2, 3]]
     for count in range(1500):
         arms = allowed[count % 4]
@@ -44,6 +43,14 @@ def test_exp3_is_algorithm_7() -> None:
         reward = float(rng.random())
         weights[arm] *= math.exp(GAMMA * reward / expected[arm] / 3)
         bandit.update(arm, reward, 2)
+
+
+def test_weights_stay_finite() -> None:
+    """Algorithm 7's own would be e^1600 here."""
+    bandit = EXP3(5, seeded(), gamma=GAMMA)
+    for _ in range(20_000):
+        bandit.update(2, 1.0, 2)
+    assert bandit.probabilities([1, 2]).tolist() == pytest.approx([GAMMA / 2, 1 - GAMMA / 2])
 
 
 def test_exp3spec_is_algorithm_5() -> None:
@@ -109,6 +116,15 @@ def test_hedge_needs_no_rounds_of_an_arm_to_know_it() -> None:
         bandit.update(0, 0.2, 2)
         bandit.witness([0.2] * 7 + [0.8])
     assert {bandit.choose(range(8)) for _ in range(20)} == {7}
+
+
+def test_a_lead_that_faded_is_none() -> None:
+    bandit = NormalHedge(3, seeded(), memory=0.5)
+    bandit.witness([0.9, 0.1, 0.1])
+    assert bandit.probabilities(range(3)).tolist() == [1.0, 0.0, 0.0]
+    for _ in range(2000):
+        bandit.witness([0.0, 0.0, 0.0])
+    assert bandit.probabilities(range(3)) == pytest.approx([1 / 3] * 3)
 
 
 def test_hedge_s_regret_stays_under_its_bound() -> None:

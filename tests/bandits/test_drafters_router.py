@@ -59,6 +59,7 @@ def test_the_next_likeliest_drafts_while_the_best_does_not_serve() -> None:
 @pytest.mark.parametrize(
     ("names", "digest", "said"),
     [
+        (DRAFTERS, "0" * 64, "was trained for another tokenizer"),
         (DRAFTERS, "", "was trained for another tokenizer"),
         (("tiny", "small"), DIGEST, "knows none of the drafters tiny, small"),
     ],

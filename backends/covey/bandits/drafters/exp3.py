@@ -1,8 +1,8 @@
 """EXP3 (Auer et al. 2002; MetaSD's Algorithm 7): arms are drawn, and a reward counts divided by its arm's probability.
 
 gamma 0.4 is the published practice: two of five rounds go to an arm drawn evenly, whatever was learnt. Corrected: the
-weights of Algorithm 7 grow without bound and leave the range of floats after some 700 rounds; here their logarithms are
-kept. Arms that do not serve are left out of the draw, and keep their weights.
+weights of Algorithm 7 grow without bound, until they leave the range of floats; here their logarithms are kept. Arms
+that do not serve are left out of the draw, and keep their weights.
 """
 
 from __future__ import annotations

@@ -71,9 +71,8 @@ class SequentialHalving:
         return 1
 
     def _standing(self, arm: int) -> tuple[bool, float]:
-        """Survivors before others, those never heard first, then by mean reward."""
-        mean = self._sums[arm] / self._counts[arm] if self._counts[arm] else math.inf
-        return arm in self._survivors, mean
+        """Survivors before others, then by mean reward."""
+        return arm in self._survivors, self._sums[arm] / max(1, self._counts[arm])
 
 
 class PETC(SequentialHalving):
