@@ -70,7 +70,7 @@ class NormalHedge:
 def _scale(ahead: Array) -> float:
     """c. The largest R alone reaches e at the lower end, and all arms together with that R at the upper one. In Python:
     arms are few, and numpy takes longer to be called than to add them."""
-    squares = (ahead**2 / 2.0).tolist()
+    squares: list[float] = (ahead**2 / 2.0).tolist()
     high, wanted = max(squares), math.e * len(squares)
     low = high / (1.0 + math.log(len(squares)))
     for _ in range(STEPS):
