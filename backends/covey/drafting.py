@@ -73,6 +73,7 @@ class Drafting:
         self._workers = {name: worker(f"draft-{name}") for name in drafters}
         self._late: dict[str, _Call] = {}
         self._reads: dict[str, _Call] = {}
+        self._read_seconds: dict[str, float] = {}  # of calls that read and have ended since the last round
         self._frees: dict[str, list[int]] = {name: [] for name in drafters}
         self._epochs = dict.fromkeys(drafters, 0)
         self._sequence = 0
@@ -82,8 +83,9 @@ class Drafting:
         while the drafters work, if any do."""
         answered = np.zeros(len(batch.rows), np.bool_)
         asked = self._rows_by_drafter(plan)
+        read, self._read_seconds = self._read_seconds, {}
         if not asked:
-            return Drafted(Trees.empty(len(batch.rows)), answered)
+            return Drafted(Trees.empty(len(batch.rows)), answered, read=read)
         started = self._clock.now()
         calls = []
         for name, rows in asked.items():
@@ -112,7 +114,7 @@ class Drafting:
             seconds[call.name], catch_up[call.name] = reply.draft_seconds, reply.catch_up_seconds
             answered[call.rows] = (reply.status != RowStatus.STALE) & (reply.seen == call.known)
             proposals.append((call.rows, reply.trees))
-        return Drafted(_joined(len(batch.rows), proposals), answered, seconds, catch_up)
+        return Drafted(_joined(len(batch.rows), proposals), answered, seconds, catch_up, read)
 
     def read(self, batch: Batch, readers: Sequence[Reader]) -> None:
         """Begin what is to be read. A drafter that cannot be asked, or has not ended the last such call, is not."""
@@ -168,6 +170,7 @@ class Drafting:
             return
         reply = call.future.result()
         self._note(call, reply)
+        self._read_seconds[name] = reply.catch_up_seconds + reply.draft_seconds
         if reply.judged is not None:
             _hear(call, reply.judged)
 

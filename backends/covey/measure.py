@@ -27,7 +27,7 @@ import numpy as np
 from covey.engine import Engine
 from covey.errors import SettingError
 from covey.planner.cost_table import CostTable
-from covey.planner.rows import lay_out, spare
+from covey.planner.rows import lay_out, named, spare
 from covey.planner.samples import Samples
 from covey.ports import Clock, Drafter, Target
 from covey.profile import Profile
@@ -292,7 +292,7 @@ class _Fixed:
         if depth:
             unseen = [active.known - active.seen.get(self.drafters[0], 0) for active in batch.rows]
             self.lag = max(self.lag, -(-sum(unseen) // len(unseen)))
-        return lay_out(batch, roster, budget, depth, 1)
+        return lay_out(batch, named(batch, roster), roster, budget, depth, 1)
 
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:  # noqa: ARG002
         rows, trees = batch.rows[: batch.decoding], drafted.trees

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast, get_type_hints
 
 from covey.errors import SettingError
-from covey.registry import POLICIES
+from covey.registry import DRAFTER_POLICIES, POLICIES
 from covey.types import JsonDict
 
 if sys.version_info >= (3, 11):
@@ -98,6 +98,12 @@ class SpeculationSettings:
         f"how much to draft: {', '.join(POLICIES)}; k is from 1 to 32",
         pattern="|".join(POLICIES).replace(":k", r":([1-9]|[12]\d|3[0-2])"),
     )
+    drafter_policy: str = setting(
+        "fixed",
+        "who drafts for requests that name no drafter: covey, or, for each request by itself, "
+        f"{', '.join(DRAFTER_POLICIES)}; parameters after a colon, as in ucb-be:0.1 or fixed:NAME",
+        pattern=rf"covey|({'|'.join(DRAFTER_POLICIES)})(:[\w.,+-]+)?",
+    )
     max_depth: int = setting(6, "most tokens that a policy drafts along a path; fixed:k has its own", low=1, high=32)
     table: tuple[str, ...] = setting(
         TABLE,
@@ -105,7 +111,7 @@ class SpeculationSettings:
         pattern=r"\d+:\d+",
     )
     width: int = setting(1, "beam width of the candidate trees; 1: chains", low=1, high=8)
-    drafters: tuple[str, ...] = setting((), "Triton models that draft; the first serves requests that name none")
+    drafters: tuple[str, ...] = setting((), "Triton models that draft")
     draft_deadline_ms: float = setting(500.0, "a drafter that takes longer has proposed nothing", low=1, high=60000)
     costs: str = setting(
         AUTO,

@@ -41,11 +41,12 @@ class Reader:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Per row of the batch: draft depth (0: plain decoding), beam width, and the drafter's name ("": none could be
-    asked). And who reads what beside that."""
+    asked), and why that one. And who reads what beside that."""
 
     depth: Ints
     width: Ints
     drafter: tuple[str, ...]
+    why: tuple[str, ...] = ()  # of decoding rows; empty: nobody chose
     choice: Choice | None = None  # None: nobody learns which depth is best
     readers: tuple[Reader, ...] = ()
 
@@ -59,6 +60,7 @@ class Drafted:
     # By drafter that answered: seconds inside it, in which it drafted, and in which it first read what it had missed.
     seconds: Mapping[str, float] = field(default_factory=dict)
     catch_up: Mapping[str, float] = field(default_factory=dict)
+    read: Mapping[str, float] = field(default_factory=dict)  # ... and in calls that read and have ended lately
 
     @property
     def catch_up_seconds(self) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import bisect
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -58,6 +59,7 @@ class ActiveRequest:
     acceptance: list[int] = field(default_factory=list)  # place j: drafts of which j tokens were accepted
     seen: dict[str, int] = field(default_factory=dict)  # drafter -> tokens of this request that it was told
     heard: dict[str, Heard] = field(default_factory=dict)  # what drafters that read it said of its text
+    belief: Any = None  # what a planner has learnt of it; nobody else looks
 
     @property
     def key(self) -> int:

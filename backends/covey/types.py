@@ -174,6 +174,7 @@ class TargetReply:
     total_blocks: int
     epoch: int
     seconds: float  # inside the pass, on the target's side
+    divergence: Floats = field(default_factory=lambda: NO_FLOATS)
 
 
 class ResizeStatus(IntEnum):

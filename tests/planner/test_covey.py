@@ -157,9 +157,9 @@ def test_several_drafters_have_acceptance_of_their_own() -> None:
         )
     bad = Situation(8, 5, 1, 1, (("bad", 8),))
     assert (
-        policy._expectations._accepted("bad").rates()[0] < 0.05 < policy._expectations._accepted("simulated").rates()[0]
+        policy.expectations._accepted("bad").rates()[0] < 0.05 < policy.expectations._accepted("simulated").rates()[0]
     )
-    assert policy._expectations._tokens(bad)[0][1] < 8.5
+    assert policy.expectations._tokens(bad)[0][1] < 8.5
     assert good > 0
 
 
@@ -192,7 +192,7 @@ def test_a_detour_beside_prefill_must_be_worth_its_changes(monkeypatch: pytest.M
     policy = covey()
     replay(policy, environment("card", 0.02), [8] * 400, np.random.default_rng(0))
     drafts_are_dear = 0.05 * np.arange(6.0)
-    monkeypatch.setattr(policy._expectations._costs, "more", lambda _rows, _prefill, _passes: drafts_are_dear)
+    monkeypatch.setattr(policy.expectations._costs, "more", lambda _rows, _prefill, _passes: drafts_are_dear)
     beside = Situation(8, 5, 1, 1, (("simulated", 8),), 900)
     policy._bank = 0.0  # no exploring
     monkeypatch.setattr(policy, "_change_cost", ChangeCost())
@@ -221,7 +221,7 @@ def test_staying_off_costs_nothing_to_resume() -> None:
     policy = Covey(5, 64, switch)
     replay(policy, environment("compute"), [32] * 1500, np.random.default_rng(0))
     off = Situation(32, 5, 0, 200, (("simulated", 32),))
-    expected = policy._expectations.of(off)
+    expected = policy.expectations.of(off)
     policy._bank = 10.0 * expected.seconds[0]
     policy._round, policy._played = 10**6, [0, *[10**6] * 5]  # what has waited longest is what is in use
     probe, price = policy._probe(off, expected, 0, restart=5.0)
@@ -263,10 +263,10 @@ def test_where_few_rows_draft_the_others_still_emit() -> None:
     policy.choose(Situation(32, 5, 1, 1, (("simulated", 1),)))
     one_drafts = policy.reason.predicted
     assert one_drafts[0] == pytest.approx(all_draft[0])
-    assert policy._expectations._tokens(Situation(32, 5, 1, 1, (("simulated", 1),)))[0][5] < 35
+    assert policy.expectations._tokens(Situation(32, 5, 1, 1, (("simulated", 1),)))[0][5] < 35
     assert (
         one_drafts[5]
-        < 0.6 * all_draft[5] * policy._expectations._tokens(Situation(32, 5, 1, 1, (("simulated", 32),)))[0][5] / 32
+        < 0.6 * all_draft[5] * policy.expectations._tokens(Situation(32, 5, 1, 1, (("simulated", 32),)))[0][5] / 32
     )
 
 
@@ -285,12 +285,12 @@ def test_a_drafter_that_seldom_proposes_is_not_priced_as_if_it_did() -> None:
     policy = covey()
     replay(policy, environment("compute"), [8, 32] * 400, np.random.default_rng(0))
     usual = Situation(8, 5, 1, 1, (("simulated", 8),))
-    before = policy._expectations._passes(usual)
+    before = policy.expectations._passes(usual)
     assert before == tuple(8 * (depth + 1) for depth in range(6))
     for _ in range(400):
         trials = {"simulated": Trials([8, 2], [2, 2], 16, 4)}
         policy.update(usual, 2, Outcome(0.03, 12, 0.005, 0.025, 0.0, 12, trials))
-    assert policy._expectations._passes(usual) == tuple(8 + 2 * depth for depth in range(6))
+    assert policy.expectations._passes(usual) == tuple(8 + 2 * depth for depth in range(6))
 
 
 @pytest.mark.parametrize("before", [0, 1])
@@ -302,7 +302,7 @@ def test_a_steady_error_of_the_model_is_no_price_of_a_change(before: int) -> Non
     def play(previous: int, factor: float, verified: int = 24) -> None:
         situation = Situation(8, 5, previous, 1, (("simulated", 8),))
         policy.choose(situation)
-        seconds = policy._expectations.of(situation).corrected[2] * factor
+        seconds = policy.expectations.of(situation).corrected[2] * factor
         policy.update(situation, 2, Outcome(seconds, 20, seconds / 5, seconds / 2, 0.0, verified))
 
     play(before, 1.6)
@@ -348,14 +348,14 @@ def test_beside_prompts_drafters_are_judged_and_timed() -> None:
     world = World(environment("card", 0.02), rng)
     beside = Situation(48, 5, 2, 1, (("simulated", 48),), 512)
     played = world.play(48, 2, 1, False)
-    before = policy._expectations._accepted("simulated").rates()
+    before = policy.expectations._accepted("simulated").rates()
     rounds = policy._round
     for _ in range(60):
         policy.overhear(beside, 2, replace(played, verify_seconds=played.verify_seconds + 0.2))
-    draft = policy._expectations._costs._draft("simulated")
-    predicted = float(draft.mean(policy._expectations._costs._draft_features(48, 2)))
+    draft = policy.expectations._costs._draft("simulated")
+    predicted = float(draft.mean(policy.expectations._costs._draft_features(48, 2)))
     assert predicted == pytest.approx(played.draft_seconds, rel=0.05)
-    assert policy._expectations._accepted("simulated").rates() != before
+    assert policy.expectations._accepted("simulated").rates() != before
     assert policy._round == rounds, "but no round was taught"
 
 
@@ -399,7 +399,7 @@ def test_a_probe_lasts_one_round_where_the_costs_are_known() -> None:
     known, unknown = Covey(5, 64, SwitchCosts(), table), covey()
     assert known._stay(known._expectations.of(situation), 1, 2) == 1
     for policy in (known, unknown):
-        assert policy._stay(policy._expectations.of(situation), 0, 2) == ACROSS
+        assert policy._stay(policy.expectations.of(situation), 0, 2) == ACROSS
 
 
 @pytest.mark.parametrize("per_token", [0.00002, 0.004])

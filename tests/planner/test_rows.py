@@ -14,6 +14,8 @@ from tests.fakes import ManualClock, request
 def test_rows_under_the_rejection_rule_get_chains() -> None:
     rules = (Rule.COUPLED, Rule.REJECTION, Rule.COUPLED)
     rows = [ActiveRequest(request(key, [1], 9, sampling=Sampling(rule=rule))) for key, rule in enumerate(rules)]
-    choice = lay_out(Batch(rows, np.ones(3, np.int32), (), (), 3), Roster(["draft"], ManualClock()), 64, 3, 4)
+    choice = lay_out(
+        Batch(rows, np.ones(3, np.int32), (), (), 3), ["draft"] * 3, Roster(["draft"], ManualClock()), 64, 3, 4
+    )
     assert choice.width.tolist() == [4, 1, 4]
     assert choice.depth.tolist() == [3, 3, 3]

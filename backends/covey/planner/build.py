@@ -7,8 +7,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from covey.bandits.drafters.policies import find
+from covey.bandits.length import LengthPolicy
 from covey.planner import policies
 from covey.planner.cost_table import CostTable
+from covey.planner.covey import Covey
+from covey.planner.drafters.bandits import PerRequest
+from covey.planner.drafters.covey import CoveyDrafters
+from covey.planner.drafters.policy import DrafterPolicy, First
+from covey.planner.expectations import Expectations
 from covey.planner.round_planner import RoundPlanner
 from covey.planner.selection import Best, Everything
 from covey.planner.switching import SwitchCosts
@@ -17,6 +24,7 @@ from covey.profile import SpeculationSettings
 log = logging.getLogger("covey.planner")
 
 MAX_ROWS = 64
+COVEY = "covey"
 
 
 def build(
@@ -26,9 +34,11 @@ def build(
     max_rows: int = MAX_ROWS,
     costs: CostTable | None = None,
     seed: int = 0,
+    tokenizer: str = "",
 ) -> RoundPlanner:
     """`drafters` are those that can be used; without any, every policy decodes plainly. `max_rows` is the largest batch
-    that the curves have knots for; larger ones are extrapolated."""
+    that the curves have knots for; larger ones are extrapolated. `tokenizer`: as in
+    `covey.bandits.drafters.policies.Setting`."""
     max_depth = policies.fixed_depth(settings.policy) or settings.max_depth
     if costs is not None and drafters and drafters[0] not in costs.draft:
         log.warning("cost table %s knows nothing of %s: its costs are learnt from nothing", costs.name, drafters[0])
@@ -47,5 +57,27 @@ def build(
         max_depth=max_depth,
         width=settings.width,
         switch_costs=switch_costs,
+        drafters=_drafter_policy(settings, drafters, policy, max_depth, max_rows, switch_costs, costs, seed, tokenizer),
         selector=Everything() if policy.verified is None else Best(policy.verified, max_depth),
     )
+
+
+def _drafter_policy(
+    settings: SpeculationSettings,
+    names: Sequence[str],
+    policy: LengthPolicy,
+    max_depth: int,
+    max_rows: int,
+    switch_costs: SwitchCosts,
+    costs: CostTable | None,
+    seed: int,
+    tokenizer: str,
+) -> DrafterPolicy:
+    if len(names) < 2:
+        return First()
+    if settings.drafter_policy != COVEY:
+        return PerRequest(find(settings.drafter_policy), names, max_depth, seed=seed, tokenizer=tokenizer)
+    shared = policy.expectations if isinstance(policy, Covey) else None
+    depths = range(max_depth + 1) if policies.fixed_depth(settings.policy) is None else [max_depth]
+    expectations = shared or Expectations(max_depth, max_rows, costs)
+    return CoveyDrafters(names, max_depth, depths, switch_costs, expectations, teaches=shared is None)

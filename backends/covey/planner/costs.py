@@ -101,18 +101,29 @@ class RoundCosts:
 
     def predict(self, rows: int, shares: Shares, passes: Passes) -> tuple[Array, Array]:
         """Seconds of a round, and their variance, for each depth from 0."""
-        verify, overhead = self._cached(rows, passes)
-        seconds = self._verify.mean(verify)
-        seconds[1:] = _rising(seconds[1:])
+        verify, _ = self._cached(rows, passes)
         drafts, doubt = self._predict_drafts(shares)
         drafts[0] = doubt[0] = 0.0
-        seconds += drafts
-        if self._overhead.scaled:
-            seconds += self._overhead.mean(overhead)
+        seconds = self.without_drafts(rows, passes) + drafts
         variance = self._verify.variance(verify)
         variance += doubt
         floor = self._verify.mean(verify[0]) * 0.05
         return np.maximum(seconds, max(float(floor), 1e-9)), variance
+
+    def without_drafts(self, rows: int, passes: Passes) -> Array:
+        """Seconds of a round but for what drafters take, by depth."""
+        verify, overhead = self._cached(rows, passes)
+        seconds: Array = self._verify.mean(verify)
+        seconds[1:] = _rising(seconds[1:])
+        if self._overhead.scaled:
+            seconds += self._overhead.mean(overhead)
+        return seconds
+
+    def drafting(self, drafter: str, rows: int) -> Array:
+        """Seconds that one drafter takes for so many rows, by depth."""
+        seconds: Array = np.maximum(self._draft(drafter).mean(self._drafting_features(rows)), 0.0)
+        seconds[0] = 0.0
+        return seconds
 
     def more(self, rows: int, prefill: int, passes: Passes) -> Array:
         """Seconds that so many prompt tokens add to the pass, for each depth from 0."""
@@ -124,6 +135,12 @@ class RoundCosts:
         """What drafters take that are asked at the same time, each of which takes so long alone."""
         longest = max(seconds)
         return longest + self._crowding * (sum(seconds) - longest)
+
+    def side_by_side(self, seconds: Sequence[Array]) -> Array:
+        """As `together`, by depth."""
+        longest = np.max(seconds, axis=0)
+        together: Array = longest + self._crowding * (np.sum(seconds, axis=0) - longest)
+        return together
 
     def _predict_drafts(self, shares: Shares) -> tuple[Array, Array]:
         """Of all drafters together, for each depth."""

@@ -72,7 +72,7 @@ class Covey:
         self._max_depth = max_depth
         self._max_rows = max_rows
         self._switch_costs = switch_costs
-        self._expectations = Expectations(max_depth, max_rows, costs)
+        self.expectations = Expectations(max_depth, max_rows, costs)
         self._change_cost = ChangeCost()
         self._current = 0
         self._started = False
@@ -85,11 +85,11 @@ class Covey:
         self.reason = Reason("")
 
     def prepare(self, situation: Situation) -> None:
-        self._expectations.of(situation)
+        self.expectations.of(situation)
 
     def choose(self, situation: Situation) -> int:
-        expected = self._expectations.of(situation)
-        predicted = expected.latencies if self._expectations.known else []
+        expected = self.expectations.of(situation)
+        predicted = expected.latencies if self.expectations.known else []
         if self._more:
             # Beside prefill too: what is explored must not stop and begin again, and not outlast its price.
             self._more -= 1
@@ -126,16 +126,16 @@ class Covey:
             self._bank += START * (outcome.seconds - outcome.catch_up_seconds)
         whole = outcome.verified + outcome.missing == max(1, situation.rows) + situation.asked(depth)
         ratio = None
-        if whole and self._expectations.known:
-            corrected = self._expectations.of(situation).corrected[depth]
+        if whole and self.expectations.known:
+            corrected = self.expectations.of(situation).corrected[depth]
             ratio = (outcome.seconds - outcome.catch_up_seconds) / corrected
         usual = self._change_cost.seen(situation.previous, depth, ratio)
-        self._expectations.update(situation, depth, outcome, usual=usual, whole=whole)
+        self.expectations.update(situation, depth, outcome, usual=usual, whole=whole)
 
     def overhear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
         usual = not self._change_cost.dear(self._heard, depth)
         self._heard = depth
-        self._expectations.overhear(situation, depth, outcome, usual=usual)
+        self.expectations.overhear(situation, depth, outcome, usual=usual)
 
     def _beside_prefill(self, situation: Situation, expected: Expected) -> int:
         """The best depth of a round with prefill; what is in use in plain rounds stays. Another one is a detour, which
@@ -143,7 +143,7 @@ class Covey:
         usual = min(self._current, situation.ceiling)
         speed, seconds, price = expected.values[usual], expected.seconds, self._change_cost.price
         gains = []
-        for depth, more in enumerate(self._expectations.more(situation)[: situation.ceiling + 1]):
+        for depth, more in enumerate(self.expectations.more(situation)[: situation.ceiling + 1]):
             time = seconds[depth] + more
             time += price(situation.previous, depth) * seconds[depth] + price(depth, usual) * seconds[usual]
             if depth > 0 and usual == 0 and situation.previous == 0:  # else it is owed whatever is done now
@@ -179,7 +179,7 @@ class Covey:
             )
             for depth in depths
         ]
-        blind = current > 0 and not self._expectations.rests(situation)
+        blind = current > 0 and not self.expectations.rests(situation)
         if blind:
             deviations[0] = max(BLIND, deviations[0])
         stale = STALE * deviations[current] + LEAST
@@ -210,16 +210,15 @@ class Covey:
 
     def _switch(self, situation: Situation) -> float:
         of = self._switch_costs.of
-        return self._expectations.together([of(name)(lag, rows) for name, rows, lag in situation.lags()])
+        return self.expectations.together([of(name)(lag, rows) for name, rows, lag in situation.lags()])
 
     def state(self) -> JsonDict:
-        return {**self._expectations.state(), "switching": self._switch_costs.state()}
+        return {**self.expectations.state(), "switching": self._switch_costs.state()}
 
     def restore(self, state: JsonDict) -> None:
-        expectations = Expectations(self._max_depth, self._max_rows)
         try:
-            expectations.restore(state)
+            Expectations(self._max_depth, self._max_rows).restore(state)
             self._switch_costs.restore(state["switching"])
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from None
-        self._expectations = expectations
+        self.expectations.restore(state)

@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from covey.bandits.length import DraftCall, Outcome, Situation
 from covey.planner.acceptance import Acceptance
 from covey.planner.cost_table import CostTable
 from covey.planner.costs import Passes, RoundCosts, Shares
 from covey.planner.prompt_cost import PromptCost
+from covey.planner.regression import Array
 from covey.planner.residuals import Residuals
 from covey.types import JsonDict
 
@@ -80,6 +83,20 @@ class Expectations:
     def together(self, seconds: Sequence[float]) -> float:
         """What drafters take that are asked at the same time, each of which takes so long alone."""
         return self._costs.together(seconds)
+
+    def without_drafts(self, rows: int) -> Array:
+        """Seconds of a round in which all rows draft, by depth, but for what drafters take; before anything is known
+        all depths take as long."""
+        passes = tuple(rows * (depth + 1) for depth in range(self._max_depth + 1))
+        return self._costs.without_drafts(rows, passes) if self._costs.known else np.ones(self._max_depth + 1)
+
+    def drafting(self, drafter: str, rows: int) -> Array:
+        """Seconds that a drafter takes for so many rows, by depth."""
+        return self._costs.drafting(drafter, rows)
+
+    def side_by_side(self, drafts: Sequence[Array]) -> Array:
+        """As `together`, of seconds by depth."""
+        return self._costs.side_by_side(drafts)
 
     def more(self, situation: Situation) -> list[float]:
         """Seconds that its prompt tokens add to the pass, by depth."""

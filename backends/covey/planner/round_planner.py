@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from covey.bandits.length import Forgetful, LengthPolicy, Reason
 from covey.planner.decisions import DecisionLog
+from covey.planner.drafters.policy import DrafterPolicy, First
 from covey.planner.lessons import Lesson, drafted_in, lesson_of
 from covey.planner.rows import lay_out
 from covey.planner.selection import Everything, Selector
@@ -34,6 +35,7 @@ class RoundPlanner:
         width: int = 1,
         switch_costs: SwitchCosts | None = None,
         selector: Selector | None = None,
+        drafters: DrafterPolicy | None = None,
         log_capacity: int = 256,
     ) -> None:
         self.policy = policy
@@ -44,6 +46,7 @@ class RoundPlanner:
         self._width = width
         self._switch_costs = switch_costs or SwitchCosts()
         self._selector = selector or Everything()
+        self._drafters = drafters or First()
         overhears: object = type(policy).overhear
         self._listens = overhears is not Forgetful.overhear  # to rounds that it was not asked about, too
         self._previous = 0  # the deepest draft of the last round that decoded, where the policy had one made
@@ -51,14 +54,19 @@ class RoundPlanner:
 
     def plan(self, batch: Batch, roster: Roster, budget: int) -> Plan:
         """The policy is asked only where its answer matters: some row leaves the depth to it."""
-        situation = situation_of(batch, roster, budget, self._previous, max_depth=self._max_depth, width=self._width)
+        assigned = self._drafters.assign(batch, roster)
+        whose = assigned.drafters
+        situation = situation_of(
+            batch, whose, roster, budget, self._previous, max_depth=self._max_depth, width=self._width
+        )
         depth, reason = 0, Reason("")
         if situation.shares:
             with self._learning:
                 depth = self.policy.choose(situation)
                 reason = self.policy.reason
         choice = Choice(situation, depth, reason, self._previous)
-        return replace(lay_out(batch, roster, budget, depth, self._width), choice=choice)
+        plan = lay_out(batch, whose, roster, budget, depth, self._width)
+        return replace(plan, why=assigned.why, choice=choice, readers=self._drafters.readers(batch, assigned, roster))
 
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:
         return self._selector.select(batch, drafted, budget)
@@ -100,6 +108,8 @@ class RoundPlanner:
 
     def _learn_of(self, done: Round, choice: Choice) -> None:
         situation = choice.situation
+        if done.batch.decoding:
+            self._drafters.learn(done)
         if choice.previous == 0 and choice.depth > 0 and done.drafted.catch_up:
             for name, rows, lag in situation.lags():
                 self._switch_costs.of(name).observe(lag, rows, done.drafted.catch_up.get(name, 0.0))
@@ -111,6 +121,7 @@ class RoundPlanner:
         situation = choice.situation
         if outcome is not None:
             self._selector.learn(outcome)
+            self._drafters.hear(situation, lesson.played, outcome)
             (self.policy.update if lesson.whole else self.policy.overhear)(
                 situation, lesson.depth if lesson.whole else lesson.played, outcome
             )

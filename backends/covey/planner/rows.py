@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from covey.roster import Roster
@@ -23,16 +25,21 @@ def own_depth(active: ActiveRequest) -> int | None:
     return 0 if speculation == "off" else int(speculation.removeprefix("fixed:"))
 
 
-def lay_out(batch: Batch, roster: Roster, budget: int, depth: int, width: int) -> Plan:
+def named(batch: Batch, roster: Roster) -> tuple[str, ...]:
+    """Each decoding row's drafter where nobody chooses: the one that its request names, else the first."""
+    return tuple(roster.drafter_of(active.request.drafter) for active in batch.rows[: batch.decoding])
+
+
+def lay_out(batch: Batch, drafters: Sequence[str], roster: Roster, budget: int, depth: int, width: int) -> Plan:
     """`depth` for every decoding row that asks for none, clipped to what it may still emit and to the budget; chains
-    under the rejection rule, which verifies nothing else. Rows whose drafter cannot be asked decode plainly."""
+    under the rejection rule, which verifies nothing else. `drafters` are the decoding rows' own; rows whose drafter
+    cannot be asked decode plainly."""
     rows = len(batch.rows)
     depths, widths, names = [0] * rows, [1] * rows, [""] * rows
     serving = {name for name in roster.names if roster.serves(name)}
     if serving:
         most = spare(batch, budget)
-        for row, active in enumerate(batch.rows[: batch.decoding]):
-            name = roster.drafter_of(active.request.drafter)
+        for row, (active, name) in enumerate(zip(batch.rows, drafters)):
             if name not in serving:
                 continue
             names[row] = name

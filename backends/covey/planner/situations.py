@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from covey.bandits.length import Situation
@@ -10,9 +12,12 @@ from covey.roster import Roster
 from covey.scheduler import Batch
 
 
-def situation_of(batch: Batch, roster: Roster, budget: int, previous: int, *, max_depth: int, width: int) -> Situation:
-    """The batch as the policy sees it. Without `shares` its answer would not matter: no row leaves its depth to it, or
-    there are no drafters; where there are none there is nothing to learn either, and no rows."""
+def situation_of(
+    batch: Batch, drafters: Sequence[str], roster: Roster, budget: int, previous: int, *, max_depth: int, width: int
+) -> Situation:
+    """The batch, whose decoding rows have these drafters, as the policy sees it. Without `shares` its answer would not
+    matter: no row leaves its depth to it, or there are no drafters; where there are none there is nothing to learn
+    either, and no rows."""
     if not roster.names:
         return Situation(0, 0)
     rows = batch.decoding
@@ -21,11 +26,10 @@ def situation_of(batch: Batch, roster: Roster, budget: int, previous: int, *, ma
     lag = 0
     alike = True  # every row drafts a chain of the policy's depth
     served = False  # somebody could draft
-    for active in batch.rows[:rows]:
+    for active, name in zip(batch.rows, drafters):
         if active.request.speculation != "auto":
             alike = False
             continue
-        name = roster.drafter_of(active.request.drafter)
         serves = roster.serves(name)
         served, alike = served or serves, alike and serves
         counts[name] = counts.get(name, 0) + 1
@@ -38,7 +42,7 @@ def situation_of(batch: Batch, roster: Roster, budget: int, previous: int, *, ma
         return Situation(rows, 0, previous, prefill=prefill)
     drafts: tuple[int, ...] = ()
     if not alike or width > 1:  # tokens that all rows are asked to draft, by the policy's depth
-        plans = (lay_out(batch, roster, budget, depth, width) for depth in range(max_depth + 1))
+        plans = (lay_out(batch, drafters, roster, budget, depth, width) for depth in range(max_depth + 1))
         drafts = tuple(int(np.dot(plan.depth, plan.width)) for plan in plans)
     return Situation(
         rows, ceiling, previous, lag, tuple(counts.items()), prefill, tuple(missed.values()), drafts, served

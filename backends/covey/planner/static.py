@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from covey.planner.rows import lay_out
+from covey.planner.rows import lay_out, named
 from covey.roster import Roster
 from covey.rounds import Drafted, Plan, Round
 from covey.scheduler import Batch
@@ -17,7 +17,7 @@ class StaticPlanner:
         self.width = width
 
     def plan(self, batch: Batch, roster: Roster, budget: int) -> Plan:
-        return lay_out(batch, roster, budget, self.depth, self.width)
+        return lay_out(batch, named(batch, roster), roster, budget, self.depth, self.width)
 
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:  # noqa: ARG002
         return drafted.trees

@@ -12,8 +12,9 @@ from typing import ClassVar, Literal, Protocol
 from covey.errors import SettingError
 
 # What a policy wants to be told: the block divergence reward (MetaSD's equation 4), which needs the drafter's
-# distributions on the target; block efficiency, accepted over drafted tokens; or nothing.
-Reward = Literal["divergence", "efficiency", ""]
+# distributions on the target; block efficiency, accepted over drafted tokens; that of every arm, drafting or not, which
+# makes all of them read the text; or nothing.
+Reward = Literal["divergence", "efficiency", "hits", ""]
 
 
 class Bandit(Protocol):

@@ -29,7 +29,7 @@ NOTHING = 1e-9  # an R that has faded: its square would leave the range of float
 class NormalHedge:
     """Implements `Bandit`."""
 
-    reward: ClassVar[Reward] = "efficiency"
+    reward: ClassVar[Reward] = "hits"
 
     def __init__(self, arms: int, rng: np.random.Generator, *, memory: float = 1.0) -> None:
         self._rng = rng

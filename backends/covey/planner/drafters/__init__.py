@@ -1,0 +1,1 @@
+"""Who drafts for requests that name nobody."""

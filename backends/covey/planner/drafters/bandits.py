@@ -1,0 +1,144 @@
+"""One bandit for each request, as published: it knows its own rounds alone, and nothing of the rest of the batch."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from covey.bandits.drafters.choice import Bandit
+from covey.bandits.drafters.policies import Policy, Setting
+from covey.bandits.length import Outcome, Situation
+from covey.planner.drafters.policy import ASKED, Assignment
+from covey.roster import Roster
+from covey.rounds import Reader, Round
+from covey.scheduler import ActiveRequest, Batch
+from covey.types import Hit, Ints, RowStatus, Rule
+
+READ_TOKENS = 512  # of a call that reads
+PATIENCE = 16  # rounds that wait for what other drafters say of them; then they are taken for not known
+
+
+@dataclass(frozen=True, slots=True)
+class _Played:
+    """A round that waits to be judged by drafters that did not draft in it."""
+
+    start: int  # position of its first draft
+    depth: int
+    drafter: int
+    reward: float
+
+
+@dataclass(slots=True)
+class _Choice:
+    """What stays with a request."""
+
+    bandit: Bandit
+    waiting: deque[_Played] = field(default_factory=deque)
+
+
+class PerRequest:
+    """Implements `DrafterPolicy`. A policy with full information (`Bandit.witness`) has every drafter read the whole
+    text, whatever that costs, and learns of a round when all of them have, or after some rounds from those that did."""
+
+    def __init__(
+        self, policy: Policy, names: Sequence[str], max_depth: int, *, seed: int = 0, tokenizer: str = ""
+    ) -> None:
+        """SettingError where a parameter of the policy is out of range."""
+        self._policy = policy
+        self._names = list(names)
+        self._max_depth = max_depth
+        self._rng = np.random.default_rng(seed)
+        self._tokenizer = tokenizer
+        self._informed = policy.reward == "hits"
+        self.divergence = policy.reward == "divergence"
+        self._make(np.zeros(1, np.int32), 1)
+
+    def assign(self, batch: Batch, roster: Roster) -> Assignment:
+        serving = [index for index, name in enumerate(self._names) if roster.serves(name)]
+        drafters, why = [], []
+        for active in batch.rows[: batch.decoding]:
+            asked = active.request.drafter
+            if asked or not serving:
+                drafters.append(asked or self._names[0])
+                why.append(ASKED if asked else "first")
+                continue
+            choice = self._choice(active)
+            self._witness(active, choice)
+            drafters.append(self._names[choice.bandit.choose(serving)])
+            why.append("bandit")
+        return Assignment(tuple(drafters), tuple(why))
+
+    def readers(self, batch: Batch, assigned: Assignment, roster: Roster) -> tuple[Reader, ...]:
+        if not self._informed:
+            return ()
+        rows = [
+            (row, active)
+            for row, active in enumerate(batch.rows[: batch.decoding])
+            if assigned.why[row] != ASKED and active.request.sampling.rule is Rule.COUPLED
+        ]
+        readers = []
+        for name in self._names:
+            mine = [(row, active) for row, active in rows if assigned.drafters[row] != name]
+            if mine and roster.serves(name):
+                judge = [active.request.num_prompt for _, active in mine]
+                indices = np.asarray([row for row, _ in mine], np.int32)
+                readers.append(Reader(name, indices, np.asarray(judge, np.int32), READ_TOKENS))
+        return tuple(readers)
+
+    def learn(self, done: Round) -> None:
+        rows, reply = done.batch.decoding, done.reply
+        depths, accepted, answered = done.plan.depth[:rows].tolist(), reply.accepted, done.drafted.answered
+        emitted = np.diff(reply.offsets).tolist()
+        for row, active in enumerate(done.batch.rows[:rows]):
+            if not (depths[row] and answered[row] and reply.status[row] == RowStatus.OK and done.plan.drafter[row]):
+                continue
+            if active.request.drafter:
+                continue
+            choice, drafter = self._choice(active), self._names.index(done.plan.drafter[row])
+            reward = min(1.0, int(accepted[row]) / depths[row])
+            if self.divergence:
+                reward = float(reply.divergence[row]) if len(reply.divergence) else -1.0
+                if reward < 0.0:
+                    continue  # nothing was proposed, or nobody computed it
+            choice.bandit.update(drafter, reward, emitted[row])
+            if self._informed:
+                choice.waiting.append(_Played(active.known - emitted[row], depths[row], drafter, reward))
+
+    def hear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
+        """What rounds cost is not asked."""
+
+    def _choice(self, active: ActiveRequest) -> _Choice:
+        choice: _Choice | None = active.belief
+        if choice is None:
+            request = active.request
+            choice = active.belief = _Choice(self._make(request.prompt, request.max_tokens))
+        return choice
+
+    def _make(self, prompt: Ints, max_tokens: int) -> Bandit:
+        return self._policy.make(Setting(self._names, self._rng, self._max_depth, max_tokens, prompt, self._tokenizer))
+
+    def _witness(self, active: ActiveRequest, choice: _Choice) -> None:
+        """Tell of rounds of which enough is known: each drafter's own first draft in place of what was drafted, as far
+        as the text that came of it goes."""
+        while choice.waiting:
+            played = choice.waiting[0]
+            rewards: list[float | None] = [None] * len(self._names)
+            rewards[played.drafter] = played.reward
+            for name, heard in active.heard.items():
+                if name != self._names[played.drafter] and heard.start <= played.start:
+                    rewards[self._names.index(name)] = _reward(heard.hits[played.start - heard.start :], played.depth)
+            if None in rewards and len(choice.waiting) <= PATIENCE:
+                return
+            choice.waiting.popleft()
+            choice.bandit.witness(rewards)
+
+
+def _reward(hits: Sequence[int], depth: int) -> float | None:
+    """Accepted over drafted of a draft that begins with these hits; None where too few are known."""
+    for accepted, hit in enumerate(hits[:depth]):
+        if hit != Hit.HIT:
+            return accepted / depth
+    return 1.0 if len(hits) >= depth else None

@@ -1,0 +1,66 @@
+"""The interface of whoever chooses drafters, and the choice without a choice: the first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from covey.bandits.length import Outcome, Situation
+from covey.planner.rows import named
+from covey.roster import Roster
+from covey.rounds import Reader, Round
+from covey.scheduler import ActiveRequest, Batch
+
+ASKED = "asked"  # the request names its drafter
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """By decoding row: its drafter, and in a word why that one."""
+
+    drafters: tuple[str, ...]
+    why: tuple[str, ...]
+
+
+class DrafterPolicy(Protocol):
+    """Chooses each row's drafter before the depth is chosen, which is for the mix that comes of it."""
+
+    divergence: bool  # whether it learns from block divergence, which the target then computes
+
+    def assign(self, batch: Batch, roster: Roster) -> Assignment:
+        """For every decoding row. One whose drafter cannot be asked decodes plainly."""
+        ...
+
+    def readers(self, batch: Batch, assigned: Assignment, roster: Roster) -> tuple[Reader, ...]:
+        """Who is to read what while the target works."""
+        ...
+
+    def learn(self, done: Round) -> None:
+        """A round in which rows decoded is over."""
+        ...
+
+    def hear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
+        """What the round cost, as a length policy is told it."""
+        ...
+
+
+class First:
+    """Implements `DrafterPolicy`: requests that name nobody get the first drafter."""
+
+    divergence = False
+
+    def assign(self, batch: Batch, roster: Roster) -> Assignment:
+        return Assignment(named(batch, roster), tuple(_why(active) for active in batch.rows[: batch.decoding]))
+
+    def readers(self, batch: Batch, assigned: Assignment, roster: Roster) -> tuple[Reader, ...]:  # noqa: ARG002
+        return ()
+
+    def learn(self, done: Round) -> None:
+        """Nothing to learn."""
+
+    def hear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
+        """Nothing to learn."""
+
+
+def _why(active: ActiveRequest) -> str:
+    return ASKED if active.request.drafter else "first"
