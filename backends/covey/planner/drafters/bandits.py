@@ -18,17 +18,16 @@ from covey.scheduler import ActiveRequest, Batch
 from covey.types import Hit, Ints, RowStatus, Rule
 
 READ_TOKENS = 512  # of a call that reads
-PATIENCE = 16  # rounds that wait for what other drafters say of them; then they are taken for not known
+PATIENCE = 4  # rounds that wait for what others say of them: who has drafted since says nothing, having read on
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Played:
     """A round that waits to be judged by drafters that did not draft in it."""
 
     start: int  # position of its first draft
     depth: int
-    drafter: int
-    reward: float
+    rewards: list[float | None]  # as far as they are known
 
 
 @dataclass(slots=True)
@@ -105,7 +104,9 @@ class PerRequest:
                     continue  # nothing was proposed, or nobody computed it
             choice.bandit.update(drafter, reward, emitted[row])
             if self._informed:
-                choice.waiting.append(_Played(active.known - emitted[row], depths[row], drafter, reward))
+                rewards: list[float | None] = [None] * len(self._names)
+                rewards[drafter] = reward
+                choice.waiting.append(_Played(active.known - emitted[row], depths[row], rewards))
 
     def hear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
         """What rounds cost is not asked."""
@@ -121,19 +122,15 @@ class PerRequest:
         return self._policy.make(Setting(self._names, self._rng, self._max_depth, max_tokens, prompt, self._tokenizer))
 
     def _witness(self, active: ActiveRequest, choice: _Choice) -> None:
-        """Tell of rounds of which enough is known: each drafter's own first draft in place of what was drafted, as far
-        as the text that came of it goes."""
-        while choice.waiting:
-            played = choice.waiting[0]
-            rewards: list[float | None] = [None] * len(self._names)
-            rewards[played.drafter] = played.reward
-            for name, heard in active.heard.items():
-                if name != self._names[played.drafter] and heard.start <= played.start:
-                    rewards[self._names.index(name)] = _reward(heard.hits[played.start - heard.start :], played.depth)
-            if None in rewards and len(choice.waiting) <= PATIENCE:
-                return
-            choice.waiting.popleft()
-            choice.bandit.witness(rewards)
+        """Tell of rounds of which enough is known: of each drafter, what its own draft from there on would have got, as
+        far as the text that came of it goes."""
+        for name, heard in active.heard.items():
+            drafter = self._names.index(name)
+            for played in choice.waiting:
+                if played.rewards[drafter] is None and heard.start <= played.start:
+                    played.rewards[drafter] = _reward(heard.hits[played.start - heard.start :], played.depth)
+        while choice.waiting and (None not in choice.waiting[0].rewards or len(choice.waiting) > PATIENCE):
+            choice.bandit.witness(choice.waiting.popleft().rewards)
 
 
 def _reward(hits: Sequence[int], depth: int) -> float | None:

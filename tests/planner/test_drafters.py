@@ -1,0 +1,308 @@
+"""Who drafts: rounds replayed from hits, groups of prompts, beliefs, and the joint choice, in a world with domains."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from covey.clock import RealClock
+from covey.engine import Engine
+from covey.planner.build import build
+from covey.planner.cost_table import CostTable
+from covey.planner.drafters.beliefs import Beliefs
+from covey.planner.drafters.neighbours import Neighbours
+from covey.planner.drafters.replay import Replay
+from covey.planner.round_planner import RoundPlanner
+from covey.profile import SpeculationSettings
+from covey.rounds import RoundRecord
+from covey.scheduler import ActiveRequest, Scheduler
+from covey.types import DrafterInfo, DraftReply, DraftWork, Hit, Judged, RowStatus, Rule, Sampling, Trees
+from loadtest.simulation.virtual import VirtualClock
+from tests.fakes import VOCAB, Collector, HashTarget, continuation, next_token, request
+
+DOMAINS = ("code", "math", "chat", "prose")
+DEPTH = 4
+
+
+def domain_of(tokens: Sequence[int]) -> int:
+    return tokens[0] % len(DOMAINS)
+
+
+def prompt(domain: int, key: int, length: int = 24) -> list[int]:
+    """Prompts of a domain have words of their own."""
+    rng = random.Random(key)
+    return [domain, *(domain + len(DOMAINS) * rng.randrange(6) for _ in range(length - 1))]
+
+
+class Specialist:
+    """Implements `covey.ports.Drafter`: right with a probability that depends on the domain of the text, by luck that
+    depends on the text alone, so that what it says of text that it reads is what it would have drafted."""
+
+    def __init__(
+        self, name: str, rates: Sequence[float], clock: VirtualClock | RealClock, *, step: float = 0.001
+    ) -> None:
+        self.name, self.rates, self.clock, self.step = name, rates, clock, step
+        self.tokens: dict[int, list[int]] = {}
+        self.prompts: dict[int, int] = {}
+        self.read: dict[int, int] = {}
+        self.drafts = self.reads = 0
+
+    def info(self) -> DrafterInfo:
+        return DrafterInfo(self.name, VOCAB, 4096, 7, 0)
+
+    def right(self, tokens: Sequence[int]) -> bool:
+        digest = hashlib.blake2b(np.asarray([*tokens, len(tokens)], np.int32).tobytes(), key=self.name.encode())
+        return int.from_bytes(digest.digest()[:4], "little") / (1 << 32) < self.rates[domain_of(tokens)]
+
+    def draft(self, work: DraftWork) -> DraftReply:
+        for tag in work.frees:
+            self.tokens.pop(tag, None)
+        for opening in work.opens:
+            self.tokens[opening.tag] = opening.tokens.tolist()
+            self.prompts[opening.tag], self.read[opening.tag] = opening.num_prompt, 0
+        chains, seen, told = [], [], []
+        for row, tag in enumerate(work.tags.tolist()):
+            text = self.tokens[tag]
+            text[:] = text[: work.keep[row]] + work.tokens[work.offsets[row] : work.offsets[row + 1]].tolist()
+            seen.append(len(text))
+            chain: list[int] = []
+            for _ in range(work.depth[row]):
+                right = next_token(text + chain)
+                chain.append(right if self.right(text + chain) else (right + 1) % VOCAB)
+            chains.append(chain)
+            if work.reading is not None:
+                told.append(self.judged(tag, int(work.reading.judge[row])))
+            self.read[tag] = len(text)
+        self.drafts += work.reading is None
+        self.reads += work.reading is not None
+        seconds = self.step * (max(map(len, chains)) or 1)
+        self.clock.sleep(seconds)
+        offsets = np.cumsum([0, *map(len, chains)]).astype(np.int32)
+        parents = [at - 1 for chain in chains for at in range(len(chain))]
+        flat = np.asarray([token for chain in chains for token in chain], np.int32)
+        trees = Trees(offsets, flat, np.asarray(parents, np.int32), np.zeros(len(flat), np.float32))
+        none = np.zeros(len(chains), np.int32)
+        reply = DraftReply(none + RowStatus.OK, np.asarray(seen, np.int32), trees, 7, 0.0, seconds)
+        if work.reading is None:
+            return reply
+        firsts, hits, log_q, counts = zip(*told)
+        judged = Judged(
+            np.asarray(seen, np.int32),
+            np.asarray(firsts, np.int32),
+            np.cumsum([0, *map(len, hits)]).astype(np.int32),
+            np.asarray([hit for each in hits for hit in each], np.int32),
+            np.asarray(log_q, np.float32),
+            np.asarray(counts, np.int32),
+        )
+        return replace(reply, judged=judged)
+
+    def judged(self, tag: int, judge: int) -> tuple[int, list[int], float, int]:
+        text, end = self.tokens[tag], self.prompts[tag]
+        first = max(judge, end, self.read[tag])
+        hits = [int(self.right(text[:at])) for at in range(first, len(text))]
+        count = max(0, end - max(judge, self.read[tag])) if judge >= 0 else 0
+        return first, hits, -count * (3.0 - 2.0 * self.rates[domain_of(text)]), count
+
+
+class World:
+    """A server with a specialist for each domain and one that knows a little of all."""
+
+    def __init__(
+        self,
+        policy: str,
+        *,
+        good: float = 0.9,
+        bad: float = 0.3,
+        general: float = 0.7,
+        step: float = 0.001,
+        one_device: bool = False,
+    ) -> None:
+        """`one_device`: drafters work one after the other, not at the same time."""
+        self.clock, self.sink, self.target = VirtualClock(), Collector(), HashTarget(blocks=4000)
+        rates = {"general": [general] * len(DOMAINS)}
+        rates |= {name: [good if at == own else bad for at in range(len(DOMAINS))] for own, name in enumerate(DOMAINS)}
+        self.drafters = {name: Specialist(name, each, self.clock, step=step) for name, each in rates.items()}
+        settings = SpeculationSettings(policy="fixed:4", drafter_policy=policy, max_depth=DEPTH, drafters=tuple(rates))
+        verify = tuple((rows, tokens, 0.01 + 0.0001 * tokens) for rows in (1, 32) for tokens in (rows, rows * 5))
+        draft = tuple((rows, count, step * count) for rows in (1, 32) for count in (1, DEPTH))
+        costs = CostTable("made up", "for tests", verify, (), dict.fromkeys(rates, draft), {})
+        self.planner: RoundPlanner = build(settings, tuple(rates), costs=costs, max_rows=32)
+        self.records: list[RoundRecord] = []
+        scheduler = Scheduler(max_running=32, max_waiting=4096, token_budget=512, growth_tokens=8, block_size=4)
+        device = self.clock.worker("device")
+        self.engine = Engine(
+            self.target,
+            scheduler,
+            self.planner,
+            self.sink,
+            self.clock,
+            drafters=self.drafters,
+            observe=self.records.append,
+            worker=(lambda _name: device) if one_device else self.clock.worker,
+        )
+        step_of = self.target.step
+        self.target.step = lambda work: (self.clock.sleep(0.01), step_of(work))[1]  # type: ignore[method-assign]
+
+    def serve(
+        self, domains: Iterable[int], *, together: int = 1, count: int = 60, first: int = 0, **given: object
+    ) -> None:
+        waiting = list(enumerate(domains, first))
+        while waiting:
+            now, waiting = waiting[:together], waiting[together:]
+            for key, domain in now:
+                self.engine.submit(request(key, prompt(domain, key), count, **given))
+            while self.engine.round():
+                pass
+            for key, domain in now:
+                assert self.sink.tokens[key] == continuation(prompt(domain, key), count)
+
+    def rounds(self, start: int = 0) -> Counter[str]:
+        return Counter(name for record in self.records[start:] for name in record.plan.drafter if name)
+
+    def drafted(self, start: int = 0) -> float:
+        """Tokens of a drafting row's round."""
+        rounds = [record for record in self.records[start:] if record.drafted]
+        return sum(record.emitted for record in rounds) / sum(record.trees for record in rounds)
+
+
+def test_hits_are_replayed_as_the_rounds_that_would_have_been() -> None:
+    replay = Replay(3)
+    assert list(replay.take(10, [1, 1, 0, 1, 1, 1, 0, 0, 1])) == [(3, 2), (3, 3), (1, 0)]
+    assert replay.end == 19
+    assert list(replay.take(10, [1, 1, 0, 1, 1, 1, 0, 0, 1, 0])) == [(2, 1)], "only what is new"
+    assert list(replay.take(30, [1, Hit.NOTHING])) == [(2, 1)], "a gap ends the open round, unknown"
+    replay.skip(40)
+    assert list(replay.take(30, [1, 2, *[1] * 8, 0])) == [(1, 0)]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_replayed_rounds_are_those_of_the_drafter_drafting(depth: int) -> None:
+    clock = RealClock()
+    drafter = Specialist("code", [0.6] * 4, clock, step=0.0)
+    text = [1, 2, 3, *continuation([1, 2, 3], 300)]
+    at, drafted = 3, []
+    while at + depth < len(text):
+        accepted = 0
+        while accepted < depth and drafter.right(text[: at + accepted]):
+            accepted += 1
+        drafted.append(accepted)
+        at += accepted + 1
+    hits = [int(drafter.right(text[:place])) for place in range(3, len(text))]
+    replayed = [accepted for _, accepted in Replay(depth).take(3, hits)]
+    assert replayed[: len(drafted)] == drafted
+    assert len(replayed) >= len(drafted)
+
+
+def test_prompts_with_the_same_words_are_neighbours() -> None:
+    neighbours = Neighbours()
+    groups = [(domain, neighbours.join(np.asarray(prompt(domain, key * 4 + domain), np.int32)))
+              for key in range(30) for domain in range(4)]  # fmt: skip
+    assert len(set(groups)) == 4
+
+
+def test_tenants_do_not_see_what_others_taught() -> None:
+    beliefs = Beliefs(["one", "two"], DEPTH)
+    text = prompt(0, 1)
+    one, other, mine = (ActiveRequest(request(key, text, tenant=tenant)) for key, tenant in enumerate(("a", "b", "a")))
+    for _ in range(50):
+        beliefs.drafted(one, 1, 4, 4)
+        beliefs.drafted(one, 0, 1, 0)
+    expected = beliefs.expected([mine, other])[:, :, DEPTH]
+    assert expected[0, 1] > 4.0 > 1.5 > expected[0, 0]
+    assert expected[1, 0] == expected[1, 1], "of tenant b nothing is known"
+
+
+def test_what_a_request_shows_outweighs_its_group() -> None:
+    beliefs = Beliefs(["one", "two"], DEPTH)
+    for key in range(20):
+        for _ in range(10):
+            beliefs.drafted(ActiveRequest(request(key, prompt(0, key))), 1, 4, 4)
+    active = ActiveRequest(request(99, prompt(0, 99)))
+    before = beliefs.expected([active])[0, 1, DEPTH]
+    for _ in range(12):
+        beliefs.drafted(active, 1, 1, 0)
+    after = beliefs.expected([active])[0, 1, DEPTH]
+    assert before > 4.5
+    assert after < 2.2
+
+
+def test_each_domain_gets_its_specialist() -> None:
+    rng = random.Random(1)
+    world = World("covey")
+    world.serve(rng.choices(range(4), k=40))
+    start = len(world.records)
+    domains = rng.choices(range(4), k=30)
+    world.serve(domains, first=100)
+    alone = World("covey", good=0.9, bad=0.9, general=0.9)
+    alone.serve(domains, first=100)
+    assert world.drafted(start) > 0.95 * alone.drafted(), "as good as where every drafter is the best"
+    assert world.rounds(start)["general"] < 0.1 * sum(world.rounds(start).values())
+
+
+@pytest.mark.parametrize("together", [1, 8])
+def test_it_beats_the_general_drafter_from_the_start(together: int) -> None:
+    domains = random.Random(2).choices(range(4), k=48)
+    covey, general = World("covey"), World("fixed:general")
+    covey.serve(domains, together=together)
+    general.serve(domains, together=together)
+    assert general.rounds().keys() == {"general"}
+    assert covey.clock.now() < general.clock.now() * (0.9 if together == 1 else 0.95)
+
+
+def test_a_further_drafter_is_not_called_for_less_than_it_costs() -> None:
+    """Where steps of drafts are dear and specialists hardly better, a mixed batch shares one drafter."""
+    domains = list(range(4)) * 12
+    shares = {}
+    for one_device in (True, False):
+        world = World("covey", good=0.78, step=0.01, one_device=one_device)
+        world.serve(domains, together=16)
+        rounds = world.rounds(len(world.records) // 2)
+        shares[one_device] = rounds["general"] / sum(rounds.values())
+    assert shares[True] > 0.8 > 0.3 > shares[False]
+
+
+def test_reading_stays_within_its_share_of_time() -> None:
+    world = World("covey")
+    world.serve(random.Random(3).choices(range(4), k=60), count=100)
+    read = sum(drafter.reads for drafter in world.drafters.values()) * 0.001
+    assert 0 < read < 0.01 * world.clock.now() + 0.2 + 0.11
+
+
+def test_a_request_that_names_its_drafter_has_it() -> None:
+    world = World("covey")
+    world.serve([0, 1], together=2, drafter="math")
+    assert world.rounds().keys() == {"math"}
+    assert all(record.plan.why == ("asked",) * len(record.plan.why) for record in world.records)
+
+
+def test_where_nobody_reads_under_the_rejection_rule_rounds_teach() -> None:
+    world = World("covey")
+    world.serve(random.Random(5).choices(range(4), k=60), sampling=Sampling(temperature=1.0, rule=Rule.REJECTION))
+    assert world.rounds(len(world.records) // 2)["general"] < 0.5 * sum(world.rounds().values()) / 2
+
+
+@pytest.mark.parametrize("policy", ["ucb-be", "ucb-be:0.1", "exp3", "sh", "petc", "d-ucb", "sw-ucb", "ucbspec",
+                                    "exp3spec", "hedge", "random", "fixed", "fixed:math"])  # fmt: skip
+def test_every_bandit_serves_mixed_batches(policy: str) -> None:
+    world = World(policy)
+    world.serve(random.Random(4).choices(range(4), k=16), together=4)
+    assert sum(world.rounds().values()) > 100
+
+
+def test_hedge_learns_from_what_all_drafters_read() -> None:
+    world = World("hedge")
+    world.serve([1] * 6, count=120)
+    assert world.rounds()["math"] > 0.6 * sum(world.rounds().values())
+    assert world.drafters["code"].reads > 50
+
+
+def test_a_bandit_prefers_what_was_accepted() -> None:
+    world = World("ucb-be:0.1")
+    world.serve([2] * 4, count=200)
+    assert world.rounds().most_common(1)[0][0] == "chat"
