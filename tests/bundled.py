@@ -136,6 +136,24 @@ def generate(cases: Sequence[Case], length: int, batch: int) -> Outputs:
     return [sink.tokens[key] for key in numbered]
 
 
+def plainly(requests: Sequence[tuple[Ints, Sampling]], length: int) -> Outputs:
+    """What the target alone makes of the prompts."""
+    sink = Collector()
+    scheduler = Scheduler(
+        max_running=MAX_BATCH,
+        max_waiting=len(requests),
+        token_budget=BUDGET,
+        growth_tokens=64,
+        block_size=SETTINGS.target.block_size,
+    )
+    engine = Engine(target(), scheduler, StaticPlanner(0, 1), sink, RealClock())
+    for key, (prompt, sampling) in enumerate(requests, start=1):
+        engine.submit(request(key, prompt, length, sampling=sampling))
+    while engine.round():
+        pass
+    return [sink.tokens[key] for key in range(1, len(requests) + 1)]
+
+
 class Workers:
     """Processes that generate."""
 

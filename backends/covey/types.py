@@ -6,6 +6,7 @@ batch owns `values[offsets[r]:offsets[r + 1]]`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import Any, NamedTuple
@@ -155,13 +156,16 @@ class TargetWork:
     epoch: int = 0  # the incarnation of the target that the sender knows; 0 before the first answer
     room: Ints = field(default_factory=lambda: NO_INTS)  # per row: tokens its request may still emit; empty: not said
     origin: int = 0  # who sends, and which incarnation of it (`covey.ledger`)
+    divergence: bool = False  # say how alike target and drafter are, from the trees' q rows
 
 
 @dataclass(frozen=True, slots=True)
 class TargetReply:
     """What one pass committed: `tokens[offsets[r]:offsets[r + 1]]` for row r, of which the first `accepted[r]` were
     drafted. `num_cached_tokens[r]` is how many tokens of the row have KV now, and `reused[r]` how many of those came
-    from a prefix hit."""
+    from a prefix hit.
+    `divergence[r]`, where that was asked for, is the mean over drafted positions of 1 - TV(p, q) at temperature 1, or
+    a lower bound of it (`covey.target.divergence`); -1: nothing with q rows was verified."""
 
     status: Ints
     num_cached_tokens: Ints
@@ -174,7 +178,7 @@ class TargetReply:
     total_blocks: int
     epoch: int
     seconds: float  # inside the pass, on the target's side
-    divergence: Floats = field(default_factory=lambda: NO_FLOATS)
+    divergence: Floats = field(default_factory=lambda: NO_FLOATS)  # empty: not asked for
 
 
 class ResizeStatus(IntEnum):
@@ -209,6 +213,16 @@ class Reading:
     budget: int
 
 
+class RowJudged(NamedTuple):
+    """One row of `Judged`; as it stands, of one that is not known."""
+
+    read: int = 0
+    first: int = 0
+    hits: Sequence[int] = ()
+    prompt_log_q: float = 0.0
+    prompt_tokens: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Judged:
     """What a drafter says of text that it has read. Row r: `hits[offsets[r]:offsets[r + 1]]` (`Hit`) of its positions
@@ -221,6 +235,17 @@ class Judged:
     hits: Ints
     prompt_log_q: Floats
     prompt_tokens: Ints
+
+    @classmethod
+    def of(cls, rows: Sequence[RowJudged]) -> Judged:
+        return cls(
+            read=np.asarray([row.read for row in rows], np.int32),
+            first=np.asarray([row.first for row in rows], np.int32),
+            offsets=np.cumsum([0, *(len(row.hits) for row in rows)]).astype(np.int32),
+            hits=np.asarray([hit for row in rows for hit in row.hits], np.int32),
+            prompt_log_q=np.asarray([row.prompt_log_q for row in rows], np.float32),
+            prompt_tokens=np.asarray([row.prompt_tokens for row in rows], np.int32),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,10 +59,10 @@ def test_rows_are_picked_and_merged_whole(seed: int) -> None:
         accepted[faulty] = 0
         emitted = int(np.where(faulty, 0, accepted + 1).sum())
         path, tokens = (rng.integers(0, 99, size).astype(np.int32) for size in (accepted.sum(), emitted))
-        return Verified(accepted, path, tokens, tokens / np.float32(7), faulty)
+        return Verified(accepted, path, tokens, tokens / np.float32(7), faulty, rng.random(count).astype(np.float32))
 
     def listed(verified: Verified) -> list[tuple[object, ...]]:
-        columns = verified.accepted, by_row(verified.path, verified.accepted), verified.faulty
+        columns = verified.accepted, by_row(verified.path, verified.accepted), verified.faulty, verified.divergence
         return list(zip(*columns, *(by_row(each, verified.emitted) for each in (verified.tokens, verified.logprobs))))
 
     whole = some(rows)

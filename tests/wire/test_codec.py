@@ -70,7 +70,7 @@ TREES = Trees(
 @pytest.mark.parametrize("opens", [OPENS, ()], ids=["opens", "no opens"])
 def test_target_work_survives(trees: Trees, opens: tuple[Open, ...]) -> None:
     rows = ints(1, 2, 3), ints(10, 11, 12), ints(1, 1, 5)
-    work = TargetWork(*rows, trees, opens, (4, 5), 1 << 40, 77, ints(8, 1, 0), 1 << 62)
+    work = TargetWork(*rows, trees, opens, (4, 5), 1 << 40, 77, ints(8, 1, 0), 1 << 62, True)
     assert_same(work, codec.decode_target_work(codec.encode_target_work(work)))
 
 
@@ -87,6 +87,7 @@ def test_replies_survive() -> None:
         10,
         1 << 31,
         0.00123,
+        np.array([0.5, -1.0], np.float32),
     )
     assert_same(reply, codec.decode_target_reply(codec.encode_target_reply(reply)))
     draft = DraftReply(ints(0, 2, 0), ints(4, 0, 6), TREES, 3, 0.5, 0.25)
@@ -212,6 +213,7 @@ DAMAGED: list[tuple[Any, list[dict[str, Any]]]] = [
     (REPLY, [{"status": ints(0, 9)}, {"status": ints(0)}, {"accepted": ints(3, 0)}, {"accepted": ints(-1, 0)}]),
     (REPLY, [{"offsets": ints(0, 2, 1)}, {"tokens": ints(8, -9)}, {"logprobs": np.zeros(1, np.float32)}]),
     (REPLY, [{"free_blocks": 11}, {"free_blocks": -1}, {"seconds": float("nan")}, {"seconds": -1.0}, {"epoch": -1}]),
+    (REPLY, [{"divergence": np.float32(each)} for each in ([0.5], [0.5, 1.5], [np.nan, 0], [0, -0.5])]),
     (DRAFTED, [*PLANTED, {"status": ints(0, -1, 0)}, {"seen": ints(1, 2)}, {"draft_seconds": float("inf")}]),
     (READ, [{"depth": ints(0, 1)}, {"reading": Reading(ints(1), 5)}, {"reading": Reading(ints(1, -2), 5)}]),
     (READ_REPLY, [said(read=ints(1, 2)), said(first=ints(0, -1, 0)), said(offsets=ints(0, 2, 1, 3))]),

@@ -18,7 +18,20 @@ import numpy as np
 from covey.ledger import Ledger
 from covey.models.identity import identity
 from covey.profile import DrafterSettings
-from covey.types import SPARSE, DrafterInfo, DraftReply, DraftWork, Open, RowStatus, Rule, Trees
+from covey.types import (
+    SPARSE,
+    DrafterInfo,
+    DraftReply,
+    DraftWork,
+    Hit,
+    Judged,
+    Open,
+    Reading,
+    RowJudged,
+    RowStatus,
+    Rule,
+    Trees,
+)
 
 ANY_VOCABULARY = 0  # unknown, and of no importance to a lookup
 
@@ -46,15 +59,17 @@ def offer(shares: dict[int, float], counts: Iterable[tuple[int, int]], most: int
 
 
 class Lookup(ABC):
-    """One tag's tokens and where in what is known they occur."""
+    """One tag's tokens and where in what is known they occur. What it is told waits until it is read."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
+        self.unread: list[int] = []
+        self.num_prompt = 0
         self.chains = False  # whether its rule takes chains only
 
     @property
     def known(self) -> int:
-        return len(self.tokens)
+        return len(self.tokens) + len(self.unread)
 
     @abstractmethod
     def extend(self, tokens: Sequence[int]) -> None:
@@ -78,6 +93,24 @@ class Lookup(ABC):
             kept = self.tokens[:count]
             self.clear()
             self.extend(kept)
+        del self.unread[count - len(self.tokens) :]
+
+    def read(self, count: int) -> None:
+        """Take the next `count` of what it was told."""
+        self.extend(self.unread[:count])
+        del self.unread[:count]
+
+    def judge(self, count: int, start: int) -> list[int]:
+        """The same, with what it would have proposed for each of them from position `start` on."""
+        hits: list[int] = []
+        judged = min(count, max(0, len(self.tokens) + count - start))
+        self.read(count - judged)
+        for token in self.unread[:judged]:
+            offered = self.children(self.place(), 1)
+            hits.append(Hit.NOTHING if not offered else Hit.HIT if offered[0].token == token else Hit.MISS)
+            self.extend((token,))
+        del self.unread[:judged]
+        return hits
 
 
 class LookupDrafter(ABC):
@@ -105,6 +138,10 @@ class LookupDrafter(ABC):
     def _draft(self, work: DraftWork) -> DraftReply:
         started = time.perf_counter()
         status, rows = self._update(work)
+        judged = None if work.reading is None else _judged(rows, work.reading)
+        for lookup in rows if work.reading is None else ():
+            if lookup is not None:
+                lookup.read(len(lookup.unread))
         caught_up = time.perf_counter()
         trees = _joined(
             [
@@ -120,6 +157,7 @@ class LookupDrafter(ABC):
             epoch=self._info.epoch,
             catch_up_seconds=caught_up - started,
             draft_seconds=time.perf_counter() - caught_up,
+            judged=judged,
         )
 
     def _update(self, work: DraftWork) -> tuple[list[int], list[Lookup | None]]:
@@ -134,7 +172,7 @@ class LookupDrafter(ABC):
                 rows.append(None)
                 continue
             state.keep(keeps[row])
-            state.extend(work.tokens[bounds[row] : bounds[row + 1]].tolist())
+            state.unread += work.tokens[bounds[row] : bounds[row + 1]].tolist()
             status.append(RowStatus.OK)
             rows.append(state)
         return status, rows
@@ -142,12 +180,32 @@ class LookupDrafter(ABC):
     def _open(self, opening: Open) -> Lookup:
         lookup = self.opened(opening)
         lookup.chains = opening.sampling.rule is Rule.REJECTION
-        lookup.extend(opening.tokens.tolist())
+        lookup.num_prompt = opening.num_prompt
+        lookup.unread = opening.tokens.tolist()
         return lookup
 
     def _close(self, lookup: Lookup, ended: bool) -> None:
         if ended:
             self.closed(lookup)
+
+
+def _judged(rows: Sequence[Lookup | None], reading: Reading) -> Judged:
+    """Read within the budget. What a lookup would have proposed at a position depends on what it had read by then, so
+    only what is read now is judged; of prompts it has no opinion."""
+    budget, found = reading.budget, []
+    for lookup, judge in zip(rows, reading.judge.tolist()):
+        if lookup is None:
+            found.append(RowJudged())
+            continue
+        count, hits = min(len(lookup.unread), budget), list[int]()
+        budget -= count
+        if judge < 0 or lookup.chains:
+            lookup.read(count)
+        else:
+            hits = lookup.judge(count, max(judge, lookup.num_prompt))
+        read = len(lookup.tokens)
+        found.append(RowJudged(read, read - len(hits), hits))
+    return Judged.of(found)
 
 
 def grow(lookup: Lookup, depth: int, width: int) -> tuple[list[int], list[int], list[float]]:

@@ -3,6 +3,7 @@
 One call of `NeuralDrafter.draft`:
 
     update    frees, opens and deltas; what the last call proposed and the target took keeps its keys
+    read      in a call that reads: pending tokens, within its budget, and what was drawn there (`judging.py`); or
     catch up  one packed pass after the other over whatever is far behind, within the call's budget
     propose   the last pending tokens and all steps of all rows together (`stepper.py`)
 
@@ -22,6 +23,7 @@ import numpy as np
 import torch
 
 from covey.drafters.fastest import make_stepper
+from covey.drafters.judging import Piece, Reader, judged
 from covey.drafters.proposing import Lattice, Rows, joined, propose_trees
 from covey.drafters.sessions import Session
 from covey.drafters.stepper import Call, Stepper
@@ -31,13 +33,26 @@ from covey.kv.sequences import Sequences
 from covey.ledger import Ledger
 from covey.models import known
 from covey.models.identity import of_model
-from covey.models.lanes import Lanes, Pass
 from covey.models.opening import Model, open_model
 from covey.profile import DrafterSettings, TargetSettings
 from covey.sampling.noise import Index
 from covey.sampling.settings import SettingsTable
 from covey.target.runner import blocks_in
-from covey.types import NO_INTS, DrafterInfo, DraftReply, DraftWork, Ints, Open, RowStatus, Rule, Sampling, Trees
+from covey.types import (
+    NO_INTS,
+    DrafterInfo,
+    DraftReply,
+    DraftWork,
+    Ints,
+    Judged,
+    Open,
+    Reading,
+    RowJudged,
+    RowStatus,
+    Rule,
+    Sampling,
+    Trees,
+)
 
 log = logging.getLogger("covey.drafter")
 
@@ -65,6 +80,7 @@ class NeuralDrafter:
         self._limits = settings
         self._sequences = Sequences(BlockPool(model.blocks), model.block_size, reuse=False)
         self._table = SettingsTable()
+        self._reader = Reader(model, self._table)
         self._ledger: Ledger[Session, DraftReply] = Ledger(self._open, self._close)
         self._info = DrafterInfo(
             model=name,
@@ -90,21 +106,23 @@ class NeuralDrafter:
         return self._info
 
     def warm_up(self) -> None:
-        """Make the first calls as fast as later ones: a chain and a tree on a tag of its own."""
+        """Make the first calls as fast as later ones: a chain, a tree and a reading on a tag of its own."""
         tag, prompt = -1, np.zeros(min(24, self._model.max_positions // 2), np.int32)
+        reading = Reading(np.zeros(1, np.int32), len(prompt))
         for sampling in (Sampling(), Sampling(temperature=1.0)):
-            for width in (1, 2):
-                opening = Open(tag, prompt, len(prompt), sampling)
+            for depth, width, reads in ((3, 1, None), (3, 2, None), (0, 1, reading)):
+                opening = Open(tag, prompt, len(prompt) // 2, sampling)
                 self.draft(
                     DraftWork(
                         tags=np.asarray([tag], np.int32),
                         keep=np.asarray([len(prompt)], np.int32),
                         offsets=np.zeros(2, np.int32),
                         tokens=NO_INTS,
-                        depth=np.asarray([3], np.int32),
+                        depth=np.asarray([depth], np.int32),
                         width=np.asarray([width], np.int32),
                         rounds=np.zeros(1, np.int32),
                         opens=(opening,),
+                        reading=reads,
                     )
                 )
         self._ledger.clear()
@@ -123,9 +141,16 @@ class NeuralDrafter:
     def _draft(self, work: DraftWork) -> DraftReply:
         started = time.perf_counter()
         status, rows = self._update(work)
-        ready, pieces = self._catch_up(work, status, rows)
+        ready: list[tuple[int, Session]] = []
+        reads: list[Piece | None] = []
+        if work.reading is None:
+            ready, pieces = self._catch_up(work, status, rows)
+        else:
+            reads = self._to_read(work, work.reading, status, rows)
+            pieces = [piece for piece in reads if piece is not None]
         before = time.perf_counter()
-        self._read(pieces)
+        self._reader.read(pieces)
+        found = [RowJudged() if piece is None else judged(piece, self._table) for piece in reads]
         catch_up = time.perf_counter() - before if pieces else 0.0
         trees = self._propose(work, ready)
         seen = [0 if session is None else session.known for session in rows]
@@ -136,6 +161,7 @@ class NeuralDrafter:
             epoch=self._info.epoch,
             catch_up_seconds=catch_up,
             draft_seconds=time.perf_counter() - started - catch_up,
+            judged=None if work.reading is None else Judged.of(found),
         )
 
     def _update(self, work: DraftWork) -> tuple[Ints, list[Session | None]]:
@@ -171,36 +197,61 @@ class NeuralDrafter:
 
     def _catch_up(
         self, work: DraftWork, status: Ints, rows: list[Session | None]
-    ) -> tuple[list[tuple[int, Session]], list[tuple[Session, int]]]:
+    ) -> tuple[list[tuple[int, Session]], list[Piece]]:
         """Returns the rows that can propose; those beyond the budget, and without room, are SKIPPED. And what is to be
         read until no row has more pending tokens than the first step takes along."""
         budget = self._limits.catch_up_tokens
         depths, widths = work.depth.tolist(), work.width.tolist()
         few = self._together([session for session in rows if session is not None])
-        sinks, recent = self._limits.sink_tokens, self._limits.window_tokens
         ready, pieces = [], []
         for row, session in enumerate(rows):
             if session is None:
                 continue
-            depth, pending = depths[row], session.pending
-            if recent and pending > sinks + recent and session.sequence.num_cached_tokens >= sinks:
-                session.skip(sinks, recent)  # of a long gap only the end is read
-                pending = session.pending
+            self._skip(session)
+            depth = depths[row]
+            pending = session.pending if depth else session.unread
             leave = 0 if not depth else pending if pending <= few else 1
             count = min(pending - leave, budget)
             budget -= count
             behind = count < pending - leave
             nodes = 0 if behind else depth * widths[row]
-            if session.known + depth > self._model.max_positions or not self._make_room(work, session, nodes):
+            if session.known + depth > self._model.max_positions or not self._make_room(
+                work, session, session.width + nodes
+            ):
                 status[row] = RowStatus.SKIPPED
                 continue
             if count > 0:
-                pieces.append((session, count))
+                pieces.append(Piece(session, count))
             if behind:
                 status[row] = RowStatus.SKIPPED
             elif depth:
                 ready.append((row, session))
         return ready, pieces
+
+    def _to_read(
+        self, work: DraftWork, reading: Reading, status: Ints, rows: list[Session | None]
+    ) -> list[Piece | None]:
+        """What of each row is read within the budget; rows without room are SKIPPED."""
+        budget, pieces = reading.budget, list[Piece | None]()
+        for row, (session, judge) in enumerate(zip(rows, reading.judge.tolist())):
+            if session is None:
+                pieces.append(None)
+                continue
+            self._skip(session)
+            count = min(session.unread, budget)
+            if session.known > self._model.max_positions or not self._make_room(
+                work, session, session.sequence.num_cached_tokens + count
+            ):
+                status[row], count = RowStatus.SKIPPED, 0
+            budget -= count
+            pieces.append(Piece(session, count, -1 if session.rejection else judge))
+        return pieces
+
+    def _skip(self, session: Session) -> None:
+        """Of a long gap only the end is read."""
+        sinks, recent = self._limits.sink_tokens, self._limits.window_tokens
+        if recent and session.unread > sinks + recent and session.sequence.num_cached_tokens >= sinks:
+            session.skip(sinks, recent)
 
     def _together(self, sessions: list[Session]) -> int:
         """How many pending tokens per row the first step takes along."""
@@ -209,28 +260,12 @@ class NeuralDrafter:
         contiguous = min([session.contiguous for session in sessions])
         return min(max(2, TOGETHER // len(sessions)), contiguous, TOGETHER)
 
-    def _make_room(self, work: DraftWork, session: Session, nodes: int) -> bool:
-        """Own slots for all its tokens and `nodes` proposals, evicting what was drafted longest ago."""
-        while not self._sequences.reserve(session.sequence, session.width + nodes):
+    def _make_room(self, work: DraftWork, session: Session, columns: int) -> bool:
+        """Own slots for so many, evicting what was drafted longest ago."""
+        while not self._sequences.reserve(session.sequence, columns):
             if not self._ledger.evict(work, lambda each: bool(each.sequence.blocks)):
                 return False
         return True
-
-    def _read(self, pieces: list[tuple[Session, int]]) -> None:
-        """Passes over the model that compute the next `count` pending tokens' keys of each session."""
-        while pieces:
-            room, now, later = self._model.max_pass_tokens, [], []
-            for session, count in pieces:
-                take = min(count, room)
-                room -= take
-                if take:
-                    now.append((session, take))
-                if count > take:
-                    later.append((session, count - take))
-            self._model.forward(_packed(now))
-            for session, take in now:
-                session.sequence.num_cached_tokens += take
-            pieces = later
 
     def _propose(self, work: DraftWork, ready: list[tuple[int, Session]]) -> Trees:
         """All rows' trees. Rows of one width go through the model together, the deepest first."""
@@ -287,8 +322,8 @@ class NeuralDrafter:
         )
         self._stepper.finish()
         above: list[list[int]] = lattice.parents.tolist() if width > 1 else [[]] * len(sessions)
-        for session, proposed, parents in zip(sessions, lattice.tokens.tolist(), above):
-            session.tokens, session.parents = proposed, parents
+        for session, proposed, parents, depth in zip(sessions, lattice.tokens.tolist(), above, depths.tolist()):
+            session.tokens, session.parents, session.drawn = proposed[: depth * width], parents, session.known
         return lattice
 
 
@@ -319,20 +354,3 @@ def _open(folder: str | Path, settings: DrafterSettings, blocks: int) -> Model:
         numerics="fast",
         max_pass_tokens=PASS_TOKENS,
     )
-
-
-def _packed(pieces: list[tuple[Session, int]]) -> Pass:
-    """The pass that computes the next pending tokens of each session; no logits."""
-    tokens, positions, slots, lengths = [], [], [], []
-    tables = np.zeros((len(pieces), max(len(session.sequence.table) for session, _ in pieces)), np.int32)
-    for index, (session, count) in enumerate(pieces):
-        sequence = session.sequence
-        start = sequence.num_cached_tokens + session.skipped
-        tokens.append(sequence.buffer[start : start + count])
-        positions.append(np.arange(start, start + count, dtype=np.int32))
-        slots.append(sequence.slots[sequence.num_cached_tokens : sequence.num_cached_tokens + count])
-        lengths.append(sequence.num_cached_tokens + count)
-        tables[index, : len(sequence.table)] = sequence.table
-    offsets = np.concatenate([[0], np.cumsum([count for _, count in pieces])]).astype(np.int32)
-    lanes = Lanes(offsets, np.asarray(lengths, np.int32), tables)
-    return Pass(np.concatenate(tokens), np.concatenate(positions), np.concatenate(slots), lanes, NO_INTS)

@@ -31,6 +31,7 @@ class Session:
     tokens: list[int] = field(default_factory=list)  # of the last call's proposals
     parents: list[int] = field(default_factory=list)  # none of a chain
     written: int = 0  # how many of those have keys, behind the last token's
+    drawn: int = 0  # position of the first of them
 
     @property
     def known(self) -> int:
@@ -44,7 +45,17 @@ class Session:
     @property
     def pending(self) -> int:
         """Tokens without keys; the last token counts always, for its logits are needed."""
-        return max(1, self.width - self.sequence.num_cached_tokens)
+        return max(1, self.unread)
+
+    @property
+    def unread(self) -> int:
+        """Tokens without keys."""
+        return self.width - self.sequence.num_cached_tokens
+
+    @property
+    def read(self) -> int:
+        """How many of the first tokens have keys, or will never have any."""
+        return self.sequence.num_cached_tokens + self.skipped
 
     @property
     def contiguous(self) -> int:
@@ -57,6 +68,8 @@ class Session:
         if count == sequence.known:
             return
         self.written = 0
+        if count < self.drawn:
+            self.tokens = []
         sequence.known = count
         if self.skipped and count <= self.sinks + self.skipped:
             sequence.num_cached_tokens, self.skipped = min(sequence.num_cached_tokens, self.sinks, count), 0
@@ -76,6 +89,18 @@ class Session:
         if isinstance(path, range) or path == list(range(len(path))):
             return NO_INTS, NO_INTS
         return sequence.slots[base + np.asarray(path, np.int32)], sequence.slots[base : base + len(path)]
+
+    def drew(self, tokens: list[int]) -> None:
+        """What is read so far draws this for the position behind, or nothing; the last call's proposals are done."""
+        self.tokens, self.parents, self.written, self.drawn = tokens, [], 0, self.read
+
+    def own(self) -> list[int]:
+        """Its own draws of the positions from `drawn` on. What it proposed is its draw as long as the text has what it
+        proposed before; of a tree the first node alone is known to be."""
+        proposed = self.tokens[:1] if self.parents else self.tokens
+        text = self.sequence.tokens[self.drawn : self.drawn + len(proposed)].tolist()
+        count = next((at for at, (own, token) in enumerate(zip(proposed, text)) if own != token), len(text))
+        return proposed[: count + 1]
 
     def skip(self, sinks: int, recent: int) -> None:
         """Leave out what is neither among the first `sinks` tokens nor among the last `recent`, all without keys."""

@@ -39,10 +39,9 @@ class Store:
 class SuffixLookup(Lookup):
     """One tag's text and its tenant's store."""
 
-    def __init__(self, store: Store, longest: int, num_prompt: int) -> None:
+    def __init__(self, store: Store, longest: int) -> None:
         super().__init__()
         self.store = store
-        self.num_prompt = num_prompt
         self._longest = longest
         self._own = SuffixAutomaton()
         self._followed: list[Match] = []  # where the tokens end in each of the store's automata
@@ -114,8 +113,8 @@ class SuffixDrafter(LookupDrafter):
 
     def opened(self, opening: Open) -> Lookup:
         store = self._stores.setdefault(opening.tenant, Store(self._settings.suffix_store_tokens))
-        return SuffixLookup(store, self._settings.suffix_max, opening.num_prompt)
+        return SuffixLookup(store, self._settings.suffix_max)
 
     def closed(self, lookup: Lookup) -> None:
         assert isinstance(lookup, SuffixLookup)
-        lookup.store.add(lookup.tokens[lookup.num_prompt :])
+        lookup.store.add([*lookup.tokens, *lookup.unread][lookup.num_prompt :])

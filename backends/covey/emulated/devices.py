@@ -11,6 +11,7 @@ Everything obtained with these is a simulation's and must say so. Both implement
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,11 +26,16 @@ from covey.types import (
     DrafterInfo,
     DraftReply,
     DraftWork,
+    Hit,
     Ints,
+    Judged,
     Open,
+    Reading,
     Resized,
     ResizeStatus,
+    RowJudged,
     RowStatus,
+    Rule,
     TargetInfo,
     TargetReply,
     TargetWork,
@@ -77,11 +83,13 @@ class _Text:
     tokens: list[int]
     states: list[int]
     tenant: str
+    num_prompt: int
+    rejection: bool
     num_cached_tokens: int = 0
 
     @classmethod
     def of(cls, model: HashModel, opening: Open) -> _Text:
-        text = cls([], [0], opening.tenant)
+        text = cls([], [0], opening.tenant, opening.num_prompt, opening.sampling.rule is Rule.REJECTION)
         text.append(model, opening.tokens.tolist())
         return text
 
@@ -96,6 +104,7 @@ class _Text:
 
     def cut(self, length: int) -> None:
         del self.tokens[length:], self.states[length + 1 :]
+        self.num_cached_tokens = min(self.num_cached_tokens, length)
 
 
 class EmulatedTarget:
@@ -211,6 +220,7 @@ class EmulatedTarget:
             total_blocks=self._info.total_blocks,
             epoch=EPOCH,
             seconds=seconds,
+            divergence=np.full(len(rows) if work.divergence else 0, -1, np.float32),  # a hash has no q rows
         )
 
 
@@ -266,47 +276,90 @@ class EmulatedDrafter:
     def _draft(self, work: DraftWork) -> DraftReply:
         started = self._clock.now()
         self._ledger.update(work)
-        opened = {opening.tag: opening for opening in work.opens}
-        status, seen, sizes = [], [], []
-        chains: list[int] = []
-        lags: list[int] = []
-        for row, tag in enumerate(work.tags.tolist()):
-            text = self._ledger.find(work, tag, int(work.keep[row]))
-            if text is None:
-                status.append(RowStatus.STALE)
-                seen.append(0)
-                sizes.append(0)
-                continue
-            text.cut(int(work.keep[row]))
-            new = work.tokens[work.offsets[row] : work.offsets[row + 1]].tolist()
-            text.append(self._model, new)
-            # What the last round committed is read along with the first step; only more than that is catch-up.
-            fresh = opened.get(tag)
-            if fresh is not None:
-                lags.append(len(fresh.tokens) + len(new) if self._pauses_cost else fresh.num_prompt)
-            elif len(new) > ALONG and self._pauses_cost:
-                lags.append(len(new))
-            chain = self._chain(text, text.tenant, int(work.depth[row]))
-            status.append(RowStatus.OK)
-            seen.append(len(text.tokens))
-            sizes.append(len(chain))
-            chains += chain
+        rows = [self._text(work, row) for row in range(len(work.tags))]
+        lags, judged = self._catch_up(rows) if work.reading is None else self._read(rows, work.reading)
         catch_up = self._switch(sum(lags) / len(lags), len(lags)) if self._switch is not None and lags else 0.0
+        chains = [
+            [] if text is None else self._chain(text, text.states[-1], depth)
+            for text, depth in zip(rows, work.depth.tolist())
+        ]
+        sizes = [len(chain) for chain in chains]
         depth = max(sizes, default=0)
-        seconds = self._step(len(status), depth) if depth else 0.0
+        seconds = self._step(len(rows), depth) if depth else 0.0
         _pass_time(self._clock, started, catch_up + seconds)
         parents = [position - 1 for size in sizes for position in range(size)]
         trees = Trees(
             _offsets(sizes),
-            np.array(chains, np.int32),
+            np.array([token for chain in chains for token in chain], np.int32),
             np.array(parents, np.int32),
             np.array([-0.5 * (parent + 2) for parent in parents], np.float32),
         )
-        return DraftReply(np.array(status, np.int32), np.array(seen, np.int32), trees, EPOCH, catch_up, seconds)
+        return DraftReply(
+            status=np.array([RowStatus.STALE if text is None else RowStatus.OK for text in rows], np.int32),
+            seen=np.array([0 if text is None else text.known for text in rows], np.int32),
+            trees=trees,
+            epoch=EPOCH,
+            catch_up_seconds=catch_up,
+            draft_seconds=seconds,
+            judged=judged,
+        )
 
-    def _chain(self, text: _Text, tenant: str, depth: int) -> list[int]:
-        rates = self._rates.get(tenant, self._rates[""])
-        state, chain = text.states[-1], []
+    def _catch_up(self, rows: list[_Text | None]) -> tuple[list[int], None]:
+        """What the last round committed is read along with the first step; only more than that is catch-up."""
+        lags = []
+        for text in rows:
+            if text is not None:
+                if not text.num_cached_tokens or text.known - text.num_cached_tokens > ALONG:
+                    lags.append(self._lag(text, text.known))
+                text.num_cached_tokens = text.known
+        return [lag for lag in lags if lag], None
+
+    def _read(self, rows: list[_Text | None], reading: Reading) -> tuple[list[int], Judged]:
+        budget, lags, found = reading.budget, [], []
+        for text, judge in zip(rows, reading.judge.tolist()):
+            if text is None:
+                found.append(RowJudged())
+                continue
+            reach = min(text.known, text.num_cached_tokens + budget)
+            budget -= reach - text.num_cached_tokens
+            lags.append(self._lag(text, reach))
+            found.append(self._judged(text, judge, reach))
+            text.num_cached_tokens = reach
+        return [lag for lag in lags if lag], Judged.of(found)
+
+    def _text(self, work: DraftWork, row: int) -> _Text | None:
+        """A row's text, brought up to date; None where too little of it is known."""
+        keep = int(work.keep[row])
+        text = self._ledger.find(work, int(work.tags[row]), keep)
+        if text is not None:
+            text.cut(keep)
+            text.append(self._model, work.tokens[work.offsets[row] : work.offsets[row + 1]].tolist())
+        return text
+
+    def _lag(self, text: _Text, reach: int) -> int:
+        """How many tokens are read at a price to be as far as `reach`."""
+        return max(0, (reach if self._pauses_cost else min(reach, text.num_prompt)) - text.num_cached_tokens)
+
+    def _judged(self, text: _Text, judge: int, reach: int) -> RowJudged:
+        """A position is hit if a chain that begins there would begin right: all of them count as first of a draft, so
+        hits replayed as rounds are the drafter's own as far as its rates are equal at all positions. Of a prompt, in
+        whose domain (tenant) it has rates, it says what one would say that gives every token their mean."""
+        if judge < 0 or text.rejection:
+            return RowJudged(reach, reach)
+        first = min(reach, max(judge, text.num_prompt, text.num_cached_tokens))
+        hits = [
+            Hit.HIT if self._chain(text, text.states[at], 1) == [text.tokens[at]] else Hit.MISS
+            for at in range(first, reach)
+        ]
+        rates = self._rates.get(text.tenant, ())
+        count = max(0, min(reach, text.num_prompt) - max(judge, text.num_cached_tokens)) if rates else 0
+        mean = sum(rates) / len(rates) if rates else 1.0
+        return RowJudged(reach, first, hits, count * math.log(max(mean, UNLIKELY)), count)
+
+    def _chain(self, text: _Text, state: int, depth: int) -> list[int]:
+        """What it proposes where its text so far has this hash."""
+        rates = self._rates.get(text.tenant, self._rates[""])
+        chain: list[int] = []
         for position in range(depth):
             token = self._model.next(state)
             if self._model.luck(state, self._salt) >= rates[min(position, len(rates) - 1)]:
@@ -320,6 +373,7 @@ def _nothing_to_release(_text: _Text, _ended: bool) -> None:
     """A text holds nothing but itself."""
 
 
+UNLIKELY = 1e-6  # a mean rate of zero, in a logarithm
 ALONG = 16  # tokens of a row that a drafter's first step reads at no extra cost
 
 

@@ -29,7 +29,7 @@ from covey.types import Floats, Ints
 if TYPE_CHECKING:
     from covey.models.kernels.draws import DeviceDraw
 
-__all__ = ["Context", "Draws", "Fault", "SettingsTable", "draw"]
+__all__ = ["Context", "Draws", "Fault", "SettingsTable", "draw", "draw_unpenalised"]
 
 
 class Fault(IntEnum):
@@ -62,8 +62,17 @@ def draw(
     setting, position = np.asarray(settings, np.int64), np.asarray(positions, np.int64)
     given = logits.float() if logits.dtype not in (torch.float32, torch.float64) else logits
     work = penalise(given.contiguous(), table, setting, position, contexts)
+    return _draw(given, work, table, setting, position)
+
+
+def draw_unpenalised(logits: Tensor, table: SettingsTable, settings: Index, positions: Index) -> Ints:
+    """The tokens that `draw` would give if no row had penalties, a minimum length or bad words."""
+    return _draw(logits, logits, table, settings, positions).tokens
+
+
+def _draw(given: Tensor, work: Tensor, table: SettingsTable, settings: Index, positions: Index) -> Draws:
     by_kernels = work.is_cuda and work.dtype == torch.float32 and not why_not(work.device)
-    return (draw_on_device if by_kernels else draw_on_host)(given, work, table, setting, position)
+    return (draw_on_device if by_kernels else draw_on_host)(given, work, table, settings, positions)
 
 
 def draw_on_host(given: Tensor, work: Tensor, table: SettingsTable, settings: Index, positions: Index) -> Draws:

@@ -30,6 +30,7 @@ from covey.models.parallel.plan import share_of_heads
 from covey.profile import TargetSettings
 from covey.sampling.drawing import Context, SettingsTable, draw
 from covey.target.ahead import Ahead, Precomputed
+from covey.target.divergence import UNJUDGED
 from covey.target.packing import Packing, path_to
 from covey.target.verification import Mask, Places, Verified, merged, pick, rows_of, verify
 from covey.types import (
@@ -177,8 +178,9 @@ class TargetRunner:
         offsets = np.zeros(len(status) + 1, np.int32)
         accepted = np.zeros(len(status), np.int32)
         tokens, logprobs = NO_INTS, NO_FLOATS
+        divergence = np.full(len(status), UNJUDGED, np.float32) if work.divergence else NO_FLOATS
         if rows:
-            ending, verified = self._precomputed_or_computed(rows, chunk, trees, precomputed)
+            ending, verified = self._precomputed_or_computed(rows, chunk, trees, precomputed, work.divergence)
             for row, sequence in enumerate(rows):
                 sequence.num_cached_tokens += chunk[row]
             if verified is not None:
@@ -190,6 +192,8 @@ class TargetRunner:
                         status[answered[row]] = RowStatus.FAULT
                 accepted[answered], offsets[answered + 1] = verified.accepted, verified.emitted
                 tokens, logprobs = verified.tokens, verified.logprobs
+                if work.divergence:
+                    divergence[answered] = verified.divergence
             for sequence in rows:
                 self._sequences.settle(sequence)
         known = [self._ledger.get(work, tag) for tag in work.tags.tolist()]
@@ -205,33 +209,43 @@ class TargetRunner:
             total_blocks=self._sequences.pool.total,
             epoch=self._ledger.epoch,
             seconds=max(time.perf_counter() - started, 0.0 if precomputed is None else precomputed.seconds),
+            divergence=divergence,
         )
 
     def _precomputed_or_computed(
-        self, rows: list[Sequence], chunk: list[int], trees: Trees, precomputed: Precomputed | None
+        self,
+        rows: list[Sequence],
+        chunk: list[int],
+        trees: Trees,
+        precomputed: Precomputed | None,
+        divergence: bool,
     ) -> tuple[Mask, Verified | None]:
         """As `_compute`, with what is known already."""
         if precomputed is None:
-            return self._compute(rows, chunk, trees)
-        places = [None if size else precomputed.row(row) for row, size in zip(rows, trees.sizes.tolist())]
-        known = np.fromiter((at is not None for at in places), np.bool_, len(rows))
+            return self._compute(rows, chunk, trees, divergence)
+        found = [None if size else precomputed.row(row) for row, size in zip(rows, trees.sizes.tolist())]
+        known = np.fromiter((at is not None for at in found), np.bool_, len(rows))
         if not known.any():
-            return self._compute(rows, chunk, trees)
-        old = pick(precomputed.verified, np.asarray([at for at in places if at is not None], np.int64))
+            return self._compute(rows, chunk, trees, divergence)
+        old = pick(precomputed.verified, np.asarray([at for at in found if at is not None], np.int64))
         if known.all():
             return known, old
-        rest = [row for row, at in enumerate(places) if at is None]
-        ends, new = self._compute([rows[row] for row in rest], [chunk[row] for row in rest], rows_of(trees, ~known))
+        rest = [row for row, at in enumerate(found) if at is None]
+        ends, new = self._compute(
+            [rows[row] for row in rest], [chunk[row] for row in rest], rows_of(trees, ~known), divergence
+        )
         ending = known.copy()
         ending[rest] = ends
         return ending, old if new is None else merged(~known[ending], old, new)
 
     def _plain(self, rows: list[Sequence]) -> Verified:
-        verified = self._compute(rows, [1] * len(rows), Trees.empty(len(rows)))[1]
+        verified = self._compute(rows, [1] * len(rows), Trees.empty(len(rows)), False)[1]
         assert verified is not None, "a row that decodes has logits"
         return verified
 
-    def _compute(self, rows: list[Sequence], chunk: list[int], trees: Trees) -> tuple[Mask, Verified | None]:
+    def _compute(
+        self, rows: list[Sequence], chunk: list[int], trees: Trees, divergence: bool
+    ) -> tuple[Mask, Verified | None]:
         """One pass over the model: which rows reach their last token, and what those emit. Writes KV, and changes no
         row: what was computed can be dropped."""
         packing = Packing(rows, chunk, trees, windows=self._model.windows)
@@ -240,7 +254,7 @@ class TargetRunner:
         if not ending.any():
             return ending, None
         ended = [sequence for sequence, ends in zip(rows, packing.ends) if ends]
-        return ending, self._verify(logits, ended, rows_of(trees, ending), packing.depth)
+        return ending, self._verify(logits, ended, rows_of(trees, ending), packing.depth, divergence)
 
     def _admit(self, work: TargetWork) -> tuple[Ints, list[Sequence], list[int], Trees]:
         """Which rows this pass can compute: known to both sides alike, and with room in the pool. A tree that finds
@@ -268,7 +282,9 @@ class TargetRunner:
         kept = work.trees if planted.all() else work.trees.only(planted)
         return status, rows, chunk, rows_of(kept, status == RowStatus.OK)
 
-    def _verify(self, logits: torch.Tensor, rows: list[Sequence], trees: Trees, depth: Ints) -> Verified:
+    def _verify(
+        self, logits: torch.Tensor, rows: list[Sequence], trees: Trees, depth: Ints, divergence: bool
+    ) -> Verified:
         """What every row may emit by its rule."""
         sizes = trees.sizes
         known = np.fromiter((row.known for row in rows), np.int32, len(rows))
@@ -280,7 +296,7 @@ class TargetRunner:
         rounds = np.fromiter((row.rounds for row in rows), np.int32, len(rows))
         contexts = self._contexts(rows, trees) if self._settings.history[settings].any() else None
         places = Places(logits, np.repeat(settings, sizes + 1), positions, contexts)
-        return verify(places, self._settings, trees, rounds)
+        return verify(places, self._settings, trees, rounds, divergence=divergence)
 
     def _commit(self, rows: list[Sequence], verified: Verified) -> None:
         """Append what was emitted, and bring the accepted nodes' KV to where their positions are."""

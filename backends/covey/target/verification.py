@@ -6,7 +6,7 @@ Knows nothing of blocks or caches: the caller commits.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from covey.sampling.drawing import Context, Fault, SettingsTable, draw
 from covey.sampling.rejection import judge
+from covey.target.divergence import UNJUDGED, block_divergence
 from covey.types import Floats, Ints, Trees
 from covey.verify import Walk, walk
 
@@ -32,6 +33,7 @@ class Verified:
     tokens: Ints
     logprobs: Floats
     faulty: Mask
+    divergence: Floats  # see `divergence.py`; UNJUDGED where that is not asked for
 
     @property
     def emitted(self) -> Ints:
@@ -64,8 +66,15 @@ def rows_of(trees: Trees, rows: Mask) -> Trees:
     return Trees(kept.offsets[keep], kept.tokens, kept.parents, kept.scores, kept.q_ids, kept.q_probs)
 
 
-def verify(places: Places, table: SettingsTable, trees: Trees, rounds: Ints) -> Verified:
+def verify(places: Places, table: SettingsTable, trees: Trees, rounds: Ints, *, divergence: bool = False) -> Verified:
     """Walk every row's tree. `rounds` are the verify rounds that each request has had."""
+    walked = _walked(places, table, trees, rounds)
+    if not divergence:
+        return walked
+    return replace(walked, divergence=block_divergence(places.logits, table, places.settings, trees))
+
+
+def _walked(places: Places, table: SettingsTable, trees: Trees, rounds: Ints) -> Verified:
     roots = trees.offsets[:-1] + np.arange(trees.rows, dtype=np.int32)
     by_rejection = table.rejection[places.settings[roots]]
     if not by_rejection.any():
@@ -101,7 +110,7 @@ def _verified(trees: Trees, walked: Walk, logprobs: Floats, faults: Mask) -> Ver
         runs[np.cumsum(accepted)[late] - 1] = False
         tokens, logprobs, path = tokens[emits], logprobs[emits], path[runs]
         accepted, faulty = np.where(late, accepted - 1, accepted), faults & ~late
-    return Verified(accepted, path, tokens, logprobs, faulty)
+    return Verified(accepted, path, tokens, logprobs, faulty, np.full(trees.rows, UNJUDGED, np.float32))
 
 
 def pick(verified: Verified, rows: Ints) -> Verified:
@@ -115,6 +124,7 @@ def pick(verified: Verified, rows: Ints) -> Verified:
         verified.tokens[tokens],
         verified.logprobs[tokens],
         verified.faulty[rows],
+        verified.divergence[rows],
     )
 
 
@@ -126,6 +136,7 @@ def merged(second: Mask, one: Verified, two: Verified) -> Verified:
         np.concatenate([one.tokens, two.tokens]),
         np.concatenate([one.logprobs, two.logprobs]),
         np.concatenate([one.faulty, two.faulty]),
+        np.concatenate([one.divergence, two.divergence]),
     )
     return pick(both, np.where(second, len(one.accepted) + np.cumsum(second) - 1, np.cumsum(~second) - 1))
 

@@ -93,6 +93,10 @@ def check_target_reply(reply: TargetReply, rows: int | None) -> None:
         not np.count_nonzero(reply.accepted > reply.offsets[1:] - reply.offsets[:-1]),
         "more tokens accepted than emitted",
     )
+    if len(reply.divergence):
+        _rows(len(reply.status), divergence=reply.divergence)
+        shares = (reply.divergence >= 0) & (reply.divergence <= 1) | (reply.divergence == -1)
+        must(bool(shares.all()), "divergence %s: each is a share, or -1", reply.divergence)
     free, total = reply.free_blocks, reply.total_blocks
     must(0 <= free <= total, "%d of %d blocks are free", free, total)
     _seconds(reply.epoch, reply.seconds)

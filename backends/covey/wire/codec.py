@@ -83,6 +83,7 @@ TARGET_REPLY = Layout(
         "offsets": "i4",
         "tokens": "i4",
         "logprobs": "f4",
+        "divergence": "f4",
     },
 )
 DRAFT_WORK = Layout(
@@ -183,7 +184,7 @@ def unpack(layout: Layout, message: Ints) -> dict[str, Any]:
 def encode_target_work(work: TargetWork) -> Ints:
     return pack(
         TARGET_WORK,
-        head=[work.sequence, work.epoch, work.origin],
+        head=[work.sequence, work.epoch, work.origin, int(work.divergence)],
         tags=work.tags,
         base=work.base,
         chunk=work.chunk,
@@ -195,7 +196,7 @@ def encode_target_work(work: TargetWork) -> Ints:
 
 def decode_target_work(message: Ints) -> TargetWork:
     fields = unpack(TARGET_WORK, message)
-    sequence, epoch, origin = _numbers(fields["head"], 3)
+    sequence, epoch, origin, divergence = _numbers(fields["head"], 4)
     opens, frees = _opens_in(fields)
     work = TargetWork(
         fields["tags"],
@@ -208,6 +209,7 @@ def decode_target_work(message: Ints) -> TargetWork:
         epoch,
         fields["room"],
         origin,
+        bool(divergence),
     )
     check_target_work(work)
     return work
@@ -225,6 +227,7 @@ def encode_target_reply(reply: TargetReply) -> Ints:
         offsets=reply.offsets,
         tokens=reply.tokens,
         logprobs=reply.logprobs,
+        divergence=reply.divergence,
     )
 
 

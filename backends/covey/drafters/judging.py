@@ -1,0 +1,158 @@
+"""Reading what is pending of texts and, on the way, judging them: would this drafter's own draw have been the token
+that stands there?
+
+A token's logits draw the next position, with its request's noise. So a position is judged by the read of the token
+before it, or by the proposal that was made for it; the draw behind the last token waits in the session for what will
+stand there. Draws know no penalties, as proposals do not.
+
+Whether the token that stands there won is cheaper to say than which token did (`sampling/winning.py`). That noise is
+bounded excludes too little to look for it first: at 4,096 tokens of a small model 0 to 9 % of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from covey.drafters.sessions import Session
+from covey.models.lanes import Lanes, Pass
+from covey.models.opening import Model
+from covey.sampling.drawing import draw_unpenalised
+from covey.sampling.noise import Index
+from covey.sampling.settings import SettingsTable
+from covey.sampling.truncation import select
+from covey.sampling.winning import wins
+from covey.types import Hit, Ints, RowJudged
+
+LOGITS = 1 << 24  # numbers in the logits of one pass
+LEAST = -69.0  # log q of a token that the model excludes
+
+
+@dataclass(slots=True, eq=False)
+class Piece:
+    """The next `count` pending tokens of a session, to be read and, from position `judge` on, to be judged; -1: not.
+    `hits` are those of the last positions of the text that the read tokens predict, `draws` the one draw of the next
+    token, `log_q` of prompt tokens."""
+
+    session: Session
+    count: int
+    judge: int = -1
+    hits: list[int] = field(default_factory=list)
+    draws: list[int] = field(default_factory=list)
+    log_q: list[float] = field(default_factory=list)
+
+
+class Reader:
+    """Passes over a model that leave keys behind. `table` has the sessions' settings."""
+
+    def __init__(self, model: Model, table: SettingsTable) -> None:
+        self._model = model
+        self._table = table
+
+    def read(self, pieces: Sequence[Piece]) -> None:
+        """Compute the keys of all pieces and, where they are to be judged, their draws."""
+        room, left = self._model.max_pass_tokens, [(piece, piece.count) for piece in pieces if piece.count]
+        with_logits = min(room, max(1, LOGITS // self._model.vocab_size))
+        while left:
+            wanted = [self._wanted(piece, min(count, room)) for piece, count in left]
+            free = with_logits if any(map(len, wanted)) else room
+            now, later = [], []
+            for piece, count in left:
+                take = min(count, free)
+                free -= take
+                if take:
+                    now.append((piece, take))
+                if count > take:
+                    later.append((piece, count - take))
+            wanted = [self._wanted(piece, take) for piece, take in now]
+            logits = self._model.forward(_packed(now, wanted))
+            self._note([piece for piece, _ in now], wanted, logits)
+            for piece, take in now:
+                piece.session.sequence.num_cached_tokens += take
+            left = later
+
+    def _wanted(self, piece: Piece, count: int) -> Index:
+        """The positions that the next `count` tokens are to predict. What follows a text is no part of its prompt."""
+        session, start = piece.session, piece.session.read
+        if piece.judge < 0:
+            return np.zeros(0, np.int64)
+        positions: Index = np.arange(max(piece.judge, start + 1), start + count + 1)
+        prompt = self._table.num_prompt[session.sequence.settings]
+        found: Index = positions[(positions >= prompt) | (positions < session.known)]
+        return found
+
+    def _note(self, pieces: list[Piece], wanted: list[Index], logits: torch.Tensor) -> None:
+        sizes = [len(each) for each in wanted]
+        if not any(sizes):
+            return
+        positions, whose = np.concatenate(wanted), np.repeat(np.arange(len(pieces)), sizes)
+        settings = np.asarray([piece.session.sequence.settings for piece in pieces], np.int64)[whose]
+        known = np.asarray([piece.session.known for piece in pieces], np.int64)[whose]
+        prompt = np.flatnonzero(positions < self._table.num_prompt[settings])
+        drawn = np.flatnonzero((positions >= self._table.num_prompt[settings]) & (positions < known))
+        texts = [piece.session.sequence.tokens for piece in pieces]  # of a next token nothing is known, nor looked at
+        text = np.concatenate([each[np.minimum(at, len(each) - 1)] for each, at in zip(texts, wanted)]).astype(np.int64)
+        if len(prompt):
+            for row, log_q in zip(whose[prompt].tolist(), _log_q(logits, prompt, text[prompt])):
+                pieces[row].log_q.append(log_q)
+        if len(drawn):
+            won = wins(select(logits, drawn), text[drawn], self._table, settings[drawn], positions[drawn])
+            for row, hit in zip(whose[drawn].tolist(), won.tolist()):
+                pieces[row].hits.append(Hit.HIT if hit else Hit.MISS)
+        ahead = np.flatnonzero(positions == known)
+        if len(ahead):
+            draws = draw_unpenalised(select(logits, ahead), self._table, settings[ahead], positions[ahead])
+            for row, token in zip(whose[ahead].tolist(), draws.tolist()):
+                pieces[row].draws.append(token)
+
+
+def judged(piece: Piece, table: SettingsTable) -> RowJudged:
+    """What was read of a row says of its text. Leaves the last draw with the session."""
+    session, hits, first = piece.session, piece.hits, piece.session.drawn
+    own = session.own() if piece.judge >= 0 else []
+    proposed: list[int] = [
+        Hit.HIT if mine == token else Hit.MISS for mine, token in zip(own, session.sequence.tokens[first:].tolist())
+    ]
+    if piece.count:
+        session.drew(piece.draws)
+    start = min(session.read + 1, session.known) - len(hits)
+    if not hits:
+        hits = proposed
+    elif first <= start <= first + len(proposed):
+        hits = proposed[: start - first] + hits
+    else:
+        first = start
+    due = max(piece.judge, int(table.num_prompt[session.sequence.settings]), first)
+    hits = hits[due - first :]
+    return RowJudged(session.read, due if hits else session.read, hits, sum(piece.log_q), len(piece.log_q))
+
+
+def _log_q(logits: torch.Tensor, rows: Index, tokens: Index) -> list[float]:
+    """Log-probabilities at temperature 1."""
+    part = select(logits, rows).log_softmax(1)
+    found = part.gather(1, torch.from_numpy(tokens)[:, None].to(logits.device))[:, 0].cpu().numpy()
+    least: list[float] = np.fmax(found, LEAST).tolist()
+    return least
+
+
+def _packed(pieces: list[tuple[Piece, int]], wanted: list[Index]) -> Pass:
+    """The pass that computes the next pending tokens of each session, with the logits of the wanted positions."""
+    tokens, positions, slots, lengths, out = [], [], [], [], []
+    tables = np.zeros((len(pieces), max(len(piece.session.sequence.table) for piece, _ in pieces)), np.int32)
+    done = 0
+    for index, (piece, count) in enumerate(pieces):
+        sequence, start = piece.session.sequence, piece.session.read
+        tokens.append(sequence.buffer[start : start + count])
+        positions.append(np.arange(start, start + count, dtype=np.int32))
+        slots.append(sequence.slots[sequence.num_cached_tokens : sequence.num_cached_tokens + count])
+        lengths.append(sequence.num_cached_tokens + count)
+        tables[index, : len(sequence.table)] = sequence.table
+        out.append(wanted[index] - (start + 1) + done)
+        done += count
+    offsets = np.cumsum([0, *(count for _, count in pieces)]).astype(np.int32)
+    lanes: Lanes = Lanes(offsets, np.asarray(lengths, np.int32), tables)
+    outs: Ints = np.concatenate(out).astype(np.int32)
+    return Pass(np.concatenate(tokens), np.concatenate(positions), np.concatenate(slots), lanes, outs)

@@ -1,0 +1,124 @@
+"""Whether given tokens are the ones that `drawing.draw` would draw, which costs less than drawing.
+
+Most tokens that lose have lost to the best one, which is never cut: two tokens' noise says so. For the others only
+tokens that beat the given one are looked at. What truncation keeps of a row is a prefix of an order, so a given
+token has lost to any that beats it and comes before it there; only where all that beat it come after it is it asked
+which are kept, of one token each, and nothing is sorted. Penalties are not applied.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from covey.sampling.noise import (
+    Index,
+    Purpose,
+    Reals,
+    Words,
+    best_tokens,
+    gumbel,
+    hash_tokens,
+    keys,
+    race,
+    row_words,
+    token_words,
+)
+from covey.sampling.settings import SettingsTable
+from covey.sampling.truncation import Flags, select
+
+TOGETHER = 1 << 20  # numbers of rows that are weighed at once
+
+
+def wins(logits: Tensor, tokens: Index, table: SettingsTable, settings: Index, positions: Index) -> Flags:
+    """By row of `logits`; sums of weights are in float32, so that a token at the very cut may be taken for its
+    neighbour. Nothing wins where logits are not finite."""
+    best, values = best_tokens(logits)
+    own = logits.gather(1, torch.from_numpy(tokens)[:, None].to(logits.device))[:, 0].double().cpu().numpy()
+    fine = np.isfinite(values) & np.isfinite(own)
+    won: Flags = fine & (tokens == best)
+    hot = np.flatnonzero(fine & (table.temperature[settings] > 0))
+    row_keys = keys(table.seed[settings[hot]], positions[hot], Purpose.COUPLED)
+    mine, theirs = _noise(np.stack((tokens[hot], best[hot])), row_keys, logits.shape[1])
+    behind = (own[hot] - values[hot]) / table.temperature[settings[hot]] + mine < theirs
+    won[hot[behind]] = False
+    hot = hot[~behind]
+    if len(hot):
+        part, setting = select(logits, hot), settings[hot]
+        won[hot] = _wins_race(part, tokens[hot], own[hot], best[hot], values[hot], table, setting, positions[hot])
+    return won
+
+
+def _noise(tokens: Index, row_keys: Words, vocab: int) -> Reals:
+    """Of the tokens [n, rows]."""
+    ids = token_words(vocab, torch.device("cpu"))[torch.from_numpy(tokens)]
+    hashes = torch.empty_like(ids)
+    hash_tokens(ids, row_words(row_keys)[:, None, :, 0], hashes, torch.empty_like(ids))
+    return gumbel(hashes.numpy())
+
+
+def _wins_race(
+    logits: Tensor,
+    tokens: Index,
+    own: Reals,
+    best: Index,
+    best_values: Reals,
+    table: SettingsTable,
+    settings: Index,
+    positions: Index,
+) -> Flags:
+    row_keys = keys(table.seed[settings], positions, Purpose.COUPLED)
+    found = race(logits, tokens[:, None], own[:, None], table.temperature[settings], row_keys)
+    rows, earlier = found.rows, found.tokens < tokens[found.rows]
+    bars = np.empty(len(tokens))
+    mine = found.tokens == tokens[rows]
+    bars[rows[mine]] = found.scores[mine]
+    beats = (found.scores > bars[rows]) | ((found.scores == bars[rows]) & earlier)
+    before = (found.values > own[rows]) | ((found.values == own[rows]) & earlier)
+    truncated = table.truncated[settings]
+    won = np.ones(len(tokens), np.bool_)
+    won[rows[beats & (before | ~truncated[rows])]] = False
+
+    asked = np.flatnonzero(won & truncated & (tokens != best))
+    won[asked] = _kept(logits, asked, tokens[asked], best_values, table, settings)
+    left = np.flatnonzero(beats & won[rows])
+    left = left[np.lexsort((found.tokens[left], -found.values[left], rows[left]))]
+    behind, first = np.unique(rows[left], return_index=True)  # where the best of what beats it is kept, it has lost
+    won[behind] = ~_kept(logits, behind, found.tokens[left[first]], best_values, table, settings)
+    return won
+
+
+def _kept(
+    logits: Tensor, rows: Index, tokens: Index, best_values: Reals, table: SettingsTable, settings: Index
+) -> Flags:
+    """Whether `tokens`, one of each of the given rows, are left in by top-k, top-p and min-p."""
+    kept = np.ones(len(rows), np.bool_)
+    step = max(1, TOGETHER // logits.shape[1])
+    for start in range(0, len(rows), step):
+        part = slice(start, start + step)
+        some = rows[part]
+        kept[part] = _weighed(select(logits, some), tokens[part], best_values[some], table, settings[some])
+    return kept
+
+
+def _weighed(logits: Tensor, tokens: Index, best_values: Reals, table: SettingsTable, settings: Index) -> Flags:
+    device, vocab = logits.device, logits.shape[1]
+    temperatures = table.temperature[settings]
+    token = torch.from_numpy(tokens)[:, None].to(device)
+    own = logits.gather(1, token)
+    before = (logits > own) | ((logits == own) & (torch.arange(vocab, device=device) < token))
+    scale = torch.from_numpy(np.stack((best_values, temperatures))).float()[:, :, None].to(device)
+    weights = ((logits - scale[0]) / scale[1]).exp_()
+    top_k = np.where(table.top_k[settings] > 0, np.minimum(table.top_k[settings], vocab), vocab)
+    total = weights.sum(dim=1).cpu().numpy()
+    limited = np.flatnonzero((top_k < vocab) & (table.top_p[settings] < 1.0))
+    if len(limited):
+        largest = select(weights, limited).topk(int(top_k[limited].max()), dim=1).values.cumsum(1).cpu().numpy()
+        total[limited] = largest[np.arange(len(limited)), top_k[limited] - 1]
+    mass = torch.where(before, weights, 0.0).sum(dim=1).cpu().numpy()
+    heights = (own[:, 0].double().cpu().numpy() - best_values) / temperatures
+    kept: Flags = before.sum(dim=1).cpu().numpy() < top_k
+    kept &= (mass < table.top_p[settings] * total) | (table.top_p[settings] >= 1.0)
+    kept &= heights >= table.log_min_p[settings]
+    return kept

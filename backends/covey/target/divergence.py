@@ -1,0 +1,53 @@
+"""How alike target and drafter are where something was drafted: MetaSD's block divergence.
+
+The mean, over a row's drafted positions, of 1 - TV(p, q) = sum of min(p, q), accepted or not. p is the model's own
+distribution at temperature 1, even where the request is greedy, without truncation and penalties. q is what the node's
+sparse row says:
+
+    coupled rule    the best tokens of q at temperature 1; what it says nothing of counts as unlike, so that the result
+                    is a lower bound, too small by no more than the mass of q that is left out
+    rejection rule  the truncated distribution that the token was drawn from, brought back to temperature 1: exact
+    lookups         one token, with certainty: exact, and then p of that token
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from covey.sampling.noise import Reals
+from covey.sampling.settings import SettingsTable
+from covey.types import Floats, Ints, Trees
+from covey.verify import parent_places
+
+UNJUDGED = -1.0  # of a row without drafts
+
+
+def block_divergence(logits: Tensor, table: SettingsTable, settings: Ints, trees: Trees) -> Floats:
+    """By row of `trees`; `logits` and `settings` are packed as in `covey.verify`. Siblings share their parent's q."""
+    found = np.full(trees.rows, UNJUDGED, np.float32)
+    if trees.q_ids is None or trees.q_probs is None or not len(trees.tokens):
+        return found
+    places, nodes = np.unique(parent_places(trees), return_index=True)
+    setting = settings[places]
+    q_ids = np.clip(trees.q_ids[nodes].astype(np.int64), 0, logits.shape[1] - 1)
+    q = _at_temperature_one(trees.q_probs[nodes].astype(np.float64), table, setting)
+    part = logits[torch.from_numpy(places.astype(np.int64)).to(logits.device)]
+    picked = part.gather(1, torch.from_numpy(q_ids).to(logits.device)) - part.logsumexp(1, keepdim=True)
+    shared = np.minimum(np.exp(picked.double().cpu().numpy()), q).sum(axis=1)
+    rows = np.repeat(np.arange(trees.rows), trees.sizes)[nodes]
+    counts = np.bincount(rows, minlength=trees.rows)
+    sums = np.bincount(rows, np.nan_to_num(shared), minlength=trees.rows)
+    judged = counts > 0
+    found[judged] = np.clip(sums[judged] / counts[judged], 0.0, 1.0)
+    return found
+
+
+def _at_temperature_one(q: Reals, table: SettingsTable, settings: Ints) -> Reals:
+    """q rows of the rejection rule are of their request's temperature. A greedy one is one token and stays so."""
+    warm = np.flatnonzero(table.rejection[settings] & (table.temperature[settings] > 0))
+    if len(warm):
+        powers = np.power(q[warm], table.temperature[settings[warm], None])
+        q[warm] = powers / np.maximum(powers.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny)
+    return q
