@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from tests.static_planner import StaticPlanner
 
 from covey import profile, prompts
 from covey.clock import RealClock
 from covey.drafters import load_drafter
 from covey.engine import Engine
-from covey.planner.static import StaticPlanner
 from covey.ports import Drafter
 from covey.roster import Roster
 from covey.rounds import Plan, RoundRecord

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.static_planner import StaticPlanner
 
 from covey.clock import RealClock
 from covey.engine import Engine
 from covey.errors import CoveyError, PortError, PortTimeout, StubDead
 from covey.planner.build import build
-from covey.planner.static import StaticPlanner
 from covey.ports import Clock, Drafter, Ports, Reply
 from covey.profile import SpeculationSettings
 from covey.roster import LONGEST_REST, Roster

@@ -5,10 +5,10 @@ import threading
 
 import numpy as np
 import pytest
+from tests.static_planner import StaticPlanner
 
 from covey.engine import Engine
 from covey.errors import Overloaded, PortError, StubDead
-from covey.planner.static import StaticPlanner
 from covey.scheduler import Scheduler
 from covey.types import Finish, Sampling, TargetReply, TargetWork
 from tests.fakes import Collector, HashTarget, ManualClock, continuation, next_token, request

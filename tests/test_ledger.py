@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.static_planner import StaticPlanner
 
 from covey.drafters.neural import NeuralDrafter
 from covey.drafters.ngram import NgramDrafter
@@ -16,8 +17,6 @@ from covey.drafters.suffix import SuffixDrafter
 from covey.emulated.devices import EmulatedDrafter, EmulatedTarget, HashModel
 from covey.engine import Engine
 from covey.ledger import INCARNATION_BITS, Ledger, new_origin
-from covey.planner.cost_table import CostTable
-from covey.planner.static import StaticPlanner
 from covey.ports import Drafter, Target
 from covey.profile import DrafterSettings, TargetSettings
 from covey.scheduler import Scheduler
@@ -34,6 +33,7 @@ from covey.types import (
     TargetWork,
     Trees,
 )
+from covey_client.costs.table import CostTable
 from loadtest.simulation.virtual import VirtualClock
 from tests.drafters.drafting import Sender, Text, rows_of
 from tests.fakes import Collector, ManualClock, request

@@ -16,12 +16,12 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 import torch
+from tests.static_planner import StaticPlanner
 
 from covey.clock import RealClock
 from covey.drafters import load_drafter
 from covey.engine import Engine
 from covey.models.model import PagedModel
-from covey.planner.static import StaticPlanner
 from covey.ports import Drafter
 from covey.scheduler import Scheduler
 from covey.target.runner import TargetRunner

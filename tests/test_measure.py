@@ -15,9 +15,10 @@ from covey.emulated.devices import EmulatedDrafter, EmulatedTarget, HashModel
 from covey.errors import PortError
 from covey.measure import LONG_ROUND, SECONDS, Curves
 from covey.planner.build import build
-from covey.planner.cost_table import CostTable, Surface
+from covey.planner.cost_table import Surface, load_costs
 from covey.profile import Profile, SchedulerSettings, SpeculationSettings
 from covey.types import DraftReply, DraftWork, TargetReply, TargetWork
+from covey_client.costs.table import CostTable
 from loadtest.simulation.virtual import VirtualClock
 
 MODEL = HashModel(1000, low=8)
@@ -130,7 +131,7 @@ def test_a_damaged_table_is_named_and_measured_again(
     assert found.verify
     assert str(path) in caplog.text
     assert damage == "folder" or path.read_text() != whole[:200]
-    assert damage == "folder" or CostTable.load(path) == found
+    assert damage == "folder" or load_costs(path) == found
 
 
 def test_who_does_not_know_himself_is_measured_and_not_kept(tmp_path: Path) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tests.static_planner import StaticPlanner
+
 from covey.engine import Engine
 from covey.errors import PortError
-from covey.planner.static import StaticPlanner
 from covey.ports import Ports, Reply
 from covey.scheduler import Scheduler
 from tests.fakes import Collector, HashTarget, ManualClock, continuation, request

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from covey import private
 from covey.errors import SettingError
 from covey.private import KEPT_VARIABLE, kept_folder, private_folder
+from covey_client import files
 
 
 def test_it_is_made_for_this_user_alone(tmp_path: Path) -> None:
@@ -53,8 +53,8 @@ def test_what_is_kept_lies_where_the_launcher_says_or_nowhere(tmp_path: Path, mo
 
 def test_a_file_is_written_whole_whoever_else_writes_it(tmp_path: Path) -> None:
     path = tmp_path / "kept.json"
-    private.replace(path, "one")
+    files.replace(path, "one")
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda count: private.replace(path, str(count) * 50_000), [3] * 8))
+        list(pool.map(lambda count: files.replace(path, str(count) * 50_000), [3] * 8))
     assert path.read_text() == "3" * 50_000
     assert [each.name for each in tmp_path.iterdir()] == ["kept.json"]

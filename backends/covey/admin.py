@@ -1,4 +1,4 @@
-"""The secret that restricts a server's administrative interfaces, and where tools of the server's user find it.
+"""The secret that restricts a server's administrative interfaces. `covey_client.secret` says where tools find it.
 
 Loading a model can be running code, so every server that the launcher starts asks for a secret there: the one that it
 is given, else one that it draws at each start. A drawn one is kept in memory, in a file that only this user can read,
@@ -10,18 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from pathlib import Path
 
-from covey.private import checked, private_folder
-
-HEADER = "admin-key"
-VARIABLE = "COVEY_ADMIN_SECRET"
-SHARED_MEMORY = Path("/dev/shm")  # tritonserver needs it too; emptied when the machine starts
-
-
-def folder() -> Path:
-    """Where this user's servers keep their secrets. Does not create it."""
-    return SHARED_MEMORY / f"covey-{os.getuid()}"
+from covey.private import private_folder
+from covey_client.secret import folder
 
 
 def settle(port: int, given: str) -> str:
@@ -34,15 +25,6 @@ def settle(port: int, given: str) -> str:
     with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
         file.write(drawn)
     return drawn
-
-
-def kept(port: int) -> str:
-    """The secret that this user's server on `port` drew; "" where none is kept. Raises SettingError where others could
-    have put it there."""
-    try:
-        return (checked(folder()) / str(port)).read_text()
-    except FileNotFoundError:
-        return ""
 
 
 def forget(port: int, secret: str) -> None:

@@ -26,15 +26,16 @@ import numpy as np
 
 from covey.engine import Engine
 from covey.errors import SettingError
-from covey.planner.cost_table import CostTable
+from covey.planner.cost_table import load_costs
 from covey.planner.rows import lay_out, named, spare
-from covey.planner.samples import Samples
 from covey.ports import Clock, Drafter, Target
 from covey.profile import Profile
 from covey.roster import Roster
 from covey.rounds import Drafted, Plan, Round, RoundRecord
 from covey.scheduler import Batch, Scheduler
 from covey.types import Progress, Request, Sampling, Trees
+from covey_client.costs.samples import Samples
+from covey_client.costs.table import CostTable
 
 log = logging.getLogger("covey.measure")
 
@@ -115,7 +116,7 @@ def _kept(path: Path) -> CostTable | None:
     if not path.exists():
         return None
     try:
-        table = CostTable.load(path)
+        table = load_costs(path)
         if table.name != path.stem:
             raise SettingError(f"cost table {path}: it is another deployment's, {table.name}")
     except SettingError as error:

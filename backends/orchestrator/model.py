@@ -28,7 +28,7 @@ from covey.errors import BadField, CoveyError, Overloaded, PortError, RequestErr
 from covey.measure import Curves
 from covey.planner import learnt
 from covey.planner.build import build
-from covey.planner.cost_table import CostTable
+from covey.planner.cost_table import load_costs
 from covey.planner.policies import starts_from_costs
 from covey.planner.round_planner import RoundPlanner
 from covey.ports import Drafter, Ports
@@ -46,6 +46,7 @@ from covey.tritonio.outlets import INSPECT, Asked, PeerOutlet, Sender, SenderOut
 from covey.tritonio.reports import Reports
 from covey.tritonio.supervisor import Supervisor
 from covey.types import DrafterInfo, TargetInfo
+from covey_client.costs.table import CostTable
 
 START_SECONDS = 300.0
 CONTROL_SECONDS = 15.0  # for a reload of the target to succeed
@@ -66,7 +67,7 @@ class TritonPythonModel:
         self._caller = f"{socket.gethostname()} {os.getppid()} {self._name}"  # the same when its process is revived
         speculation = self._profile.speculation
         costs = speculation.costs
-        self._costs = CostTable.load(profile.costs_file(costs)) if costs and costs != profile.AUTO else None
+        self._costs = load_costs(profile.costs_file(costs)) if costs and costs != profile.AUTO else None
         self._measures = costs == profile.AUTO and starts_from_costs(speculation.policy)
         explicit = speculation.state not in ("", profile.AUTO)
         self._state_file = learnt.file_in(speculation.state, self._name) if explicit else None

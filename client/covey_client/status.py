@@ -8,11 +8,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from covey import admin
-from covey.errors import SettingError
+from covey_client import secret as secrets
 from covey_client.address import Address
 from covey_client.asking import ask
-from covey_client.errors import ConnectionLost, InvalidRequest
+from covey_client.errors import ConnectionLost
 
 PREFIX = "covey_"
 INFO = "covey_target_info"
@@ -62,10 +61,10 @@ def read(http_url: str, metrics_url: str = "", *, secret: str = "", seconds: flo
     """Ask a server. Raises ConnectionLost where nobody answers on the HTTP port; metrics may be missing. Without
     `secret` that is COVEY_ADMIN_SECRET's, or what a server of this user and machine keeps."""
     address = Address.parse(http_url, port=8000)
-    secret = secret or os.environ.get(admin.VARIABLE, "") or _kept(address)
+    secret = secret or os.environ.get(secrets.VARIABLE, "") or (secrets.kept(address.port) if address.loopback else "")
     metrics = Address.parse(metrics_url or f"{address.host}", port=8002)
     ready, _ = ask(address, "GET", "/v2/health/ready", headers={}, seconds=seconds)
-    headers = {admin.HEADER: secret} if secret else {}
+    headers = {secrets.HEADER: secret} if secret else {}
     code, body = ask(address, "POST", "/v2/repository/index", headers=headers, seconds=seconds)
     models = _models(body) if code == 200 else None
     try:
@@ -73,14 +72,6 @@ def read(http_url: str, metrics_url: str = "", *, secret: str = "", seconds: flo
     except ConnectionLost:
         code, body = 0, b""
     return Status(ready == 200, models, parse(body.decode()) if code == 200 else ())
-
-
-def _kept(address: Address) -> str:
-    """The secret that a server of this user keeps on this machine: told to no other machine."""
-    try:
-        return admin.kept(address.port) if address.loopback else ""
-    except SettingError as error:
-        raise InvalidRequest(str(error)) from None
 
 
 def parse(text: str, prefix: str = PREFIX) -> tuple[Sample, ...]:

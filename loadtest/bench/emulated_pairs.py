@@ -14,8 +14,9 @@ from functools import cached_property
 
 from covey import profile
 from covey.emulated.opening import acceptance
-from covey.planner.cost_table import CostTable, Surface
+from covey.planner.cost_table import Surface, load_costs
 from covey.profile import Profile, costs_file
+from covey_client.costs.table import CostTable
 
 PROMPT, OUTPUT = 160, 340  # mean tokens
 SPREAD = 0.8  # of their logarithms
@@ -35,7 +36,7 @@ class Pair:
 
     @cached_property
     def table(self) -> CostTable:
-        return CostTable.load(costs_file(self.profile.emulated.costs))
+        return load_costs(costs_file(self.profile.emulated.costs))
 
     @property
     def drafters(self) -> tuple[str, ...]:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from covey.planner.cost_table import CostTable
-from covey.planner.samples import Samples
+from covey.planner.cost_table import load_costs
 from covey_client.cli import main
 from covey_client.costs import bench as benches
 from covey_client.costs import curves
 from covey_client.costs.bench import Bench, beginning
+from covey_client.costs.samples import Samples
 from covey_client.costs.shapes import Batch, Prefill, Switch, blocker, growth, shapes
 from covey_client.errors import Overloaded
 from covey_client.reports import Facts, Reports, Round
@@ -132,7 +132,7 @@ def test_a_table_is_made_of_medians(tmp_path: Path) -> None:
     assert table.switch == {"a": ((17, 1, 0.00155),)}
     assert table.prefill == ((64, 0.02),)
     table.save(tmp_path / "mine.json")
-    assert CostTable.load(tmp_path / "mine.json") == table
+    assert load_costs(tmp_path / "mine.json") == table
 
 
 @pytest.mark.parametrize("empty", [True, False])

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.static_planner import StaticPlanner
 
 from covey.clock import RealClock
 from covey.drafters.neural import NeuralDrafter
 from covey.drafters.ngram import NgramDrafter
 from covey.drafters.suffix import SuffixDrafter
 from covey.engine import Engine
-from covey.planner.static import StaticPlanner
 from covey.ports import Drafter
 from covey.profile import DrafterSettings, TargetSettings
 from covey.scheduler import Scheduler

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from covey.errors import SettingError
-from covey.planner.cost_table import CostTable
+from covey.planner.cost_table import load_costs
 from covey.server import FREE, Options, Server
 from covey_client import Client
 from covey_client.cli import main
@@ -44,7 +44,7 @@ def test_measure_then_start_from_it_then_go_on_from_what_was_learnt(server: Serv
     costs = tmp_path / "measured.json"
     where = ["--url", server.grpc_url, "--http-url", server.http_url]
     assert main(["profile", str(costs), "--quick", "--drafters", "draft_general", *where]) == 0
-    table = CostTable.load(costs)
+    table = load_costs(costs)
     assert {rows for rows, _, _ in table.verify} == {1, 8}
     assert {depth for _, depth, _ in table.draft["draft_general"]} == {1, 6}
     assert {rows for _, rows, _ in table.switch["draft_general"]} == {1, 4}
@@ -99,7 +99,7 @@ def test_it_is_ready_when_it_has_measured_and_keeps_what_it_measured_and_learnt(
     with _quiet(given) as first:
         assert ANEW in first.log_text(), "before anybody was told that it is ready"
         (curves,) = (kept / "curves").iterdir()
-        table = CostTable.load(curves)
+        table = load_costs(curves)
         assert {rows for rows, _ in table.plain} >= {1, 4, 16}
         with Client(first.grpc_url) as client:
             client.generate(PROMPT, max_tokens=40)
@@ -123,7 +123,7 @@ def test_it_is_ready_when_it_has_measured_and_keeps_what_it_measured_and_learnt(
         assert f"measured again: cost table {curves}" in log
         assert ANEW in log
         assert "goes on from" not in log, "it was told to forget"
-    assert CostTable.load(curves).plain
+    assert load_costs(curves).plain
 
 
 def test_a_bad_table_stops_the_start_with_one_line(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 
 from covey.models.kernels import INTERPRETED
-from covey.planner.cost_table import CostTable
+from covey.planner.cost_table import load_costs
 from covey.types import JsonDict
 from loadtest.bench import gpu
 from loadtest.bench.__main__ import main
@@ -42,7 +42,7 @@ def test_without_a_gpu_every_part_runs_and_what_needs_one_is_null(tmp_path: Path
     assert set(plain.values()) == {None}
     rounds = [each for by_label in found["overhead"].values() for each in by_label.values()]
     assert {each["outside_ms"] for each in rounds} == {None}
-    table = CostTable.load(tmp_path / found["costs"]["table"])
+    table = load_costs(tmp_path / found["costs"]["table"])
     assert [rows for rows, _ in table.plain] == [1, 3]
     assert {(rows, tokens) for rows, tokens, _ in table.verify} == {(1, 1), (1, 3), (3, 3), (3, 9)}
     assert [cell[:2] for cell in table.draft["draft_aligned"]] == [(1, 2), (3, 2)]

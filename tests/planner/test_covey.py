@@ -12,10 +12,10 @@ from covey.bandits.dsd import DSD
 from covey.bandits.length import LengthPolicy, Outcome, Situation, Trials
 from covey.bandits.nightjar import Nightjar
 from covey.planner.change_cost import ChangeCost
-from covey.planner.cost_table import CostTable
 from covey.planner.costs import RoundCosts
 from covey.planner.covey import ACROSS, SHARE, Covey
 from covey.planner.switching import SwitchCosts
+from covey_client.costs.table import CostTable
 from loadtest.simulation.devices import DEVICES, USUAL, environment
 from loadtest.simulation.replay import Costs, Environment, World, replay
 

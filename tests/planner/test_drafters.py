@@ -14,7 +14,6 @@ import pytest
 from covey.clock import RealClock
 from covey.engine import Engine
 from covey.planner.build import build
-from covey.planner.cost_table import CostTable
 from covey.planner.drafters.beliefs import Beliefs
 from covey.planner.drafters.neighbours import Neighbours
 from covey.planner.drafters.replay import Replay
@@ -23,6 +22,7 @@ from covey.profile import SpeculationSettings
 from covey.rounds import RoundRecord
 from covey.scheduler import ActiveRequest, Scheduler
 from covey.types import DrafterInfo, DraftReply, DraftWork, Hit, Judged, RowStatus, Rule, Sampling, Trees
+from covey_client.costs.table import CostTable
 from loadtest.simulation.virtual import VirtualClock
 from tests.fakes import VOCAB, Collector, HashTarget, continuation, next_token, request
 

@@ -12,11 +12,12 @@ from covey.emulated.devices import EmulatedDrafter, EmulatedTarget, HashModel
 from covey.engine import Engine
 from covey.errors import SettingError
 from covey.planner.build import build
-from covey.planner.cost_table import CostTable, Surface
+from covey.planner.cost_table import Surface, load_costs
 from covey.profile import SpeculationSettings
 from covey.rounds import RoundRecord
 from covey.scheduler import Scheduler
 from covey.types import DraftWork, Finish, Open, Request, RowStatus, Rule, Sampling, TargetWork, Trees
+from covey_client.costs.table import CostTable
 from loadtest.simulation.virtual import VirtualClock, serve
 from tests.fakes import Collector, request
 
@@ -217,7 +218,7 @@ def test_surfaces_run_through_their_cells() -> None:
 def test_the_7b_table_gains_at_low_load_and_loses_at_high_as_published() -> None:
     """Nightjar v2, section 2.1: three drafts gain 15.5% at moderate load and lose up to 30.25% at high; a step without
     drafts takes 34 ms at the batch that its throughput implies."""
-    table = CostTable.load(Path(__file__).parents[2] / "profiles" / "costs" / "emulated-7b-24g.json")
+    table = load_costs(Path(__file__).parents[2] / "profiles" / "costs" / "emulated-7b-24g.json")
     verify, draft = Surface(table.verify), Surface(table.draft["draft_emulated"])
     assert verify(124, 124) == pytest.approx(0.034, rel=0.05)
     tokens = 1 + 0.6 + 0.36 + 0.216  # at the acceptance of 0.6 that the emulation assumes

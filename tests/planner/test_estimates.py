@@ -15,7 +15,7 @@ from covey.bandits.nightjar import Nightjar
 from covey.errors import SettingError
 from covey.planner.acceptance import Acceptance
 from covey.planner.build import build
-from covey.planner.cost_table import CostTable
+from covey.planner.cost_table import load_costs
 from covey.planner.costs import RoundCosts
 from covey.planner.regression import Regression, doublings, hat, smooth
 from covey.planner.residuals import Residuals
@@ -262,7 +262,7 @@ COSTS = {
 def test_a_cost_table_is_the_first_measurement(tmp_path: Path) -> None:
     path = tmp_path / "costs.json"
     path.write_text(json.dumps(COSTS))
-    table = CostTable.load(path)
+    table = load_costs(path)
     costs = RoundCosts(3, 8, table)
     seconds, _ = costs.predict(1, (("d", 1),), (1, 2, 3, 4))
     assert seconds == pytest.approx([0.022 + 0.004 * depth for depth in range(4)], rel=0.1)
@@ -286,7 +286,7 @@ def test_passes_filled_by_prompts_show_what_large_ones_cost() -> None:
 def test_rows_that_do_not_draft_are_verified_and_nothing_more(tmp_path: Path) -> None:
     path = tmp_path / "costs.json"
     path.write_text(json.dumps(COSTS))
-    costs = RoundCosts(3, 8, CostTable.load(path))
+    costs = RoundCosts(3, 8, load_costs(path))
     whole, _ = costs.predict(8, (("d", 8),), (8, 16, 24, 32))
     one, _ = costs.predict(8, (("d", 1),), (8, 9, 10, 11))
     assert whole[0] == one[0]
@@ -297,16 +297,16 @@ def test_rows_that_do_not_draft_are_verified_and_nothing_more(tmp_path: Path) ->
 def test_a_cost_table_is_saved_as_it_is_loaded(tmp_path: Path) -> None:
     points = {"prefill": [{"tokens": 64, "seconds": 0.01}], "plain": [{"rows": 2, "seconds": 0.02}]}
     (tmp_path / "costs.json").write_text(json.dumps(COSTS | points))
-    table = CostTable.load(tmp_path / "costs.json")
+    table = load_costs(tmp_path / "costs.json")
     table.save(tmp_path / "new" / "costs.json")
     assert json.loads((tmp_path / "new" / "costs.json").read_text()) == COSTS | points
-    assert CostTable.load(tmp_path / "new" / "costs.json") == table
+    assert load_costs(tmp_path / "new" / "costs.json") == table
 
 
 def test_a_planner_starts_from_a_cost_table(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "costs.json"
     path.write_text(json.dumps(COSTS))
-    table, settings = CostTable.load(path), SpeculationSettings(max_depth=3)
+    table, settings = load_costs(path), SpeculationSettings(max_depth=3)
     policy = build(settings, ("d",), max_rows=8, costs=table).policy
     policy.choose(Situation(1, 3, 1, 1, (("d", 1),)))
     assert policy.reason.predicted[0] == pytest.approx(0.022, rel=0.1), "the first round's, before any was measured"
@@ -326,6 +326,6 @@ def test_a_bad_cost_table_is_refused(tmp_path: Path, change: dict[str, object]) 
     path = tmp_path / "costs.json"
     path.write_text(json.dumps(COSTS | change))
     with pytest.raises(SettingError, match=r"costs\.json"):
-        CostTable.load(path)
+        load_costs(path)
     with pytest.raises(SettingError, match=r"missing\.json"):
-        CostTable.load(tmp_path / "missing.json")
+        load_costs(tmp_path / "missing.json")

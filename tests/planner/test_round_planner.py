@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.static_planner import StaticPlanner
 
 from covey import registry
 from covey.bandits.length import Forgetful, Outcome, Reason, Situation
@@ -16,7 +17,6 @@ from covey.errors import PortError, SettingError
 from covey.planner.build import build
 from covey.planner.round_planner import RoundPlanner
 from covey.planner.selection import best
-from covey.planner.static import StaticPlanner
 from covey.planner.switching import SwitchCosts
 from covey.profile import SpeculationSettings
 from covey.scheduler import ActiveRequest, Batch, Scheduler

@@ -19,6 +19,7 @@ from covey.errors import SettingError
 from covey.server import Server
 from covey.server.control import Control
 from covey_client import Client, InvalidRequest, status
+from covey_client import secret as tools
 from covey_client.cli import main
 
 Make = Callable[[], Any]
@@ -30,25 +31,25 @@ CONFIG = json.dumps({"name": "evil", "backend": "python"})
 @pytest.fixture
 def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Secrets are kept here."""
-    monkeypatch.setattr(admin, "SHARED_MEMORY", tmp_path)
-    return admin.folder()
+    monkeypatch.setattr(tools, "SHARED_MEMORY", tmp_path)
+    return tools.folder()
 
 
 def test_a_drawn_secret_is_this_user_s_alone(private: Path) -> None:
     one = admin.settle(8000, "")
     assert len(one) == 32
-    assert admin.kept(8000) == one
+    assert tools.kept(8000) == one
     assert stat.S_IMODE(private.stat().st_mode) == 0o700
     assert stat.S_IMODE((private / "8000").stat().st_mode) == 0o600
     other = admin.settle(9000, "")
     again = admin.settle(8000, "")
     assert len({one, other, again}) == 3, "every start draws its own, whatever a killed server left"
-    assert (admin.kept(8000), admin.kept(9000)) == (again, other)
+    assert (tools.kept(8000), tools.kept(9000)) == (again, other)
     admin.forget(8000, one)
-    assert admin.kept(8000) == again, "the old server's end is not the new one's"
+    assert tools.kept(8000) == again, "the old server's end is not the new one's"
     admin.forget(8000, again)
     admin.forget(8000, again)
-    assert (admin.kept(8000), admin.kept(9000)) == ("", other)
+    assert (tools.kept(8000), tools.kept(9000)) == ("", other)
 
 
 def test_a_given_secret_is_kept_nowhere(private: Path) -> None:
@@ -58,11 +59,11 @@ def test_a_given_secret_is_kept_nowhere(private: Path) -> None:
 
 
 def test_a_secret_that_others_could_have_put_there_is_not_believed(private: Path) -> None:
-    assert admin.kept(8000) == ""
+    assert tools.kept(8000) == ""
     admin.settle(8000, "")
     private.chmod(0o777)
-    with pytest.raises(SettingError, match="can be changed by other users"):
-        admin.kept(8000)
+    with pytest.raises(InvalidRequest, match="can be changed by other users"):
+        tools.kept(8000)
     with pytest.raises(SettingError, match="can be changed by other users"):
         admin.settle(8000, "")
     with pytest.raises(InvalidRequest, match="can be changed by other users"):
@@ -127,7 +128,7 @@ def test_a_grpc_client_cannot_run_code(running: Server, tmp_path: Path) -> None:
             with pytest.raises(InferenceServerException, match="restricted"):
                 client.load_model("evil", headers=headers, config=CONFIG, files=files)
         assert client.is_server_ready()
-        known = {"triton-grpc-protocol-admin-key": admin.kept(running.options.http_port)}
+        known = {"triton-grpc-protocol-admin-key": tools.kept(running.options.http_port)}
         assert [model.name for model in client.get_model_repository_index(headers=known).models] == ["covey"]
     assert not ran.exists()
 
@@ -148,7 +149,7 @@ def test_a_grpc_client_cannot_run_code(running: Server, tmp_path: Path) -> None:
 def test_what_is_not_inference_or_health_wants_the_secret(running: Server, method: str, path: str) -> None:
     assert asked(running, method, path)[0] == 403
     if "unload" not in path:
-        known = {"admin-key": admin.kept(running.options.http_port)}
+        known = {"admin-key": tools.kept(running.options.http_port)}
         assert asked(running, method, path, **known)[0] == 200
 
 
@@ -171,7 +172,7 @@ def test_own_tools_need_no_settings_and_no_log_has_the_secret(
     monkeypatch.setenv("COVEY_ADMIN_SECRET", "another's")
     assert main(["status", *where]) == 0
     assert "set COVEY_ADMIN_SECRET" in " ".join(capsys.readouterr().out.split())
-    secret = admin.kept(running.options.http_port)
+    secret = tools.kept(running.options.http_port)
     assert secret
     assert secret not in running.log_text()
     assert secret not in repr(running.options)
@@ -182,19 +183,19 @@ def test_each_server_has_its_own_secret_and_a_restart_another(
     running: Server, canned_folder: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("COVEY_ADMIN_SECRET", raising=False)
-    theirs = admin.kept(running.options.http_port)
+    theirs = tools.kept(running.options.http_port)
     other = canned_folder().server("covey")
     seen = []
     for _start in range(2):
         with other:
             port = other.options.http_port
-            seen.append(admin.kept(port))
+            seen.append(tools.kept(port))
             assert Control("127.0.0.1", port, seen[-1]).states() == other.control.states() == {"covey": "READY"}
             for wrong in (theirs, *seen[:-1]):
                 assert asked(other, "POST", "/v2/repository/index", **{"admin-key": wrong})[0] == 403
-        assert admin.kept(port) == ""
+        assert tools.kept(port) == ""
     assert len({theirs, *seen}) == 3
-    assert admin.kept(running.options.http_port) == theirs
+    assert tools.kept(running.options.http_port) == theirs
     other.kill()
 
 
@@ -202,7 +203,7 @@ def test_each_server_has_its_own_secret_and_a_restart_another(
 def test_the_environment_s_secret_is_the_server_s(canned_folder: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COVEY_ADMIN_SECRET", "open sesame")
     with canned_folder().server("covey") as server:
-        assert admin.kept(server.options.http_port) == ""
+        assert tools.kept(server.options.http_port) == ""
         assert status.read(server.http_url).models == (status.Model("covey", "READY"),)
         monkeypatch.delenv("COVEY_ADMIN_SECRET")
         assert status.read(server.http_url).models is None

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.static_planner import StaticPlanner
 from transformers import AutoModelForCausalLM
 
 from covey import profile
@@ -19,7 +20,6 @@ from covey.clock import RealClock
 from covey.drafters.neural import NeuralDrafter
 from covey.engine import Engine
 from covey.errors import SettingError
-from covey.planner.static import StaticPlanner
 from covey.scheduler import Scheduler
 from covey.target.runner import TargetRunner
 from covey.tokenization import load_tokenizer

@@ -13,7 +13,6 @@ import pytest
 
 from covey.emulated.devices import EmulatedDrafter, EmulatedTarget, HashModel
 from covey.errors import PortError, StubDead
-from covey.planner.cost_table import CostTable
 from covey.types import (
     DraftWork,
     Ints,
@@ -28,6 +27,7 @@ from covey.types import (
 )
 from covey.wire import codec
 from covey.wire.token import VARIABLE
+from covey_client.costs.table import CostTable
 from loadtest.simulation.virtual import VirtualClock
 from tests.tritonio import adapters
 

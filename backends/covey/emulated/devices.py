@@ -20,7 +20,7 @@ import numpy as np
 
 from covey.ledger import Ledger
 from covey.models.identity import identity
-from covey.planner.cost_table import CostTable, Surface
+from covey.planner.cost_table import Surface
 from covey.ports import Clock
 from covey.types import (
     DrafterInfo,
@@ -41,6 +41,7 @@ from covey.types import (
     TargetWork,
     Trees,
 )
+from covey_client.costs.table import CostTable
 
 MASK = (1 << 64) - 1
 EPOCH = 1

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from covey.emulated.devices import EmulatedDrafter, EmulatedTarget, HashModel
 from covey.errors import SettingError
-from covey.planner.cost_table import CostTable
+from covey.planner.cost_table import load_costs
 from covey.ports import Clock
 from covey.profile import Profile, costs_file
 from covey.tokenization import load_tokenizer
@@ -34,7 +34,7 @@ def load_target(folder: str | Path, profile: Profile, clock: Clock) -> EmulatedT
             f"target.kv_memory_mb: {settings.kv_memory_mb} MB hold no block of {block_bytes} bytes: give more"
         )
     return EmulatedTarget(
-        CostTable.load(costs_file(emulated.costs)),
+        load_costs(costs_file(emulated.costs)),
         hash_model(folder),
         clock,
         blocks=blocks,
@@ -51,7 +51,7 @@ def load_drafter(target: str | Path, profile: Profile, clock: Clock, *, name: st
         raise SettingError(
             f"{name}: an emulated drafter cannot draft for a model: set target.kind to emulated, or leave it out"
         )
-    costs = CostTable.load(costs_file(emulated.costs))
+    costs = load_costs(costs_file(emulated.costs))
     if name not in costs.draft:
         raise SettingError(f"{name}: cost table {costs.name} has no such drafter, only {', '.join(costs.draft)}")
     return EmulatedDrafter(

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import torch
 
-from covey import private
 from covey.models.attention import Tiling
+from covey_client import files
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +68,6 @@ def keep(path: Path, content: object) -> None:
     """Write it where it can be found; a load that cannot is slower the next time."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        private.replace(path, json.dumps(content))
+        files.replace(path, json.dumps(content))
     except OSError as error:
         log.warning("%s could not be kept (%s): the next load finds it out again", path, error)

@@ -10,7 +10,6 @@ import numpy as np
 from covey.bandits.drafters.policies import find
 from covey.bandits.length import LengthPolicy
 from covey.planner import policies
-from covey.planner.cost_table import CostTable
 from covey.planner.covey import Covey
 from covey.planner.drafters.bandits import PerRequest
 from covey.planner.drafters.covey import CoveyDrafters
@@ -20,6 +19,7 @@ from covey.planner.round_planner import RoundPlanner
 from covey.planner.selection import Best, Everything
 from covey.planner.switching import SwitchCosts
 from covey.profile import SpeculationSettings
+from covey_client.costs.table import CostTable
 
 log = logging.getLogger("covey.planner")
 

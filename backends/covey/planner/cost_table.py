@@ -1,87 +1,21 @@
-"""Measured timings of one hardware and model pair: `profiles/costs/*.json`.
-
-    {"covey_costs": 1, "name": "...", "origin": "how and on what they were measured",
-     "verify":   [{"rows": 8, "tokens": 32, "seconds": 0.034}, ...],
-     "overhead": [{"rows": 8, "seconds": 0.001}, ...],
-     "draft":    {"draft_chat": [{"rows": 8, "depth": 4, "seconds": 0.006}, ...]},
-     "switch":   {"draft_chat": [{"lag": 512, "rows": 32, "seconds": 0.0243}, ...]},
-     "prefill":  [{"tokens": 256, "seconds": 0.02}, ...],
-     "plain":    [{"rows": 8, "seconds": 0.02}, ...]}
-
-`verify` and `draft` include the way there and back, `draft` no catch-up, which is `switch`. `prefill` is a pass over
-one prompt's tokens, `plain` a whole round without drafts: each row's time per token. These two may be missing; a
-planner takes the others as its first measurements. Nothing here says how they were obtained.
-"""
+"""Cost tables (`covey_client.costs.table`) as the planner reads them: from files, and between the measured cells."""
 
 from __future__ import annotations
 
 import bisect
-import json
-import math
-import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from covey import private
 from covey.errors import SettingError
-
-VERSION = 1
-Cell = tuple[int, int, float]
+from covey_client.costs.table import Cell, CostTable
 
 
-@dataclass(frozen=True, slots=True)
-class CostTable:
-    """Cells are (rows, tokens or depth, seconds) for verify and draft, (lag, rows, seconds) for switch."""
-
-    name: str = ""
-    origin: str = ""
-    verify: tuple[Cell, ...] = ()
-    overhead: tuple[tuple[int, float], ...] = ()
-    draft: dict[str, tuple[Cell, ...]] = field(default_factory=dict)
-    switch: dict[str, tuple[Cell, ...]] = field(default_factory=dict)
-    prefill: tuple[tuple[int, float], ...] = ()
-    plain: tuple[tuple[int, float], ...] = ()
-
-    @classmethod
-    def load(cls, path: str | Path) -> CostTable:
-        """SettingError when the file is missing or is not a cost table of this version."""
-        try:
-            table = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise SettingError(f"cost table {path}: {error}") from None
-        if not isinstance(table, dict) or table.get("covey_costs") != VERSION:
-            raise SettingError(f"cost table {path}: not a cost table of version {VERSION}")
-        try:
-            return cls(
-                name=str(table["name"]),
-                origin=str(table["origin"]),
-                verify=_cells(table["verify"], "rows", "tokens"),
-                overhead=_points(table["overhead"], "rows"),
-                draft={name: _cells(cells, "rows", "depth") for name, cells in table["draft"].items()},
-                switch={name: _cells(cells, "lag", "rows") for name, cells in table["switch"].items()},
-                prefill=_points(table.get("prefill", []), "tokens"),
-                plain=_points(table.get("plain", []), "rows"),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise SettingError(f"cost table {path}: {type(error).__name__}: {error}") from None
-
-    def save(self, path: Path) -> None:
-        """Write what `load` reads."""
-        table = {
-            "covey_costs": VERSION,
-            "name": self.name,
-            "origin": self.origin,
-            "verify": _listed(self.verify, "rows", "tokens"),
-            "overhead": _listed(self.overhead, "rows"),
-            "draft": {name: _listed(cells, "rows", "depth") for name, cells in self.draft.items()},
-            "switch": {name: _listed(cells, "lag", "rows") for name, cells in self.switch.items()},
-            "prefill": _listed(self.prefill, "tokens"),
-            "plain": _listed(self.plain, "rows"),
-        }
-        path.parent.mkdir(parents=True, exist_ok=True)
-        private.replace(path, re.sub(r"\{\s+([^{}]*?)\s+\}", _one_line, json.dumps(table, indent=2)) + "\n")
+def load_costs(path: str | Path) -> CostTable:
+    """SettingError when the file is missing or is not a cost table of this version."""
+    try:
+        return CostTable.load(path)
+    except (OSError, ValueError) as error:
+        raise SettingError(f"cost table {path}: {error}") from None
 
 
 class Surface:
@@ -112,23 +46,3 @@ def _line(points: Sequence[tuple[float, float]], at: float) -> float:
     index = min(max(1, bisect.bisect_left(points, (at, 0.0))), len(points) - 1)
     (left, low), (right, high) = points[index - 1], points[index]
     return low + (high - low) * (at - left) / (right - left)
-
-
-def _points(points: list[dict[str, Any]], at: str) -> tuple[tuple[int, float], ...]:
-    return tuple((first, seconds) for first, _, seconds in _cells(points, at, at))
-
-
-def _cells(cells: list[dict[str, Any]], first: str, second: str) -> tuple[Cell, ...]:
-    timings = tuple((int(cell[first]), int(cell[second]), float(cell["seconds"])) for cell in cells)
-    for one, two, seconds in timings:
-        if one < 1 or two < 1 or not (math.isfinite(seconds) and seconds > 0):
-            raise ValueError(f"{first} {one}, {second} {two}, seconds {seconds}: each must be positive")
-    return timings
-
-
-def _listed(cells: Iterable[tuple[float, ...]], *names: str) -> list[dict[str, float]]:
-    return [dict(zip((*names, "seconds"), cell)) for cell in cells]
-
-
-def _one_line(cell: re.Match[str]) -> str:
-    return "{" + re.sub(r"\s+", " ", cell[1]) + "}"

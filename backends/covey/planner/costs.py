@@ -20,9 +20,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from covey.bandits.length import DraftCall
-from covey.planner.cost_table import CostTable, Surface
+from covey.planner.cost_table import Surface
 from covey.planner.regression import Array, Regression, doublings, hat, smooth
 from covey.types import JsonDict
+from covey_client.costs.table import CostTable
 
 Shares = tuple[tuple[str, int], ...]  # rows that draft, by drafter
 Passes = tuple[int, ...]  # by depth from 0: tokens in the pass

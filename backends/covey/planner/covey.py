@@ -30,10 +30,10 @@ import math
 
 from covey.bandits.length import Outcome, Reason, Situation
 from covey.planner.change_cost import ChangeCost
-from covey.planner.cost_table import CostTable
 from covey.planner.expectations import Expectations, Expected
 from covey.planner.switching import SwitchCosts
 from covey.types import JsonDict
+from covey_client.costs.table import CostTable
 
 SHARE = 0.005  # of all time may be lost by exploring
 START = 5.0  # rounds' time in the bank at the start

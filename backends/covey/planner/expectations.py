@@ -14,12 +14,12 @@ import numpy as np
 
 from covey.bandits.length import DraftCall, Outcome, Situation
 from covey.planner.acceptance import Acceptance
-from covey.planner.cost_table import CostTable
 from covey.planner.costs import Passes, RoundCosts, Shares
 from covey.planner.prompt_cost import PromptCost
 from covey.planner.regression import Array
 from covey.planner.residuals import Residuals
 from covey.types import JsonDict
+from covey_client.costs.table import CostTable
 
 
 @dataclass(frozen=True, slots=True)

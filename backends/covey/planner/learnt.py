@@ -15,9 +15,9 @@ import threading
 from pathlib import Path
 from typing import Protocol
 
-from covey import private
 from covey.errors import SettingError
 from covey.types import JsonDict
+from covey_client import files
 
 log = logging.getLogger("covey.planner")
 
@@ -87,7 +87,7 @@ def save(path: str | Path, policy: Learner, *, name: str, target: str) -> bool:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"covey_learnt": VERSION, "policy": name, "target": target, "state": state}, allow_nan=False)
-    private.replace(path, text)
+    files.replace(path, text)
     return True
 
 

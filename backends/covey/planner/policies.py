@@ -11,9 +11,9 @@ import numpy as np
 from covey import registry
 from covey.bandits.length import LengthPolicy
 from covey.errors import SettingError
-from covey.planner.cost_table import CostTable
 from covey.planner.switching import SwitchCosts
 from covey.profile import depths_by_batch
+from covey_client.costs.table import CostTable
 
 FIXED = "fixed:k"
 

@@ -9,13 +9,13 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from covey import admin
 from covey.private import KEPT_VARIABLE, private_folder
 from covey.profile import FOLDER_VARIABLE, LEFT_OUT_VARIABLE, PROFILE_VARIABLE
 from covey.server.backend_dir import OWN_LIBRARY
 from covey.server.installation import Installation
 from covey.server.options import Options, reachable
 from covey.wire import token
+from covey_client import secret
 
 HTTP_VARIABLE = "COVEY_HTTP"  # where the controller reaches its server
 RESTRICTED = "model-repository,model-config,shared-memory,statistics,trace,logging"
@@ -56,8 +56,8 @@ def command(
         f"--metrics-port={options.metrics_port}",
         f"--exit-timeout-secs={math.ceil(options.stop_seconds) + EXIT_MARGIN_SECONDS}",
         f"--log-verbose={options.verbose}",
-        f"--http-restricted-api={RESTRICTED}:{admin.HEADER}={options.admin_secret}",
-        f"--grpc-restricted-protocol={RESTRICTED}:{admin.HEADER}={options.admin_secret}",
+        f"--http-restricted-api={RESTRICTED}:{secret.HEADER}={options.admin_secret}",
+        f"--grpc-restricted-protocol={RESTRICTED}:{secret.HEADER}={options.admin_secret}",
     ]
     for backend, threads in pools.items():
         words += [f"--backend-config={backend},{key}={value}" for key, value in settings.items()]
@@ -84,6 +84,6 @@ def environment(options: Options, installation: Installation, left_out: Iterable
     values[LEFT_OUT_VARIABLE] = ",".join(left_out)
     values[KEPT_VARIABLE] = str(private_folder(options.kept_folder()))  # what is read from it is believed
     values[HTTP_VARIABLE] = f"{reachable(options.host)}:{options.http_port}"
-    values[admin.VARIABLE] = options.admin_secret
+    values[secret.VARIABLE] = options.admin_secret
     values[token.VARIABLE] = secrets.token_hex(16)  # of this one server; its models know each other by it
     return values | dict(options.environment)

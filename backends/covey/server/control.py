@@ -8,9 +8,9 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from covey import admin
 from covey.errors import CoveyError
 from covey.server.command import HTTP_VARIABLE
+from covey_client import secret
 
 USUAL_ADDRESS = "127.0.0.1:8000"  # Triton's own, where no launcher said another
 LOAD_SECONDS = 600.0
@@ -58,7 +58,7 @@ class Control:
     def _call(self, method: str, path: str) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection(self.host, self.port, timeout=self.seconds)
         try:
-            connection.request(method, path, headers={admin.HEADER: self.secret} if self.secret else {})
+            connection.request(method, path, headers={secret.HEADER: self.secret} if self.secret else {})
             answer = connection.getresponse()
             return answer.status, answer.read()
         except (OSError, http.client.HTTPException) as error:
@@ -70,4 +70,4 @@ class Control:
 def of_this_server() -> Control:
     """For a model's process: control of the server that it belongs to."""
     host, _, port = os.environ.get(HTTP_VARIABLE, USUAL_ADDRESS).rpartition(":")
-    return Control(host, int(port), os.environ.get(admin.VARIABLE, ""), LOAD_SECONDS)
+    return Control(host, int(port), os.environ.get(secret.VARIABLE, ""), LOAD_SECONDS)

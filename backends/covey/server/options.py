@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import covey
-from covey import admin
 from covey.private import KEPT_VARIABLE
 from covey.profile import DEFAULT_PROFILE
+from covey_client import secret
 
 FREE = 0  # as a port: pick one that nobody listens on
 SOURCE = Path(covey.__file__).resolve().parents[1]  # backends/ of the checkout, when the package is installed from it
@@ -57,7 +57,7 @@ class Options:
     drain_seconds: float = 30.0
     stop_seconds: float = 15.0  # from SIGTERM to SIGKILL
     # What callers of administrative interfaces must send; "": every start draws one (see covey.admin).
-    admin_secret: str = field(default_factory=lambda: os.environ.get(admin.VARIABLE, ""), repr=False)
+    admin_secret: str = field(default_factory=lambda: os.environ.get(secret.VARIABLE, ""), repr=False)
     environment: Mapping[str, str] = field(default_factory=dict)  # added to tritonserver's
     extra: tuple[str, ...] = ()  # more tritonserver flags
 

@@ -6,7 +6,7 @@ import argparse
 import random
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -15,13 +15,11 @@ from rich.table import Table
 from covey_client.commands import flags
 from covey_client.costs import curves
 from covey_client.costs.bench import Bench
+from covey_client.costs.samples import Samples
 from covey_client.costs.shapes import Batch, Prefill, Shape, shapes
+from covey_client.costs.table import CostTable
 from covey_client.errors import InvalidRequest, ServerError
 from covey_client.reports import Facts, Reports
-
-if TYPE_CHECKING:
-    from covey.planner.cost_table import CostTable
-    from covey.planner.samples import Samples
 
 VISITS, ROUNDS = 2, 24  # of every shape, in another order each time; rounds in a visit
 QUICK_VISITS, QUICK_ROUNDS = 1, 8
@@ -47,9 +45,7 @@ def add(subparsers: flags.Subparsers) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    from covey.profile import costs_path
-
-    path = costs_path(given.name)
+    path = _path(given.name)
     if path.exists() and not given.force:
         raise InvalidRequest(f"{path} exists: choose another name, or --force writes over it")
     reports = Reports(flags.http_url(given))
@@ -73,10 +69,20 @@ def run(given: argparse.Namespace) -> int:
     return 0
 
 
+def _path(name: str) -> Path:
+    if Path(name).suffix == ".json":
+        return Path(name)
+    try:
+        from covey.profile import costs_path
+    except ModuleNotFoundError:
+        raise InvalidRequest(
+            f"name: got {name!r}, allowed: a path that ends in .json where the package covey is not installed"
+        ) from None
+    return costs_path(name)
+
+
 def measure(bench: Bench, wanted: Sequence[Shape], *, quick: bool) -> tuple[Samples, list[Shape]]:
     """Visit all shapes; those that never came about are returned too."""
-    from covey.planner.samples import Samples
-
     visits, rounds = (QUICK_VISITS, QUICK_ROUNDS) if quick else (VISITS, ROUNDS)
     samples, order = Samples(), random.Random(0)
     met: set[Shape] = set()

@@ -1,4 +1,7 @@
-"""`covey profiles`: check every profile, or explain one: each setting, its value, its default, where it comes from."""
+"""`covey profiles`: check every profile, or explain one: each setting, its value, its default, where it comes from.
+
+Profiles are read by the server's package, which need not be installed where this command is.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,15 @@ def add(subparsers: flags.Subparsers) -> None:
     explain.set_defaults(run=run_explain)
 
 
+def _refuse_without_server() -> None:
+    try:
+        import covey  # noqa: F401
+    except ModuleNotFoundError:
+        raise InvalidRequest("profiles are a server's: run this where the package covey is installed") from None
+
+
 def run_check(given: argparse.Namespace) -> int:
+    _refuse_without_server()
     from covey import profile
     from covey.errors import SettingError
 
@@ -77,6 +88,7 @@ def run_check(given: argparse.Namespace) -> int:
 
 
 def run_explain(given: argparse.Namespace) -> int:
+    _refuse_without_server()
     from covey import profile
     from covey.errors import SettingError
 

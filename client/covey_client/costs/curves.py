@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from covey.planner.cost_table import CostTable
+from covey_client.costs.table import CostTable
 
 Points = Mapping[str, list[tuple[float, float]]]  # by the line's name
 

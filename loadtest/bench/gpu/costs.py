@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from covey.planner.samples import Samples
 from covey.rounds import RoundRecord
 from covey.types import NO_INTS, DraftWork, JsonDict, Open, Sampling
+from covey_client.costs.samples import Samples
 from loadtest.bench.gpu.rig import DRAFTER, OFF, Rig
 from loadtest.bench.policies import fixed
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable
 from typing import Any, Protocol, TypeVar
 
-from covey.planner.cost_table import CostTable
+from covey_client.costs.table import CostTable
 
 K = TypeVar("K", bound=Hashable)
 LEAST = 1e-6  # seconds: a table knows no zero

@@ -1,0 +1,36 @@
+"""Files that this user's servers and tools on one machine share."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def replace(path: Path, text: str) -> None:
+    """Write a file whole or not at all, whoever else writes it at the same time. Raises OSError."""
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as part:
+        try:
+            part.write(text)
+            part.close()
+            os.chmod(part.name, 0o644)  # who may read it, its folder says
+            os.replace(part.name, path)
+        except OSError:
+            os.unlink(part.name)
+            raise
+
+
+def distrust(path: Path) -> str:
+    """Why nothing in this folder is to be believed; "" where only this user can have put it there. Raises
+    FileNotFoundError."""
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        return f"{path} is no folder but a link or a file: remove it"
+    if status.st_uid != os.getuid():
+        return f"{path} belongs to another user (its uid is {status.st_uid}): remove it"
+    if status.st_mode & OTHERS_WRITE:
+        return f"{path} can be changed by other users: remove it, or take their right to write from it"
+    return ""

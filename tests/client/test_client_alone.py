@@ -1,0 +1,74 @@
+"""The client needs nothing of the server's package: it is installed by itself, and every command runs without it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from covey_client.cli import COMMANDS
+
+CLIENT = Path(__file__).parents[2] / "client"
+ALONE = """
+import importlib.abc, sys
+class Refuse(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "covey":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Refuse())
+sys.path.insert(0, sys.argv.pop(1))
+import covey_client.cli
+assert covey_client.__file__.startswith(sys.path[0]), covey_client.__file__
+sys.exit(covey_client.cli.main(sys.argv[1:]))
+"""
+NOBODY = "127.0.0.1:9"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("installed")
+    shutil.copytree(CLIENT, source / "client", ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
+    flags = ["--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check", "-q"]
+    subprocess.run([sys.executable, "-m", "pip", "install", *flags, "--target", target, source / "client"], check=True)
+    return target
+
+
+def command(installed: Path, *words: str, status: int) -> str:
+    done = subprocess.run([sys.executable, "-c", ALONE, installed, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", [each.__name__.rpartition(".")[2] for each in COMMANDS])
+def test_every_command_explains_itself(installed: Path, name: str) -> None:
+    assert f"usage: covey {name}" in command(installed, name, "--help", status=0)
+
+
+def test_what_needs_a_server_says_that_none_answers(installed: Path, tmp_path: Path) -> None:
+    for words in (
+        ("status", "--url", NOBODY),
+        ("status", "--url", NOBODY, "--decisions"),
+        ("generate", "a", "--url", NOBODY),
+        ("profile", str(tmp_path / "curves.json"), "--quick", "--url", NOBODY, "--http-url", NOBODY),
+    ):
+        said = command(installed, *words, status=5)
+        assert said.startswith("covey: ") and said.count("\n") == 1, said
+
+
+def test_what_needs_the_server_s_package_says_so(installed: Path) -> None:
+    assert "run this where the package covey is installed" in command(installed, "profiles", "check", status=2)
+    assert "run this where the package covey is installed" in command(installed, "profiles", "explain", "x", status=2)
+    assert "allowed: a path that ends in .json" in command(installed, "profile", "mine", status=2)
+
+
+def test_tables_are_read_and_drawn(installed: Path) -> None:
+    table = Path(__file__).parents[2] / "profiles" / "costs" / "emulated-7b-24g.json"
+    code = ALONE.replace(
+        "sys.exit(covey_client.cli.main(sys.argv[1:]))",
+        "from covey_client.costs import curves, samples, table; print(table.load_costs(sys.argv[1]).name)",
+    )
+    done = subprocess.run([sys.executable, "-c", code, installed, table], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "emulated-7b-24g"
