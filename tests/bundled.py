@@ -29,6 +29,7 @@ from covey.target.runner import TargetRunner
 from covey.tokenization import load_tokenizer
 from covey.types import Ints, Sampling
 from tests.fakes import Collector, request
+from tests.static_planner import StaticPlanner
 
 MODELS = Path(__file__).resolve().parents[1] / "model_repository"
 NEURAL = ("draft_general", "draft_code", "draft_math", "draft_translate", "draft_chat", "draft_summary")

@@ -21,6 +21,7 @@ from covey.rounds import Plan, Reader
 from covey.scheduler import Batch, Heard, Scheduler
 from covey.types import NO_FLOATS, DrafterInfo, DraftReply, DraftWork, Judged, RowStatus, Trees
 from tests.fakes import VOCAB, Collector, HashTarget, ManualClock, continuation, next_token, request
+from tests.static_planner import StaticPlanner
 
 
 class HashDrafter:

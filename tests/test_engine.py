@@ -12,6 +12,7 @@ from covey.errors import Overloaded, PortError, StubDead
 from covey.scheduler import Scheduler
 from covey.types import Finish, Sampling, TargetReply, TargetWork
 from tests.fakes import Collector, HashTarget, ManualClock, continuation, next_token, request
+from tests.static_planner import StaticPlanner
 
 
 def build(

@@ -38,6 +38,7 @@ from loadtest.simulation.virtual import VirtualClock
 from tests.drafters.drafting import Sender, Text, rows_of
 from tests.fakes import Collector, ManualClock, request
 from tests.models import tiny_models
+from tests.static_planner import StaticPlanner
 
 VOCABULARY = 97
 BLOCKS = 40

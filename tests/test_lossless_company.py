@@ -29,6 +29,7 @@ from covey.types import Ints, Progress, Sampling
 from loadtest.bench.exactness_rows import Counts, Rows, Seen, Tally, in_chunks, in_company
 from tests.bundled import MODELS, SETTINGS, texts
 from tests.fakes import Collector, request
+from tests.static_planner import StaticPlanner
 
 LONGEST = 2047  # tokens whose next can be drawn; the bundled target has 2,048 positions
 CHUNK = 256  # of a row that is read alone

@@ -11,6 +11,7 @@ from covey.errors import PortError
 from covey.ports import Ports, Reply
 from covey.scheduler import Scheduler
 from tests.fakes import Collector, HashTarget, ManualClock, continuation, request
+from tests.static_planner import StaticPlanner
 from tests.test_drafting import HashDrafter
 
 

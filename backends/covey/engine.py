@@ -119,7 +119,7 @@ class Engine:
 
     @property
     def total_blocks(self) -> int:
-        """Of the target's KV pool, as the target said last."""
+        """The size of the target's KV pool, as the target said last."""
         return self._total_blocks
 
     # ---- the engine's own thread ------------------------------------------------------------------------------------

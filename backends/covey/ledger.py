@@ -33,7 +33,7 @@ log = logging.getLogger("covey.ledger")
 
 CALLER_BITS, INCARNATION_BITS = 31, 32
 UNNUMBERED = 0  # a message that nobody sends again
-MOST_TAGS = 2048  # of a drafter; those it forgets are opened again with all their tokens
+MOST_TAGS = 2048  # that a drafter keeps; those it forgets are opened again with all their tokens
 LEASE = 600.0  # seconds without a message after which a caller is taken for gone
 
 
@@ -99,7 +99,7 @@ class Ledger(Generic[State, Reply]):
         return len(self._open)
 
     def states(self) -> Iterable[State]:
-        """Of all open tags. Does not mutate."""
+        """The state of every open tag. Does not mutate."""
         return self._open.values()
 
     def tags(self) -> set[tuple[int, int]]:

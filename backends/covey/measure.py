@@ -39,7 +39,7 @@ from covey_client.costs.table import CostTable
 
 log = logging.getLogger("covey.measure")
 
-VERSION = 1  # of what is measured, and how
+VERSION = 1  # changes when other things are measured, or in another way
 SECONDS, AGAIN = 3.0, 0.5  # in all, and of these for looking again at what was seen first. No round takes
 STEADY = 1.5  # times as long as before: more is another machine, or one that others use
 LONG_ROUND = 0.1  # more than this of either: slow devices are given the time for as many rounds

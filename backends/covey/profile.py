@@ -152,7 +152,7 @@ class DrafterSettings:
 
 @dataclass(frozen=True, slots=True)
 class EmulatedSettings:
-    """Of target.kind emulated and of the drafters of kind emulated; nothing else reads them."""
+    """Settings of the target and the drafters of kind emulated; nothing else reads them."""
 
     costs: str = setting("emulated-7b-24g", "the device: a cost table in profiles/costs, or a path")
     acceptance: tuple[str, ...] = setting(

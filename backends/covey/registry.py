@@ -64,7 +64,7 @@ DRAFTER_POLICIES = {
 
 
 def has_weights(kind: str | None) -> bool:
-    """Of a kind of drafter; an unknown one has none."""
+    """Whether drafters of this kind have weights; an unknown kind has none."""
     return kind in DRAFTERS and DRAFTERS[kind].weights
 
 

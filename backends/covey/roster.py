@@ -25,7 +25,7 @@ class State(enum.Enum):
     SERVING = "serving"
     LATE = "late"  # a call has not ended
     RESTING = "resting"
-    ABSENT = "absent"  # of that name there is none
+    ABSENT = "absent"  # there is no drafter of that name
 
 
 @dataclass(slots=True)
@@ -87,12 +87,12 @@ class Roster:
         self._entries[name].next_rest = FIRST_REST
 
     def late(self, name: str) -> None:
-        """Its call has not ended in time: it is not asked until it has, nor before it has rested."""
+        """The drafter's call has not ended in time: it is not asked until it has, nor before it has rested."""
         self._entries[name].late = True
         self.failed(name)
 
     def settled(self, name: str) -> None:
-        """Its late call has ended."""
+        """The drafter's late call has ended."""
         self._entries[name].late = False
 
     def failed(self, name: str) -> None:

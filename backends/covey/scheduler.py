@@ -112,7 +112,7 @@ class ActiveRequest:
         )
 
     def last_word(self, finish: Finish, error: Exception | None = None) -> Progress:
-        """That it has ended with what was told before."""
+        """Tells its listener that it has ended with what was told before."""
         return self.progress(NO_INTS, NO_FLOATS, finish, error)
 
     def opening(self) -> Open:

@@ -104,7 +104,14 @@ class Open:
 class Trees:
     """One candidate tree per row, packed. `parents` index within the row's own tree, -1 being the root (the row's
     last committed token, not a node); a parent comes before its children. `scores` are log path probabilities
-    under the drafter. `q_ids` and `q_probs` (node by K) are the sparse distribution each node was proposed from."""
+    under the drafter. `q_ids` and `q_probs` (node by K) are the sparse distribution each node was proposed from.
+
+    For example, row 0 drafts 11 then 12, row 1 nothing, and row 2 either 21 alone or 22 then 23:
+
+        offsets  0 2 2 5            row 2 owns nodes 2, 3 and 4
+        tokens   11 12   21 22 23
+        parents  -1  0   -1 -1  1   23 follows 22, which is node 1 of its own tree
+    """
 
     offsets: Ints
     tokens: Ints
@@ -280,7 +287,7 @@ class DraftReply:
     epoch: int
     catch_up_seconds: float
     draft_seconds: float
-    judged: Judged | None = None  # of a call that reads
+    judged: Judged | None = None  # answers a call that reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +317,7 @@ class DrafterInfo:
     max_positions: int
     epoch: int
     resident_bytes: int
-    identity: str = ""  # as a target's
+    identity: str = ""  # as for a target
 
 
 @dataclass(frozen=True, slots=True)

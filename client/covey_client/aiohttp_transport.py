@@ -16,7 +16,7 @@ from covey_client.response import Chunk, from_json
 
 
 class AsyncHttpTransport:
-    """For one event loop; made inside it."""
+    """HTTP in one event loop; made inside it."""
 
     def __init__(self, address: Address) -> None:
         self._url = f"{'https' if address.tls else 'http'}://{address.target}"
@@ -110,6 +110,6 @@ class AsyncHttpCall:
 
 
 def _let_go(posting: asyncio.Future[aiohttp.ClientResponse]) -> None:
-    """Of what nobody waits for any more."""
+    """Close what nobody waits for any more."""
     if not posting.cancelled() and posting.exception() is None:
         posting.result().close()

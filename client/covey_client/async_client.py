@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 class AsyncClient(Caller):
-    """In one event loop; many streams at once. May be made outside the loop: connects at the first call."""
+    """A client for one event loop, with many streams at once. May be made outside the loop: connects at the first
+    call."""
 
     def _prepare(self) -> None:
         self._opened: AsyncTransport | None = None

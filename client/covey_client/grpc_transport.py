@@ -19,7 +19,7 @@ from covey_client.response import Chunk, from_grpc
 
 
 class GrpcTransport:
-    """For threads."""
+    """gRPC for threads."""
 
     def __init__(self, address: Address) -> None:
         self._metadata = tuple((name.lower(), value) for name, value in address.headers.items())
@@ -60,7 +60,7 @@ class GrpcCall:
 
 
 class AsyncGrpcTransport:
-    """For one event loop; made inside it."""
+    """gRPC in one event loop; made inside it."""
 
     def __init__(self, address: Address) -> None:
         self._metadata = tuple((name.lower(), value) for name, value in address.headers.items())

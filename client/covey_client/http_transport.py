@@ -17,7 +17,7 @@ from covey_client.response import Chunk, from_json
 
 
 class HttpTransport:
-    """For threads. Keeps no connection between calls, and knows the calls that somebody still holds."""
+    """HTTP for threads. Keeps no connection between calls, and knows the calls that somebody still holds."""
 
     def __init__(self, address: Address) -> None:
         self._address = address

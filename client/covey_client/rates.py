@@ -32,7 +32,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Span:
-    """From one reading to a later one. Counters that fell were started again, and count from zero."""
+    """What happened from one reading to a later one. Counters that fell were started again, and count from zero."""
 
     before: Reading
     after: Reading
@@ -61,8 +61,8 @@ class Span:
         return (self.grew(numerator) or 0.0) / below if below else None
 
     def quantile(self, histogram: str, q: float) -> float | None:
-        """Of what was observed in between, by linear interpolation inside the bucket; None if nothing was. Beyond the
-        last bound it is that bound."""
+        """The quantile of what was observed in between, by linear interpolation inside the bucket; None if nothing was.
+        Beyond the last bound it is that bound."""
         counts = self.grew_by(f"{histogram}_bucket", "le")
         bounds = sorted((math.inf if key == "+Inf" else float(key), count) for key, count in counts.items())
         if not bounds or bounds[-1][1] <= 0:

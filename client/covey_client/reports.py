@@ -74,7 +74,7 @@ class Reports:
         return self._ask(f"decisions:{count}")
 
     def rounds(self, after: int) -> list[Round]:
-        """Those with a higher number, oldest first, as far back as the server keeps them."""
+        """The rounds with a higher number, oldest first, as far back as the server keeps them."""
         return [_made(Round, found) for found in self._ask(f"rounds:{after}")["rounds"]]
 
     def last_round(self) -> int:

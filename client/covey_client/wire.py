@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 MODEL = "covey"
-FINAL = "triton_final_response"  # response parameter of the last answer on a gRPC stream
 MAX_DRAFT_TOKENS = 32
 
 # Which class has an attribute that is the field's value as it comes: on the server of a request's, in the client of a

@@ -55,7 +55,8 @@ def test_what_needs_a_server_says_that_none_answers(installed: Path, tmp_path: P
         ("profile", str(tmp_path / "curves.json"), "--quick", "--url", NOBODY, "--http-url", NOBODY),
     ):
         said = command(installed, *words, status=5)
-        assert said.startswith("covey: ") and said.count("\n") == 1, said
+        assert said.startswith("covey: "), said
+        assert said.count("\n") == 1, said
 
 
 def test_what_needs_the_server_s_package_says_so(installed: Path) -> None:

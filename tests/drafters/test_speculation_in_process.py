@@ -22,6 +22,7 @@ from covey.target.runner import TargetRunner
 from covey.types import DrafterInfo, DraftReply, DraftWork, Sampling
 from tests.fakes import Collector, request
 from tests.models.tiny_models import build, prompts
+from tests.static_planner import StaticPlanner
 
 SETTINGS = DrafterSettings(dtype="float32", kv_blocks=256, block_size=8)
 SAMPLINGS = (

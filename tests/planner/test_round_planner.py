@@ -22,6 +22,7 @@ from covey.profile import SpeculationSettings
 from covey.scheduler import ActiveRequest, Batch, Scheduler
 from covey.types import DrafterInfo, DraftReply, DraftWork, Rule, Sampling, TargetReply, TargetWork, Trees
 from tests.fakes import VOCAB, Collector, HashTarget, ManualClock, continuation, next_token, request
+from tests.static_planner import StaticPlanner
 
 
 class Listed(Forgetful):

@@ -31,6 +31,7 @@ from covey.training.aligned.weights import damp, first_layers
 from covey.types import Sampling
 from tests.bundled import MODELS
 from tests.fakes import Collector, request
+from tests.static_planner import StaticPlanner
 
 CPU = torch.device("cpu")
 OTHER = Panel(seed=1 << 40)  # texts that no pair was built on

@@ -117,8 +117,9 @@ class LengthPolicy(Protocol):
         ...
 
     def overhear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
-        """As `update`, of a round that does not show what the depth costs, as prompts were in the pass or rows drafted
-        as deep as their requests ask: its parts may tell something too. `depth`: the deepest draft of any row."""
+        """Like `update`, for a round that does not show what the depth costs, as prompts were in the pass or rows
+        drafted as deep as their requests ask: its parts may tell something too. `depth`: the deepest draft of any
+        row."""
         ...
 
     def prepare(self, situation: Situation) -> None:

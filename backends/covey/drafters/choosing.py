@@ -15,8 +15,8 @@ from covey.sampling.noise import Index
 from covey.sampling.settings import SettingsTable
 from covey.types import Floats
 
-TINY = 1e-30  # in a logarithm
-HEAD = 128  # of a row's logits, enough for most settings; the other rows are sorted whole
+TINY = 1e-30  # added inside logarithms, so that none is of zero
+HEAD = 128  # so many of a row's largest logits are enough for most settings; other rows are sorted whole
 
 
 class Choosing:

@@ -26,7 +26,7 @@ TABLE_BYTES = 16 << 20  # what a table of all tokens' queries, keys and values i
 
 
 class FusedStepper:
-    """For Llama itself on a CPU: full attention, no biases, no norms of queries and keys."""
+    """Steps of Llama itself on a CPU: full attention, no biases, no norms of queries and keys."""
 
     def __init__(self, model: PagedModel, weights: LlamaWeights) -> None:
         shape = model.shape

@@ -66,7 +66,7 @@ def fold(weights: LlamaWeights, shape: Shape) -> Folded:
 
 
 def plain_maps(folded: Folded, dtype: torch.dtype) -> Maps:
-    """For many tokens: the model's own type, activations rounded to it only for the product itself."""
+    """Maps for many tokens: in the model's own type, activations rounded to it only for the product itself."""
 
     def product(matrix: torch.Tensor) -> Map:
         apply = Product(matrix.to(dtype))
@@ -83,7 +83,7 @@ def plain_maps(folded: Folded, dtype: torch.dtype) -> Maps:
 
 
 def vector_maps(folded: Folded, dtype: torch.dtype) -> Maps:
-    """For one token or a few: float32 and, where it may be rounded so, a head of one byte per weight."""
+    """Maps for one token or a few: float32 and, where it may be rounded so, a head of one byte per weight."""
     head = _byte_map(folded.head) if dtype == torch.bfloat16 else None
     layers = tuple(LayerMaps(*(Product(matrix.float()) for matrix in layer)) for layer in folded.layers)
     return Maps(layers, head or Product(folded.head.float()), folded.count * 4)

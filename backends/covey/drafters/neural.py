@@ -57,7 +57,7 @@ from covey.types import (
 log = logging.getLogger("covey.drafter")
 
 EXAMINED = 64  # slots of a pool that is gone when its model was examined
-PASS_TOKENS = 512  # of one pass; more rows than go into one are drafted for in several groups
+PASS_TOKENS = 512  # in one pass; rows that do not fit into one are drafted for in several groups
 TOGETHER = 48  # pending tokens of a call that the first step takes along, padding included
 
 

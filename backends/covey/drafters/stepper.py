@@ -63,6 +63,6 @@ class Drawing(Stepper, Protocol):
     """A stepper that can draw chains by itself."""
 
     def chain(self, pending: Index, race: Race) -> tuple[Ints, Floats] | None:
-        """In place of all steps: the chains behind the rows' pending tokens [rows, n], and the log of each token's
+        """All steps at once: the chains behind the rows' pending tokens [rows, n], and the log of each token's
         share, [rows, depth]. None, and nothing done, where they are too many or too long."""
         ...

@@ -36,7 +36,7 @@ class LlamaWeights:
 
 
 def read_llama(folder: Path, model: PagedModel) -> LlamaWeights:
-    """Those of the model in a folder. Raises KeyError where it is of another shape, by its configuration or its
+    """The weights of the model in a folder. Raises KeyError where it is of another shape, by its configuration or its
     weights' names."""
     config = model.config
     if config.model_type != "llama" or config.hidden_act != "silu":

@@ -66,7 +66,7 @@ def load_drafter(target: str | Path, profile: Profile, clock: Clock, *, name: st
 
 
 def acceptance(listed: Sequence[str], name: str) -> dict[str, tuple[float, ...]]:
-    """By tenant, "" being all others, what the setting emulated.acceptance says of one drafter."""
+    """One drafter's acceptance by tenant, "" being all others, as the setting emulated.acceptance has it."""
     rates_of = {}
     for entry in listed:
         whose, _, rates = entry.rpartition(":")

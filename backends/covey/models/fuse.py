@@ -71,8 +71,8 @@ class FusedDecoder:
             raise AttributeError("partial rotary")
 
     def turns(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """By position, what a head is multiplied by, and what it is once it is rolled by half of itself; in the type
-        and on the device of `like`."""
+        """Rotary factors by position: what a head is multiplied by, and what it is once it is rolled by half of itself;
+        in the type and on the device of `like`."""
         at = torch.arange(self._positions, device=like.device)
         cos, sin = self._rotary(like[:1], at[None])
         half = sin.shape[-1] // 2

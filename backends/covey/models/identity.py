@@ -19,7 +19,7 @@ STRIDE, SAMPLE = 1 << 20, 4096  # bytes: of each stretch of a weights file so ma
 
 
 def identity(what: Any, files: Iterable[Path] = ()) -> str:
-    """Of plain data and the files beside it, on this machine."""
+    """A digest of plain data and the files beside it, on this machine."""
     digest = hashlib.sha256(json.dumps([what, machine()], sort_keys=True, default=str).encode())
     for path in sorted(files):
         digest.update(f"{path.name} {path.stat().st_size}".encode())
@@ -28,8 +28,9 @@ def identity(what: Any, files: Iterable[Path] = ()) -> str:
 
 
 def of_model(folder: str | Path, settings: Any) -> str:
-    """Of the model in a folder of Hugging Face's form, in this process with its threads as they are now. Weights are
-    sampled, a page of each megabyte: training changes them all, and reading a large model whole would take minutes."""
+    """The identity of the model in a folder of Hugging Face's form, in this process with its threads as they are now.
+    Weights are sampled, a page of each megabyte: training changes them all, and reading a large model whole would take
+    minutes."""
     import torch
 
     from covey.models.verdicts import here

@@ -39,7 +39,7 @@ _ACTIVATION = "model.layers.0.mlp.act_fn"
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Of one model in one data type."""
+    """What is known of one model in one data type."""
 
     config: dict[str, Any]  # as transformers completes the file
     tensors: dict[str, list[int]]  # shapes of the modules' parameters by name

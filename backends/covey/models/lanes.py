@@ -22,7 +22,17 @@ class Lanes:
 
     Keys lie in the pool at `tables[r, i // block_size] * block_size + i % block_size`, except for the last ones of a
     lane that has a tail: those lie at slots `tails[tail_offsets[r]:tail_offsets[r + 1]]`. A chain needs no tail. Table
-    entries past a lane's keys are ignored and may be anything, and `tables` may be wider than any lane needs."""
+    entries past a lane's keys are ignored and may be anything, and `tables` may be wider than any lane needs.
+
+    For example, with blocks of 4, one row knows 6 tokens and drafts a chain of 2, and another in blocks 2 and 9 knows 5
+    and drafts 21, or 22 then 23. The pass has 7 tokens: a last known token and 2 drafts, a last known token and 3.
+
+        lane     chain     root, 21   22, 23
+        queries  0 1 2     3 4        5 6     the root's result is computed once, in the first of its tree's lanes
+        lengths  8         6          7
+        tables   0 1       2 9        2 9
+        tails              37         38 39   by its table, 22 would lie in 37: 21 is there
+    """
 
     offsets: Ints
     lengths: Ints
@@ -63,7 +73,7 @@ class Windows:
 
 
 def windows_of(lanes: Lanes) -> Windows:
-    """Of chains alone, which need no bits."""
+    """The windows of lanes that are all chains, which need no bits."""
     assert lanes.queries is None, "trees are said as windows from the beginning"
     counts = lanes.counts
     ends = np.repeat(lanes.lengths - lanes.offsets[1:], counts)

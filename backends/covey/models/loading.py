@@ -238,7 +238,7 @@ def find_max_positions(config: Any) -> int:
 
 
 def choose_device(name: str) -> torch.device:
-    """Of a GPU always with its number: what has none means another device in each thread."""
+    """The device to compute on. A GPU always has its number: `cuda` alone means another device in each thread."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:

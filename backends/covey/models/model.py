@@ -120,7 +120,7 @@ class PagedModel:
         return self._modules.config
 
     def turns(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Those of the short pass; KeyError where it is not in use."""
+        """The rotary factors of the short pass; KeyError where it is not in use."""
         if self._fused is None:
             raise KeyError("its modules are run")
         return self._fused.turns(like)

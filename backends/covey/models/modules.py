@@ -129,7 +129,7 @@ class Modules:
         device: torch.device,
         group: Group | None = None,
     ) -> None:
-        """Of a module whose attention is ours; see `read` and `of`. Without a module, facts alone."""
+        """Wraps a module whose attention is ours (see `read` and `of`); without a module it knows facts alone."""
         self.folder, self.config = folder, config
         self.dtype, self.device = dtype, device
         self.module = module
@@ -142,7 +142,7 @@ class Modules:
 
     @classmethod
     def read(cls, folder: str | Path, *, dtype: str, device: str, group: Group | None = None) -> Modules:
-        """Those in a folder. Raises SettingError or UnsupportedModel where it cannot serve."""
+        """The modules of the model in a folder. Raises SettingError or UnsupportedModel where it cannot serve."""
         path = Path(folder)
         config = loading.read_config(path)
         loading.check_config(path, config)
@@ -158,8 +158,8 @@ class Modules:
 
     @classmethod
     def of(cls, module: Any, name: str) -> Modules:
-        """Those of a module that is ready on its device, in its type, and never was in a folder. Whatever runs it may
-        take it apart. Raises UnsupportedModel as `read` does."""
+        """The modules of a module that is ready on its device, in its type, and never was in a folder. Whatever runs it
+        may take it apart. Raises UnsupportedModel as `read` does."""
         loading.check_config(Path(name), module.config)
         _register()
         module.set_attn_implementation(_ATTENTION)
@@ -179,7 +179,7 @@ class Modules:
         return hidden
 
     def logits(self, hidden: torch.Tensor, head: Any = None) -> torch.Tensor:
-        """In float32 (float64 for a float64 model); `head`: what to use in place of its own."""
+        """Logits in float32 (float64 for a float64 model); `head`: what to use in place of its own."""
         logits: torch.Tensor = (head or self.module.get_output_embeddings())(hidden)
         cap = getattr(self.config, "final_logit_softcapping", None)
         if cap is not None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Model: TypeAlias = "PagedModel | DeviceModel"
 M = TypeVar("M")
-RECORDED_ROWS = 64  # of passes that are recorded at load; others are when they come again
+RECORDED_ROWS = 64  # passes of up to so many rows are recorded at load; others when they come again
 log = logging.getLogger(__name__)
 
 
@@ -34,8 +34,8 @@ def open_model(
     max_pass_tokens: int,
     tokens_per_row: int = 1,
 ) -> Model:
-    """On a GPU by kernels of our own, which cost less where numerics need not be invariant; elsewhere, and for families
-    that the kernels do not compute, by PyTorch's. Most passes will have up to `tokens_per_row`."""
+    """Load a model: on a GPU by kernels of our own, which cost less where numerics need not be invariant; elsewhere,
+    and for families that the kernels do not compute, by PyTorch's. Most passes will have up to `tokens_per_row`."""
     chosen = choose_device(device)
     on_gpu = chosen.type == "cuda"
 

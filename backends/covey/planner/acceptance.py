@@ -37,12 +37,13 @@ IDLE = 5000.0  # rounds without any trial after which what is known counts half,
 YOUNG = 50.0  # rounds that a change has lasted when it is noticed
 LEAN = 4.0  # trials that the position before is worth
 FIRST = 0.7  # the first position before anything is seen
-CHANGE = 1.5  # of the log odds: about 0.8 to 0.5 or 0.3 to 0.65
+CHANGE = 1.5  # the change of log odds looked for: about 0.8 to 0.5, or 0.3 to 0.65
 ALARM = 11.0  # once in 60,000 rounds at most: a step from 0.8 to 0.3 is noticed after some 20 rounds of one row
 
 
 class _Suspicion:
-    """That odds have changed by a factor of e^`shift`, and the trials since it arose. Its `Acceptance` weighs them."""
+    """The suspicion that odds have changed by a factor of e^`shift`, and the trials since it arose. Its `Acceptance`
+    weighs them."""
 
     __slots__ = ("accepted", "evidence", "more", "offered", "shift")
 
@@ -79,7 +80,7 @@ class _Suspicion:
 
 
 def _suspicions(max_depth: int) -> tuple[_Suspicion, _Suspicion]:
-    """That the drafter is better than it was, and that it is worse."""
+    """The suspicions that the drafter is better than it was, and that it is worse."""
     return _Suspicion(CHANGE, max_depth), _Suspicion(-CHANGE, max_depth)
 
 

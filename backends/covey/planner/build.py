@@ -1,4 +1,4 @@
-"""From a profile's policy to the planner that carries it out."""
+"""Makes, from a profile's policy, the planner that carries it out."""
 
 from __future__ import annotations
 

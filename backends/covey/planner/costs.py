@@ -41,9 +41,9 @@ def _rising(values: Array) -> Array:
 
 
 def _shape(tokens: Array, table: CostTable | None) -> Array:
-    """Of f, at so many tokens, f(1) being 1: that of the table's passes with drafts, whatever the rows, else a guess
-    for a device that is not known. Doubt is relative to it, so that a device unlike the guess would long be taken for a
-    guess gone wrong."""
+    """The shape f of a pass over so many tokens, with f(1) = 1: from the table's passes with drafts, whatever the rows,
+    else a guess for a device that is not known. Doubt is relative to it, so that a device unlike the guess would long
+    be taken for a guess gone wrong."""
     cells = [cell for cell in table.verify if cell[0] < cell[1] or cell[1] == 1] if table is not None else []
     if len(cells) < 2:
         seconds_at: Array = 1.0 + tokens / 128.0
@@ -144,7 +144,7 @@ class RoundCosts:
         return together
 
     def _predict_drafts(self, shares: Shares) -> tuple[Array, Array]:
-        """Of all drafters together, for each depth."""
+        """Seconds and their variance of all drafters together, for each depth."""
         curves = [(self._draft(name), self._drafting_features(rows)) for name, rows in shares]
         times = np.maximum([curve.mean(features) for curve, features in curves], 0.0)
         doubts = np.array([curve.variance(features) for curve, features in curves])
@@ -218,7 +218,7 @@ class RoundCosts:
         return features
 
     def _drafting_features(self, rows: int) -> Array:
-        """For each depth from 0."""
+        """Features of drafting, for each depth from 0."""
         features = self._drafting.get(rows)
         if features is None:
             features = self._drafting[rows] = np.stack([self._draft_features(rows, depth) for depth in self._depths])

@@ -7,7 +7,9 @@ Four rules make a choice of these values:
 keep     A depth stays until the time lost by that, summed over rounds, has reached what the change takes: what first
          rounds at another depth take beyond their prediction (covey.planner.change_cost) and, to switch drafting on,
          the drafters' catch-up. A large gain is acted upon soon, a small one later, noise never; there is no threshold
-         to fall off.
+         to fall off. For example, rounds take 10 ms at the depth in use and 12 ms at one that promises 5 % more tokens
+         per second. Each round adds 0.5 ms to the debt. If the change takes 0.3 rounds, 3.6 ms, it is made after 8
+         rounds; a gain of 40 % would be acted upon after one.
 explore  Exploration lives on a bank: a fixed share of all time goes in, the time an exploring round is expected to lose
          goes out. The depth explored is the one whose value could be best of all, if its doubt allows it to be better
          than the one in use. Doubt grows where nothing is measured: a drafter switched off is probed again, for ever.
@@ -16,7 +18,8 @@ explore  Exploration lives on a bank: a fixed share of all time goes in, the tim
          What is left over goes, at five times the price, to the depth longest unplayed: doubt may be wrong too.
          Where a first round at another depth takes longer, it teaches no costs and exploring goes on for a second one;
          across the line between drafting and none it always does, for a few. Where the costs are known, and what is to
-         be learnt is how many drafts are accepted, one round is enough.
+         be learnt is how many drafts are accepted, one round is enough. For example, rounds of 10 ms bring the bank
+         0.05 ms each (SHARE). A round of 15 ms at a depth expected to be a tenth slower loses 1.5 ms: one in 30.
 prefill  A pass with prompt tokens in it is long whatever the depth, so its own tokens per second say little. There the
          depth is best that gains most over spending its time at the usual speed: max of tokens - speed * seconds, less
          what leaving the usual depth, and coming back, takes. Its parts are learnt from: drafting takes what it takes

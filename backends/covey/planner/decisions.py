@@ -29,7 +29,7 @@ class Decision:
     learnt: bool
 
     def line(self) -> str:
-        """For people."""
+        """The decision in one line, for people."""
         arms = " ".join(
             f"{'>' if depth == self.depth else ''}{depth}:{_ms(predicted)}/{_ms(observed)}"
             for depth, (predicted, observed) in enumerate(zip(self.predicted, self.observed))
@@ -42,7 +42,7 @@ class Decision:
         )
 
     def plain(self) -> JsonDict:
-        """For JSON: null where nothing is known."""
+        """The decision as plain data for JSON, with null where nothing is known."""
         return {
             "round": self.round,
             "rows": self.rows,

@@ -24,7 +24,7 @@ from covey_client.costs.table import CostTable
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Of one batch, by depth from 0."""
+    """What is expected of one batch, by depth from 0."""
 
     passes: Passes  # tokens to be verified
     tokens: list[float]  # emitted
@@ -32,7 +32,7 @@ class Expected:
     model: list[float]  # seconds by the cost model alone
     corrected: list[float]  # and with the residuals
     seconds: list[float]  # and with the prompts that drafters read meanwhile
-    variances: list[float]  # of the cost model
+    variances: list[float]  # of the seconds, as the cost model has them
     values: list[float]
 
     @property
@@ -162,7 +162,7 @@ class Expectations:
         return tuple(rows + round(filled * situation.asked(depth)) for depth in range(self._max_depth + 1))
 
     def _tokens(self, situation: Situation) -> tuple[list[float], list[float]]:
-        """Of a round, and their relative deviation, by depth."""
+        """Tokens that a round yields, and their relative deviation, by depth."""
         shares = _shares(situation)
         plain = situation.rows - situation.drafting
         if len(shares) == 1 and not plain:

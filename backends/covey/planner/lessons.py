@@ -1,4 +1,4 @@
-"""From a round that is over to what a length policy may learn of it.
+"""Turns a round that is over into what a length policy may learn of it.
 
 A round shows what a depth costs where every row drafted as deep as was chosen, or as it had room for: no row with a
 depth of its own or a drafter that cannot be asked, an answer from every drafter that was, and no prefill beside it.
@@ -27,7 +27,7 @@ class Lesson:
     """A round in a policy's words."""
 
     choice: Choice
-    depth: int  # that was chosen; less where no row had room for more
+    depth: int  # the depth that was chosen; less where no row had room for more
     played: int  # the deepest draft of any row whose drafter has answered
     drafted: bool  # whether any drafter answered
     seconds: float

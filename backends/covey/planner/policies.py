@@ -37,7 +37,7 @@ class Setting:
 
     @property
     def depths(self) -> Mapping[int, int]:
-        """By batch size, from which on each is due."""
+        """Pairs of a batch size and the depth that is due from it on."""
         return depths_by_batch(self.table, self.max_depth)
 
     @property

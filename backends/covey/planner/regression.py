@@ -46,7 +46,7 @@ class Regression:
         return means
 
     def variance(self, features: Array) -> Array:
-        """Of the predictions, one per row of features; noise of a single measurement not included."""
+        """The predictions' variance, one per row of features; the noise of a single measurement not included."""
         variances: Array = (np.dot(features, self._covariance) * features).sum(axis=1)
         return variances
 

@@ -28,7 +28,7 @@ class Residuals:
         self._believed = np.zeros((knots, max_depth + 1))  # means shrunk by their counts
 
     def factors(self, rows: int) -> Array:
-        """By which to multiply the predicted seconds of each depth. Does not mutate."""
+        """Factors by which to multiply the predicted seconds of each depth. Does not mutate."""
         knot, weight = self._place(rows)
         factors: Array = np.exp((1.0 - weight) * self._believed[knot] + weight * self._believed[knot + 1])
         return factors

@@ -1,4 +1,4 @@
-"""From one depth for the batch to what each row does: its request's own wish first, then its room and the budget."""
+"""Lays one depth for the batch out over its rows: its request's own wish first, then its room and the budget."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Selector(Protocol):
     """Chooses among drafts."""
 
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:
-        """As `Planner.select`."""
+        """Like `Planner.select`."""
         ...
 
     def learn(self, outcome: Outcome) -> None:

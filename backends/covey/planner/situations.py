@@ -1,4 +1,4 @@
-"""From a batch to what a length policy is asked about it."""
+"""Describes a batch as length policies are asked about it."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def judge(
 
 
 def accept(uniform: Reals, p: Reals, q: Reals) -> npt.NDArray[np.bool_]:
-    """With probability min(1, p / q)."""
+    """Whether each draft is accepted: with probability min(1, p / q)."""
     return uniform * q < p
 
 

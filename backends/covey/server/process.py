@@ -26,7 +26,7 @@ from covey.tritonio import link
 
 Watcher = Callable[[tuple[str, ...], tuple[str, ...]], None]  # called with the models loaded so far, and all of them
 POLL_SECONDS = 0.1
-STOP_SECONDS = 5.0  # for a reload under way when nobody waits for requests either
+STOP_SECONDS = 5.0  # given to a reload under way when nobody waits for requests either
 SETTLE_SECONDS = 0.2  # after closing the models that forward: what they took has reached `covey`
 _PR_SET_PDEATHSIG = 1
 
@@ -258,7 +258,7 @@ class Server:
             time.sleep(POLL_SECONDS)
 
     def _silent_ports(self) -> list[str]:
-        """Those of the three that nobody listens on: Triton opens them one after the other, the metrics port last."""
+        """Which of the three ports nobody listens on: Triton opens them one after the other, the metrics port last."""
         silent = []
         for name in preflight.PORTS:
             port = getattr(self.options, name)

@@ -30,7 +30,7 @@ log = logging.getLogger("covey.revival")
 
 
 def not_the_orchestrators(options: Options, models: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of `models` that have processes and that the orchestrator does not have reloaded."""
+    """The `models` that have processes and that the orchestrator does not have reloaded."""
     reloaded = {TARGET, *profile.load(options.profile).speculation.drafters}
     repository = options.repository_folder()
     return tuple(

@@ -1,4 +1,4 @@
-"""From a pass's logits to what each row emits, by the rule that its request asked for.
+"""Turns a pass's logits into what each row emits, by the rule that its request asked for.
 
 Knows nothing of blocks or caches: the caller commits.
 """
@@ -26,7 +26,15 @@ class Verified:
     """Row r accepted so many nodes of its own tree, numbered there by its part of `path`, and emits as many tokens and
     one more, its part of `tokens`. A row whose walk ends at logits that allow no token emits what it accepted before
     them, as plain decoding would have, its last accepted node being the one more; if they are its root's it is `faulty`
-    and emits nothing."""
+    and emits nothing.
+
+    For example, with the trees that `Trees` shows, the target draws 11 and then 19 in row 0, where 12 was drafted; 5 in
+    row 1; 22, 23 and 24 in row 2:
+
+        accepted  1      0  2
+        path      0         1 2        row 2 took its nodes 1 and 2, not node 0
+        tokens    11 19  5  22 23 24   each row's last token is the target's own
+    """
 
     accepted: Ints
     path: Ints
@@ -51,7 +59,7 @@ class Places:
     contexts: Sequence[Context | None] | None
 
     def of(self, rows: Mask, trees: Trees) -> Places:
-        """Those of the given rows."""
+        """The places of the given rows."""
         keep = np.flatnonzero(np.repeat(rows, trees.sizes + 1))
         contexts = None if self.contexts is None else [self.contexts[place] for place in keep]
         return Places(self.logits[keep], self.settings[keep], self.positions[keep], contexts)
@@ -114,7 +122,7 @@ def _verified(trees: Trees, walked: Walk, logprobs: Floats, faults: Mask) -> Ver
 
 
 def pick(verified: Verified, rows: Ints) -> Verified:
-    """Those of the given rows, in the order given."""
+    """The outcomes of the given rows, in the order given."""
     if np.array_equal(rows, np.arange(len(verified.accepted))):
         return verified
     tokens, path = _spans(verified.emitted, rows), _spans(verified.accepted, rows)

@@ -241,7 +241,7 @@ def read_lessons(
 
 
 def digest(folder: Path) -> str:
-    """Of a model's weights and tokenizer."""
+    """A digest of a model's weights and tokenizer."""
     sha = hashlib.sha256()
     for path in (*sorted(folder.glob("*.safetensors")), folder / "tokenizer.json"):
         sha.update(hashlib.sha256(path.read_bytes()).digest())

@@ -38,7 +38,7 @@ class Steps:
 
 
 class Chains:
-    """For up to `rows` rows and `depth` steps of one model."""
+    """Chains of one model, for up to `rows` rows and `depth` steps."""
 
     def __init__(self, model: DeviceModel, rows: int, depth: int) -> None:
         assert model.windows, "its steps are tiled to suit them"

@@ -78,7 +78,7 @@ class Decoder:
 
     @property
     def weight_bytes(self) -> int:
-        """Of what a pass over one token reads: all weights but the embedding, unless that is the head too."""
+        """The bytes that a pass over one token reads: all weights but the embedding, unless that is the head too."""
         head = (self._head.numel() + self._norm.numel()) * self._head.element_size()
         return int(head) + sum(layer.bytes for layer in self._layers)
 

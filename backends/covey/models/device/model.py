@@ -40,7 +40,7 @@ class DeviceModel:
     the next pass. With `numerics` "invariant" a token's are the same bits in any company, at the price of products and
     tiles that do not suit the pass."""
 
-    padding_slot = -1  # of tokens whose keys are not kept
+    padding_slot = -1  # where tokens write whose keys are not kept
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class DeviceModel:
         return windows_of(work.lanes) if isinstance(work.lanes, Lanes) else work.lanes
 
     def tiles(self, bucket: Bucket) -> Tiles:
-        """Those of the pass that was given."""
+        """The tiles of the pass that was given."""
         return self._inputs.tiles(bucket)
 
     def copy_slots(self, source: Ints, destination: Ints) -> None:

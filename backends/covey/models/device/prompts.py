@@ -27,7 +27,7 @@ class _Row:
 
 
 class Prompts:
-    """Those rows of a pass whose queries are many and see all that is before them."""
+    """The rows of a pass whose queries are many and see all that is before them."""
 
     def __init__(self, windows: Windows, store: KVStore) -> None:
         counts = windows.counts

@@ -185,7 +185,7 @@ class KVStore:
                 raise ValueError(f"{kind}: got {wrong[0]}, allowed: 0 to {total - 1}")
 
     def _ids(self, *ids: Ints) -> tuple[torch.Tensor, ...]:
-        """In one transfer."""
+        """The ids on the device, in one transfer."""
         return torch.from_numpy(np.stack(ids).astype(np.int64)).to(self.device).unbind(0)
 
 

@@ -21,9 +21,9 @@ PARTS_BYTES = 512 << 20  # of fixed parts' results, which the largest pass of th
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """Of a model whose key heads have `share` query heads each, on a device that `programs` keep busy; `wide`: of
-    float32. With a `span` it is the same for every pass: `spans` parts of so many keys, tiles of so many queries. Else
-    few programs read a row's keys, and no more than keep the device busy."""
+    """How attention is cut up, for a model whose key heads have `share` query heads each, on a device that `programs`
+    keep busy; `wide`: of float32. With a `span` it is the same for every pass: `spans` parts of so many keys, tiles of
+    so many queries. Else few programs read a row's keys, and no more than keep the device busy."""
 
     share: int
     kv_heads: int

@@ -244,7 +244,7 @@ def launch_of(rows: int, wide: bool) -> Launch:
 
 
 def rows_of(queries: int, share: int) -> int:
-    """Of a product for tiles of up to so many queries."""
+    """Rows of a product for tiles of up to so many queries."""
     return int(max(LEAST, triton.next_power_of_2(queries * share)))
 
 

@@ -41,7 +41,7 @@ def token_hash(ids, first, second, third):
     x = tl.mul(x, 0x846CA68B, sanitize_overflow=False)
     x ^= x >> 16
     h = tl.mul(x.to(tl.int32, bitcast=True) ^ first, second, sanitize_overflow=False)
-    h ^= h >> 15  # of a signed number, hence arithmetic
+    h ^= h >> 15  # the number is signed, so this shift is arithmetic
     return tl.mul(h, third, sanitize_overflow=False) & _HASHES
 
 
@@ -186,7 +186,7 @@ def run_race(
 
 @triton.jit
 def row_outcome(best_values, best_tokens, scores, tokens, sums, row, splits, SPLITS: tl.constexpr):
-    """Of all splits: the best token and its value, the winner and its score (the best token and 0 where nothing was
+    """Joins all splits: the best token and its value, the winner and its score (the best token and 0 where nothing was
     raced), and the logarithm of the sum (0 where nothing was summed)."""
     best, best_token = row_leader(best_values, best_tokens, row, splits, SPLITS)
     score, winner = row_leader(scores, tokens, row, splits, SPLITS)

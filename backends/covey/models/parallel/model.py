@@ -76,7 +76,7 @@ class ParallelModel:
 
     @property
     def processes(self) -> list[int]:
-        """Of the other ranks."""
+        """The other ranks' processes."""
         return self._followers.processes
 
     @property
@@ -85,7 +85,7 @@ class ParallelModel:
 
     @property
     def bytes_per_block(self) -> int:
-        """On each device."""
+        """Bytes of KV per block on each device."""
         return self._model.bytes_per_block
 
     def forward(self, work: Pass) -> torch.Tensor:

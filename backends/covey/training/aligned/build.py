@@ -105,7 +105,8 @@ def search(agreement_at: Callable[[float], float], wanted: float) -> float:
 
 
 def odds(share: float) -> float:
-    """Their logarithm, which falls nearly straight as the logarithm of the damping rises; finite for all and none."""
+    """The logarithm of the odds, which falls nearly straight as the logarithm of the damping rises; finite for all and
+    none."""
     kept = min(max(share, 0.001), 0.999)
     return math.log(kept / (1 - kept))
 

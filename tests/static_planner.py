@@ -1,4 +1,4 @@
-"""One depth and width for every round; what a request itself asks for goes first."""
+"""A planner of one depth and width for every round; what a request itself asks for goes first."""
 
 from __future__ import annotations
 
