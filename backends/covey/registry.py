@@ -75,8 +75,8 @@ def needs(made_by: str) -> Set[str]:
 
 def own_parameters(made_by: str) -> Mapping[str, str]:
     """The keyword-only parameters of what makes it, and their types: not a setting's, but given with its name."""
-    found = inspect.signature(find(made_by)).parameters.values()
-    return {each.name: each.annotation for each in found if each.kind is each.KEYWORD_ONLY}
+    parameters = inspect.signature(find(made_by)).parameters.values()
+    return {each.name: each.annotation for each in parameters if each.kind is each.KEYWORD_ONLY}
 
 
 def make(made_by: str, setting: object, **own: object) -> Any:

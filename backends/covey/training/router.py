@@ -27,14 +27,14 @@ DRAFTERS = tuple(SPECIALISTS[domain] for domain in prompts.DOMAINS)
 def run(folder: Path, out: Path) -> None:
     """Train for the tokenizer in `folder`, save, and print the accuracy on prompts left out of training."""
     path = folder / "tokenizer.json"
-    found, labels = lessons(Tokenizer.from_file(str(path)))
+    samples, labels = lessons(Tokenizer.from_file(str(path)))
     held_out = np.arange(len(labels)) % FOLDS  # of each domain in turn
     right = 0
     for fold in range(FOLDS):
-        weights = fit(found[held_out != fold], labels[held_out != fold])
-        right += int((predict(*weights, found[held_out == fold]) == labels[held_out == fold]).sum())
+        weights = fit(samples[held_out != fold], labels[held_out != fold])
+        right += int((predict(*weights, samples[held_out == fold]) == labels[held_out == fold]).sum())
     print(f"router: {right} of {len(labels)} right, each by a fit that did not see it ({FOLDS} folds)")
-    Weights(hashlib.sha256(path.read_bytes()).hexdigest(), DRAFTERS, *fit(found, labels)).save(out)
+    Weights(hashlib.sha256(path.read_bytes()).hexdigest(), DRAFTERS, *fit(samples, labels)).save(out)
 
 
 def lessons(tokenizer: Tokenizer) -> tuple[Array, Ints]:
@@ -45,19 +45,19 @@ def lessons(tokenizer: Tokenizer) -> tuple[Array, Ints]:
     return np.stack([router.features(each) for each in ids]), labels
 
 
-def fit(found: Array, labels: Ints) -> tuple[Array, Array]:
+def fit(samples: Array, labels: Ints) -> tuple[Array, Array]:
     """Weights and bias that minimise the mean cross-entropy and DECAY / 2 of the weights' squares."""
-    matrix, bias = np.zeros((len(DRAFTERS), found.shape[1])), np.zeros(len(DRAFTERS))
+    matrix, bias = np.zeros((len(DRAFTERS), samples.shape[1])), np.zeros(len(DRAFTERS))
     wanted = np.eye(len(DRAFTERS))[labels]
     for _ in range(STEPS):
-        scores = found @ matrix.T + bias
+        scores = samples @ matrix.T + bias
         likely = np.exp(scores - scores.max(axis=1, keepdims=True))
         wrong = (likely / likely.sum(axis=1, keepdims=True) - wanted) / len(labels)
-        matrix -= RATE * (wrong.T @ found + DECAY * matrix)
+        matrix -= RATE * (wrong.T @ samples + DECAY * matrix)
         bias -= RATE * wrong.sum(axis=0)
     return matrix, bias
 
 
-def predict(matrix: Array, bias: Array, found: Array) -> Ints:
-    best: Ints = np.argmax(found @ matrix.T + bias, axis=1).astype(np.int32)
+def predict(matrix: Array, bias: Array, samples: Array) -> Ints:
+    best: Ints = np.argmax(samples @ matrix.T + bias, axis=1).astype(np.int32)
     return best

@@ -58,8 +58,8 @@ class NormalHedge:
         known = [arm for arm, reward in enumerate(rewards) if reward is not None]
         if not known:
             return
-        found = np.array([rewards[arm] for arm in known], np.float64)
-        gains = found - self.probabilities(known) @ found
+        seen = np.array([rewards[arm] for arm in known], np.float64)
+        gains = seen - self.probabilities(known) @ seen
         self._regrets *= self._memory
         self._regrets[known] += gains
         self._ahead = np.where(self._regrets > NOTHING, self._regrets, 0.0)

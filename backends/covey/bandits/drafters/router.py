@@ -49,8 +49,8 @@ class Weights:
             return Weights(str(file["tokenizer"]), tuple(file["drafters"].tolist()), matrix, bias)
 
     def scores(self, prompt: Ints) -> Array:
-        found: Array = self.matrix @ features(prompt) + self.bias
-        return found
+        scores: Array = self.matrix @ features(prompt) + self.bias
+        return scores
 
 
 class Router(Unlearned):

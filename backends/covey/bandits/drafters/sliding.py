@@ -28,5 +28,5 @@ class SlidingWindowUCB(UCB):
     def _record(self, arm: int, reward: float) -> None:
         self._window.append((arm, reward))
         for each in range(len(self._counts)):
-            rewards = [found for played, found in self._window if played == each]
+            rewards = [reward for played, reward in self._window if played == each]
             self._counts[each], self._sums[each] = float(len(rewards)), sum(rewards)
