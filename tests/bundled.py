@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tests.static_planner import StaticPlanner
 
 from covey import profile, prompts
 from covey.clock import RealClock

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.static_planner import StaticPlanner
 
 from covey.clock import RealClock
 from covey.engine import Engine

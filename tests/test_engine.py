@@ -5,7 +5,6 @@ import threading
 
 import numpy as np
 import pytest
-from tests.static_planner import StaticPlanner
 
 from covey.engine import Engine
 from covey.errors import Overloaded, PortError, StubDead

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.static_planner import StaticPlanner
 
 from covey.drafters.neural import NeuralDrafter
 from covey.drafters.ngram import NgramDrafter

@@ -16,7 +16,6 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 import torch
-from tests.static_planner import StaticPlanner
 
 from covey.clock import RealClock
 from covey.drafters import load_drafter

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.static_planner import StaticPlanner
-
 from covey.engine import Engine
 from covey.errors import PortError
 from covey.ports import Ports, Reply

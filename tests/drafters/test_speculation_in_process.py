@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.static_planner import StaticPlanner
 
 from covey.clock import RealClock
 from covey.drafters.neural import NeuralDrafter

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.static_planner import StaticPlanner
 from transformers import AutoModelForCausalLM
 
 from covey import profile
