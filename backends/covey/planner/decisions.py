@@ -27,6 +27,7 @@ class Decision:
     seconds: float
     tokens: int
     learnt: bool
+    drafters: tuple[tuple[str, str, int], ...] = ()  # name, why, rows
 
     def line(self) -> str:
         """The decision in one line, for people."""
@@ -34,10 +35,11 @@ class Decision:
             f"{'>' if depth == self.depth else ''}{depth}:{_ms(predicted)}/{_ms(observed)}"
             for depth, (predicted, observed) in enumerate(zip(self.predicted, self.observed))
         )
+        whose = "".join(f", {name} x{rows} ({why})" for name, why, rows in self.drafters)
         per_token = _ms(self.seconds / self.tokens) if self.tokens else "-"
         note = "" if self.learnt else ", not learnt from"
         return (
-            f"round {self.round}: {self.rows} rows, lag {self.lag}: depth {self.depth} ({self.why}), "
+            f"round {self.round}: {self.rows} rows, lag {self.lag}: depth {self.depth} ({self.why}){whose}, "
             f"{self.tokens} tokens at {per_token} ms{note}; ms/token predicted/observed {arms}"
         )
 
@@ -54,6 +56,7 @@ class Decision:
             "seconds": self.seconds,
             "tokens": self.tokens,
             "learnt": self.learnt,
+            "drafters": [{"drafter": name, "why": why, "rows": rows} for name, why, rows in self.drafters],
             "line": self.line(),
         }
 
@@ -78,6 +81,7 @@ class DecisionLog:
         seconds: float,
         tokens: int,
         learnt: bool,
+        drafters: tuple[tuple[str, str, int], ...] = (),
     ) -> None:
         """`learnt`: whether the round tells what the depth costs at this batch size."""
         self._rounds += 1
@@ -89,7 +93,7 @@ class DecisionLog:
             observed[depth] = new if mean == math.inf else mean + MEMORY * (new - mean)
         expected = tuple(predicted) or (math.inf,) * self._depths
         self._ring.append(
-            Decision(self._rounds, rows, lag, depth, why, expected, tuple(observed), seconds, tokens, learnt)
+            Decision(self._rounds, rows, lag, depth, why, expected, tuple(observed), seconds, tokens, learnt, drafters)
         )
 
     def latest(self, count: int = 256) -> list[Decision]:

@@ -6,6 +6,7 @@ C_switch is refined by every catch-up that was measured after a pause, whatever 
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from dataclasses import replace
 
 from covey.bandits.length import Forgetful, LengthPolicy, Reason
@@ -114,9 +115,11 @@ class RoundPlanner:
             for name, rows, lag in situation.lags():
                 self._switch_costs.of(name).observe(lag, rows, done.drafted.catch_up.get(name, 0.0))
         if situation.rows and done.batch.decoding and (situation.shares or self._listens):
-            self._teach(lesson_of(done, choice, self._max_depth))
+            chosen = Counter(zip(done.plan.drafter, done.plan.why))
+            drafters = tuple((name, why, rows) for (name, why), rows in chosen.items() if name)
+            self._teach(lesson_of(done, choice, self._max_depth), drafters)
 
-    def _teach(self, lesson: Lesson) -> None:
+    def _teach(self, lesson: Lesson, drafters: tuple[tuple[str, str, int], ...]) -> None:
         choice, outcome = lesson.choice, lesson.outcome
         situation = choice.situation
         if outcome is not None:
@@ -144,4 +147,5 @@ class RoundPlanner:
             seconds=lesson.seconds,
             tokens=lesson.tokens,
             learnt=lesson.whole,
+            drafters=drafters,
         )

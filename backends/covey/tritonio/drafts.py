@@ -1,7 +1,9 @@
-"""Running totals of what drafters brought, as vLLM counts it: drafts, their tokens, those accepted, by position too."""
+"""Running totals of who drafts and what drafters brought, as vLLM counts it: drafts, their tokens, those accepted, by
+position too."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -26,8 +28,10 @@ class Drafts:
 
     def __init__(self) -> None:
         self._by_drafter: dict[str, _Brought] = {}
+        self._chosen: Counter[tuple[str, str]] = Counter()
 
     def add(self, record: RoundRecord) -> None:
+        self._chosen.update(zip(record.plan.drafter, record.plan.why))
         if not record.trees:
             return
         drafted = np.flatnonzero(record.sizes)
@@ -42,6 +46,9 @@ class Drafts:
 
     def totals(self) -> Iterator[tuple[str, dict[str, str], float]]:
         """Metric, labels, value so far. Does not mutate."""
+        for (name, why), rows in list(self._chosen.items()):
+            if name:
+                yield "covey_drafter_chosen_total", {"drafter": name, "why": why}, rows
         for name, brought in list(self._by_drafter.items()):
             labels, acceptance = {"drafter": name}, brought.acceptance
             yield f"{PREFIX}_drafts_total", labels, int(acceptance.sum())

@@ -35,6 +35,7 @@ COUNTERS = {
     "covey_planner_predicted_seconds_total": "What the policy expected rounds to take for the tokens they brought",
     "covey_planner_observed_seconds_total": "What those rounds took",
     "covey_planner_regret_seconds_total": "Time lost by depths chosen over those expected to be best, as estimated",
+    "covey_drafter_chosen_total": "Rows of rounds by the drafter that was chosen for them, and why",
     "covey_drafter_failures_total": "Calls to a drafter that brought nothing: late, broken or gone",
 }
 GAUGES = {
