@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -30,3 +31,9 @@ def load_tokenizer(folder: str | Path) -> Tokenizer | None:
         raise SettingError(f"{folder}: its tokenizer has no fast form; save it with tokenizer.json")
     backend: Tokenizer = tokenizer.backend_tokenizer
     return backend
+
+
+def tokenizer_digest(folder: str | Path) -> str:
+    """SHA-256 of the folder's tokenizer.json, which tells whether ids mean the same; "" where it has none."""
+    path = Path(folder) / "tokenizer.json"
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""

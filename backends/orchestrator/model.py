@@ -38,7 +38,7 @@ from covey.scheduler import Scheduler
 from covey.server.command import HTTP_VARIABLE
 from covey.server.control import of_this_server
 from covey.streaming import Outlet, Streamer
-from covey.tokenization import load_tokenizer
+from covey.tokenization import load_tokenizer, tokenizer_digest
 from covey.tritonio import bls, fields, link
 from covey.tritonio.log import to_triton
 from covey.tritonio.metrics import Metrics
@@ -206,7 +206,13 @@ class TritonPythonModel:
             block_size=info.block_size,
         )
         speculation = self._profile.speculation
-        planner = build(speculation, tuple(drafters), max_rows=settings.max_running, costs=costs)
+        planner = build(
+            speculation,
+            tuple(drafters),
+            max_rows=settings.max_running,
+            costs=costs,
+            tokenizer=tokenizer_digest(info.folder),
+        )
         self._metrics.follow(planner.totals.figures)
         state_file = self._state_file or self._private_state_file(info, planner, tuple(drafters))
         if state_file is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from tokenizers import Tokenizer
 from covey import prompts
 from covey.bandits.drafters import router
 from covey.bandits.drafters.router import Weights
+from covey.tokenization import tokenizer_digest
 from covey.training.architecture import SPECIALISTS
 from covey.types import Ints
 
@@ -26,15 +26,14 @@ DRAFTERS = tuple(SPECIALISTS[domain] for domain in prompts.DOMAINS)
 
 def run(folder: Path, out: Path) -> None:
     """Train for the tokenizer in `folder`, save, and print the accuracy on prompts left out of training."""
-    path = folder / "tokenizer.json"
-    samples, labels = lessons(Tokenizer.from_file(str(path)))
+    samples, labels = lessons(Tokenizer.from_file(str(folder / "tokenizer.json")))
     held_out = np.arange(len(labels)) % FOLDS  # of each domain in turn
     right = 0
     for fold in range(FOLDS):
         weights = fit(samples[held_out != fold], labels[held_out != fold])
         right += int((predict(*weights, samples[held_out == fold]) == labels[held_out == fold]).sum())
     print(f"router: {right} of {len(labels)} right, each by a fit that did not see it ({FOLDS} folds)")
-    Weights(hashlib.sha256(path.read_bytes()).hexdigest(), DRAFTERS, *fit(samples, labels)).save(out)
+    Weights(tokenizer_digest(folder), DRAFTERS, *fit(samples, labels)).save(out)
 
 
 def lessons(tokenizer: Tokenizer) -> tuple[Array, Ints]:
