@@ -290,7 +290,7 @@ class _Fixed:
 
     def plan(self, batch: Batch, roster: Roster, budget: int) -> Plan:
         depth = min(self.depth, spare(batch, budget))
-        if depth:
+        if depth and batch.rows:  # there are none where tags are freed and nothing else
             unseen = [active.known - active.seen.get(self.drafters[0], 0) for active in batch.rows]
             self.lag = max(self.lag, -(-sum(unseen) // len(unseen)))
         return lay_out(batch, named(batch, roster), roster, budget, depth, 1)
