@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from covey.active import Heard
 from covey.clock import RealClock
 from covey.engine import Engine
 from covey.errors import CoveyError, PortError, PortTimeout, StubDead
@@ -17,7 +18,7 @@ from covey.ports import Clock, Drafter, Ports, Reply
 from covey.profile import SpeculationSettings
 from covey.roster import LONGEST_REST, Roster
 from covey.rounds import Plan, Reader
-from covey.scheduler import Batch, Heard, Scheduler
+from covey.scheduler import Batch, Scheduler
 from covey.types import NO_FLOATS, DrafterInfo, DraftReply, DraftWork, Judged, RowStatus, Trees
 from tests.fakes import VOCAB, Collector, HashTarget, ManualClock, continuation, next_token, request
 from tests.static_planner import StaticPlanner

@@ -20,9 +20,9 @@ FOREIGN = ("torch", "transformers", "triton_python_backend_utils", "tritonclient
 # Each layer may import itself and what stands before it.
 ORDER = [
     {"errors", "types"},
-    {"ports", "profile", "clock", "private", "admin", "worker", "ledger", "wire", "registry"},
+    {"ports", "profile", "clock", "private", "admin", "worker", "ledger", "wire", "registry", "objectives", "pace"},
     {"bandits", "kv", "verify", "text", "tokenization", "vocabulary", "prompts"},
-    {"scheduler", "roster"},
+    {"scheduler", "active", "roster"},
     {"rounds"},
     {"planner"},
     {"drafting"},

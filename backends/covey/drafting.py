@@ -19,11 +19,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from covey.active import ActiveRequest, Heard
 from covey.errors import CoveyError, PortError, PortTimeout
 from covey.ports import Clock, Drafter
 from covey.roster import Roster
 from covey.rounds import Drafted, Plan, Reader
-from covey.scheduler import ActiveRequest, Batch, Heard
+from covey.scheduler import Batch
 from covey.types import NO_FLOATS, DraftReply, DraftWork, Floats, Ints, Judged, Reading, RowStatus, Rule, Trees
 from covey.worker import Thread, Worker
 

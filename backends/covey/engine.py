@@ -23,8 +23,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 
-import numpy as np
-
+from covey.active import ActiveRequest, crop
 from covey.drafting import Drafting
 from covey.errors import CoveyError, Overloaded, PortError
 from covey.ledger import new_origin
@@ -32,8 +31,8 @@ from covey.planner.choice import Planner
 from covey.ports import Clock, Drafter, Sink, Target
 from covey.roster import Roster
 from covey.rounds import Round, RoundRecord, Times, record_of
-from covey.scheduler import ActiveRequest, Batch, Scheduler, crop
-from covey.types import Finish, Progress, Request, RowStatus, TargetReply, TargetWork, Trees
+from covey.scheduler import Batch, Scheduler
+from covey.types import Finish, Progress, Request, RowStatus, TargetReply, Trees
 from covey.worker import Thread, Worker
 
 log = logging.getLogger("covey.engine")
@@ -139,8 +138,8 @@ class Engine:
         """One round; False when there was nothing to do."""
         now, scheduler = self._clock.now, self.scheduler
         started = now()
-        self._intake()
-        batch = scheduler.plan(self._free_blocks)
+        self._intake(started)
+        batch = scheduler.plan(self._free_blocks, started)
         if not batch.rows and not batch.frees:
             return False
         self._drafting.settle()
@@ -154,19 +153,21 @@ class Engine:
         if reply is None:
             return True
         verified = now()
-        progress = self._commit(batch, kept, reply)
+        progress = self._commit(batch, kept, reply, verified)
         if progress:
             self._sink.publish(progress)
         times = Times(planned - started, selected - planned, verified - selected, now() - verified)
         emitted = sum(len(item.tokens) for item in progress)
         queued = len(scheduler.waiting), len(scheduler.running), scheduler.preemptions
         done = Round(batch, plan, drafted, kept, reply, emitted, times, *queued)
+        decoded = int(reply.offsets[batch.decoding])
+        scheduler.pace.update(times.whole, batch.decoding, decoded, done.prefill_tokens)
         self.planner.learn(done)
         if self._observe is not None:
             self._observe(record_of(done))
         return True
 
-    def _intake(self) -> None:
+    def _intake(self, now: float) -> None:
         with self._wake:
             items, self._inbox = self._inbox, deque()
             self._pending = 0
@@ -174,7 +175,7 @@ class Engine:
         for item in items:
             if isinstance(item, Request):
                 try:
-                    self.scheduler.submit(item)
+                    self.scheduler.submit(item, now)
                 except Overloaded as error:
                     ended.append(ActiveRequest(item).last_word(Finish.ERROR, error))
                 continue
@@ -190,20 +191,8 @@ class Engine:
 
     def _verify(self, batch: Batch, trees: Trees) -> TargetReply | None:
         """The pass over the target; None when it failed and its requests were put back or failed."""
-        rows = batch.rows
         self._sequence += 1
-        work = TargetWork(
-            tags=np.fromiter((active.key for active in rows), np.int32, len(rows)),
-            base=np.fromiter((active.known for active in rows), np.int32, len(rows)),
-            chunk=batch.chunk,
-            trees=trees,
-            opens=batch.opens,
-            frees=batch.frees,
-            sequence=self._sequence,
-            epoch=self._epoch,
-            room=np.fromiter((active.room for active in rows), np.int32, len(rows)),
-            origin=self._origin,
-        )
+        work = batch.work(trees, sequence=self._sequence, epoch=self._epoch, origin=self._origin)
         try:
             reply = self._target.step(work)
         except PortError as error:
@@ -211,7 +200,7 @@ class Engine:
             self._target_failed(batch, error)
             return None
         opened = {opening.tag for opening in batch.opens}
-        for active in rows:
+        for active in batch.rows:
             if active.key in opened:
                 active.opened = True
         self._epoch = reply.epoch
@@ -219,7 +208,7 @@ class Engine:
         self._total_blocks = reply.total_blocks
         return reply
 
-    def _commit(self, batch: Batch, trees: Trees, reply: TargetReply) -> list[Progress]:
+    def _commit(self, batch: Batch, trees: Trees, reply: TargetReply, now: float) -> list[Progress]:
         progress = []
         sizes = trees.sizes.tolist()
         status, cached, accepted, reused = (
@@ -246,33 +235,21 @@ class Engine:
                 continue
             kept, finish = crop(active, tokens[start:end])
             end = start + len(kept)
-            active.output += kept
-            active.rounds += 1
+            active.emit(kept, now)
             if sizes[row]:
                 active.judged(sizes[row], min(accepted[row], len(kept)))
             if finish is not None:
                 self._close(active)
             progress.append(active.progress(reply.tokens[start:end], reply.logprobs[start:end], finish))
-        if starved:
-            progress.extend(self._make_room())
+        too_big = self.scheduler.make_room(now) if starved else None
+        if too_big is not None:
+            self._close(too_big)
+            room, tokens = self._total_blocks, too_big.known
+            problem = CoveyError(f"the KV pool of {room} blocks cannot hold this request's {tokens} tokens")
+            progress.append(too_big.last_word(Finish.ERROR, problem))
         if progress:
             self._failures = 0  # a pass alone proves nothing: of a replay, the chunks before the fatal one succeed
         return progress
-
-    def _make_room(self) -> list[Progress]:
-        """The pool is exhausted: put the least urgent request back, or fail it when it is alone and still too big. Not
-        while blocks come free anyway, with the next pass."""
-        if self.scheduler.freeing:
-            return []
-        active = self.scheduler.least_urgent()
-        if len(self.scheduler.running) > 1:
-            self.scheduler.preempt(active)
-            return []
-        self._close(active)
-        problem = CoveyError(
-            f"the KV pool of {self._total_blocks} blocks cannot hold this request's {active.known} tokens"
-        )
-        return [active.last_word(Finish.ERROR, problem)]
 
     def _target_failed(self, batch: Batch, error: PortError) -> None:
         """Bring the target back and replay what runs; when that has not helped, fail what runs. Requests that wait

@@ -5,7 +5,7 @@ CoveyError
  |   +- UnsupportedModel a model feature that this runtime does not serve, by name
  +- RequestError         the caller's fault; travels to the client with its code
  |   +- BadField         INVALID_ARG: names the field, the value and what is allowed
- |   +- Overloaded       UNAVAILABLE: queue full or draining
+ |   +- Overloaded       UNAVAILABLE: queue full, draining, or an objective that cannot be met now
  +- PortError            a model behind a port failed; the engine decides what that costs
      +- PortTimeout      it did not answer in time
      +- StubDead         its process is gone

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_type_hints
 
+from covey import objectives
 from covey.errors import SettingError
 from covey.registry import DRAFTER_POLICIES, POLICIES
-from covey.types import JsonDict
+from covey.types import CUSTOM, JsonDict
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -79,6 +80,27 @@ class SchedulerSettings:
     )
     growth_tokens: int = setting(
         64, "tokens reserved for each running request's growth at admission", low=0, high=1 << 16
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SloSettings:
+    classes: tuple[str, ...] = setting(
+        objectives.CLASSES,
+        "latency classes, NAME:TPOT:TTFT in milliseconds, - for any; a TPOT as 1.2x is so many times the unloaded one",
+        pattern=objectives.ENTRY,
+    )
+    admission: str = setting(
+        "off",
+        "a request whose objective is not expected to be met, by queue, prompts and speed of late: off: nobody looks; "
+        "flag: it is served, and its answer says so; refuse: it is refused at once",
+        choices=("off", "flag", "refuse"),
+    )
+    patience_ms: float = setting(
+        10000.0,
+        "a request without a deadline, or which has missed its own, is ordered as if due so long after its arrival",
+        low=0,
+        high=3600000,
     )
 
 
@@ -181,6 +203,7 @@ class Profile:
     drafter: DrafterSettings = dataclasses.field(default_factory=DrafterSettings)
     emulated: EmulatedSettings = dataclasses.field(default_factory=EmulatedSettings)
     limits: LimitSettings = dataclasses.field(default_factory=LimitSettings)
+    slo: SloSettings = dataclasses.field(default_factory=SloSettings)
 
 
 def profiles_folder() -> Path:
@@ -231,6 +254,10 @@ def load(name_or_path: str) -> Profile:
             depths_by_batch(speculation.table, speculation.max_depth)
         except SettingError as error:
             raise SettingError(f"{path}: {error}") from None
+    names = [entry.split(":")[0] for entry in profile.slo.classes]
+    twice = [name for name in names if names.count(name) > 1 or name == CUSTOM]
+    if twice:
+        raise SettingError(f"{path}: slo.classes: got {twice[0]!r}, allowed: each name once, and not {CUSTOM}")
     elsewhere = [entry.split(":", 1)[0] for entry in profile.drafter.folders]
     unloaded = [name for name in elsewhere if name not in profile.speculation.drafters]
     if unloaded:

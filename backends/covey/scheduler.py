@@ -3,122 +3,28 @@
     waiting --admit--> running --finish--> gone
        ^------preempt-----'
 
-Knows no tensors, no Triton and no drafters; the target owns the blocks, this counts them.
+Knows no tensors, no Triton and no drafters; the target owns the blocks, this counts them. One order rules admission,
+the prompts' share of the token budget and, backwards, preemption: the higher priority first, then what is due earlier.
+A request is due at the deadline of its next token; without one, `patience` after its arrival; and when its objective
+cannot be met any more, at the later of the two. So requests without objectives keep the order in which they came, an
+urgent one overtakes them, one with time to spare does not, and nobody is overtaken for ever.
 """
 
 from __future__ import annotations
 
 import bisect
-from dataclasses import dataclass, field
-from typing import Any
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
+from covey.active import ActiveRequest
 from covey.errors import Overloaded
-from covey.types import NO_FLOATS, NO_INTS, Finish, Floats, Ints, Open, Progress, Request
+from covey.pace import Pace
+from covey.types import Ints, Open, Request, TargetWork, Trees
 
-
-@dataclass(slots=True)
-class Heard:
-    """What a drafter said of a request's text after it has read it: see `covey.types.Judged`."""
-
-    read: int = 0  # tokens
-    start: int = 0  # position of the first hit
-    hits: list[int] = field(default_factory=list)
-    prompt_log_q: float = 0.0
-    prompt_tokens: int = 0
-
-    @property
-    def end(self) -> int:
-        """The position behind the last hit."""
-        return self.start + len(self.hits)
-
-    def add(self, read: int, first: int, hits: list[int], prompt_log_q: float, prompt_tokens: int) -> None:
-        """What follows a place that was left out stands alone: hits tell of rounds only where they are one string."""
-        self.read = read
-        if hits and first != self.end:
-            self.start, self.hits = first, []
-        self.hits += hits
-        self.prompt_log_q += prompt_log_q
-        self.prompt_tokens += prompt_tokens
-
-
-@dataclass(slots=True, eq=False)
-class ActiveRequest:
-    """A request and how far it got. Changed by the scheduler and, while a round is in flight, by the engine alone."""
-
-    request: Request
-    output: list[int] = field(default_factory=list)
-    num_cached_tokens: int = 0  # tokens with KV on the target
-    opened: bool = False  # the target knows the tag
-    open_sent: bool = False  # an opening was sent: the target may hold the tag, whatever became of the pass
-    reused: int = 0
-    rounds: int = 0  # verify rounds
-    drafted: int = 0
-    accepted: int = 0
-    acceptance: list[int] = field(default_factory=list)  # place j: drafts of which j tokens were accepted
-    seen: dict[str, int] = field(default_factory=dict)  # drafter -> tokens of this request that it was told
-    heard: dict[str, Heard] = field(default_factory=dict)  # what drafters that read it said of its text
-    belief: Any = None  # what a planner has learnt of it; nobody else looks
-
-    @property
-    def key(self) -> int:
-        return self.request.key
-
-    @property
-    def known(self) -> int:
-        """Tokens so far, prompt included."""
-        return len(self.request.prompt) + len(self.output)
-
-    @property
-    def room(self) -> int:
-        """Tokens that it may still emit."""
-        return self.request.max_tokens - len(self.output)
-
-    @property
-    def decoding(self) -> bool:
-        """Whether the next pass computes its last known token and so yields a new one."""
-        return self.opened and self.known - self.num_cached_tokens == 1
-
-    def judged(self, drafted: int, accepted: int) -> None:
-        """Count one draft that was verified."""
-        self.drafted += drafted
-        self.accepted += accepted
-        self.acceptance += [0] * (accepted + 1 - len(self.acceptance))
-        self.acceptance[accepted] += 1
-
-    def tokens(self, start: int = 0) -> Ints:
-        """Its tokens from `start` on."""
-        prompt = self.request.prompt
-        if start >= len(prompt):
-            return np.asarray(self.output[start - len(prompt) :], np.int32)
-        return np.concatenate([prompt[start:], np.asarray(self.output, np.int32)])
-
-    def progress(
-        self, tokens: Ints, logprobs: Floats, finish: Finish | None = None, error: Exception | None = None
-    ) -> Progress:
-        """What its listener is told of new tokens."""
-        return Progress(
-            self.key,
-            tokens,
-            logprobs,
-            finish,
-            error,
-            drafted=self.drafted,
-            accepted=self.accepted,
-            reused=self.reused,
-            rounds=self.rounds,
-            acceptance=tuple(self.acceptance),
-        )
-
-    def last_word(self, finish: Finish, error: Exception | None = None) -> Progress:
-        """Tells its listener that it has ended with what was told before."""
-        return self.progress(NO_INTS, NO_FLOATS, finish, error)
-
-    def opening(self) -> Open:
-        """What a target or drafter must be told that does not know the tag."""
-        request = self.request
-        return Open(self.key, self.tokens(), request.num_prompt, request.sampling, request.tenant, self.rounds)
+PATIENCE = 10.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,28 +37,63 @@ class Batch:
     frees: tuple[int, ...]
     decoding: int  # how many rows will yield a token without a prefill
 
+    def work(self, trees: Trees, *, sequence: int, epoch: int, origin: int) -> TargetWork:
+        """The message to the target."""
+        rows = self.rows
+        return TargetWork(
+            tags=np.fromiter((active.key for active in rows), np.int32, len(rows)),
+            base=np.fromiter((active.known for active in rows), np.int32, len(rows)),
+            chunk=self.chunk,
+            trees=trees,
+            opens=self.opens,
+            frees=self.frees,
+            sequence=sequence,
+            epoch=epoch,
+            room=np.fromiter((active.room for active in rows), np.int32, len(rows)),
+            origin=origin,
+        )
+
 
 class Scheduler:
     """Owns the waiting queue and the running set."""
 
     def __init__(
-        self, *, max_running: int, max_waiting: int, token_budget: int, growth_tokens: int, block_size: int
+        self,
+        *,
+        max_running: int,
+        max_waiting: int,
+        token_budget: int,
+        growth_tokens: int,
+        block_size: int,
+        patience: float = PATIENCE,
+        admission: str = "off",
     ) -> None:
+        """`admission`: what becomes of a request whose objective is not expected to be met, as `slo.admission` says."""
         self.max_running = min(max_running, token_budget)
         self.max_waiting = max_waiting
         self.token_budget = token_budget
         self.growth_tokens = growth_tokens
         self.block_size = block_size
+        self.patience = patience
+        self.admission = admission
+        self.pace = Pace()
         self.waiting: list[ActiveRequest] = []
         self.running: dict[int, ActiveRequest] = {}
         self._frees: list[int] = []
         self.preemptions = 0
 
-    def submit(self, request: Request) -> None:
-        """Queue a request; raises Overloaded when the queue is full."""
+    def submit(self, request: Request, now: float) -> None:
+        """Queue a request; raises Overloaded when the queue is full, and where requests are refused whose objective is
+        not expected to be met."""
         if len(self.waiting) >= self.max_waiting:
             raise Overloaded(f"queue full: {self.max_waiting} requests are waiting; try again later")
-        bisect.insort(self.waiting, ActiveRequest(request), key=_urgency)
+        active = ActiveRequest(request)
+        active.due = self._due(active, now)
+        problem = "" if self.admission == "off" else self._unmet(active, now)
+        if problem and self.admission == "refuse":
+            raise Overloaded(f"{problem}; try again later, or ask for less")
+        active.flagged = bool(problem)
+        bisect.insort(self.waiting, active, key=_urgency)
 
     def find(self, key: int) -> ActiveRequest | None:
         """The request by its key, running or waiting. Does not mutate."""
@@ -164,17 +105,21 @@ class Scheduler:
             self.waiting.remove(active)
         self._close(active)
 
-    def preempt(self, active: ActiveRequest) -> None:
-        """Back to the queue; its tokens are kept and computed again later."""
+    def make_room(self, now: float) -> ActiveRequest | None:
+        """The pool is exhausted: put the least urgent request back into the queue, its tokens kept to be computed again
+        later. Where it runs alone and is still too big it is returned. Nothing happens while blocks come free anyway,
+        with the next pass."""
+        if self._frees:
+            return None
+        active = self._by_urgency(self.running.values(), now)[-1]
+        if len(self.running) == 1:
+            return active
         del self.running[active.key]
         self._close(active)
         active.num_cached_tokens = 0
         self.preemptions += 1
         bisect.insort(self.waiting, active, key=_urgency)
-
-    def least_urgent(self) -> ActiveRequest:
-        """The running request to preempt first. Does not mutate."""
-        return max(self.running.values(), key=_urgency)
+        return None
 
     def reopen(self, active: ActiveRequest) -> None:
         """The target lost the tag: tell it everything again with the next pass."""
@@ -182,27 +127,21 @@ class Scheduler:
         active.num_cached_tokens = 0
 
     @property
-    def freeing(self) -> bool:
-        """Whether the next pass frees tags."""
-        return bool(self._frees)
-
-    @property
     def idle(self) -> bool:
         return not self.running and not self.waiting and not self._frees
 
-    def plan(self, free_blocks: int) -> Batch:
-        """Admit what fits and lay out the next pass: decoding rows first, prefill chunks in what budget is left."""
-        self._admit(free_blocks)
+    def plan(self, free_blocks: int, now: float) -> Batch:
+        """Admit what fits and lay out the next pass: decoding rows first, prefill chunks in what budget is left, the
+        most urgent first."""
+        self._admit(free_blocks, now)
         rows = [active for active in self.running.values() if active.decoding]
         decoding = len(rows)
         chunk = [1] * decoding
         budget = self.token_budget - decoding
         opens = []
-        for active in self.running.values():
+        for active in self._by_urgency((each for each in self.running.values() if not each.decoding), now):
             if budget <= 0:
                 break
-            if active.decoding:
-                continue
             size = min(budget, active.known - active.num_cached_tokens)
             budget -= size
             rows.append(active)
@@ -221,17 +160,62 @@ class Scheduler:
         """Tags that the target will not be told to free after all."""
         self._frees = [tag for tag in self._frees if tag not in frees]
 
-    def _admit(self, free_blocks: int) -> None:
+    def _admit(self, free_blocks: int, now: float) -> None:
         if not self.waiting:
             return
         spare = free_blocks - sum(self._blocks(active) - self._held(active) for active in self.running.values())
         while self.waiting and len(self.running) < self.max_running:
             active = self.waiting[0]
+            due = self._due(active, now)
+            if due != active.due:  # meanwhile it has become hopeless, or is so no more
+                active.due = due
+                bisect.insort(self.waiting, self.waiting.pop(0), key=_urgency)
+                continue
             needed = self._blocks(active)
             if needed > spare and self.running:
                 break
             spare -= needed
             self.running[active.key] = self.waiting.pop(0)
+
+    def _due(self, active: ActiveRequest, now: float) -> float:
+        """When its next token is due. Does not mutate. What has become hopeless is due later than it was, or then:
+        only the first of a queue must be looked at again."""
+        deadline, unhurried = active.deadline, active.request.arrival + self.patience
+        if deadline == math.inf:
+            return unhurried
+        return max(deadline, unhurried) if active.hopeless(now, self.pace.fastest) else deadline
+
+    def _by_urgency(self, requests: Iterable[ActiveRequest], now: float) -> list[ActiveRequest]:
+        """The most urgent first, as of now."""
+        found = list(requests)
+        for active in found:
+            active.due = self._due(active, now)
+        return sorted(found, key=_urgency)
+
+    def _unmet(self, active: ActiveRequest, now: float) -> str:
+        """Which part of a new request's objective is not expected to be met, "" for none: the prompts that are read
+        before its own, a place among those that run, and the pace of the last rounds. What is not known counts as no
+        time, and an idle server expects to meet everything. Does not mutate."""
+        running, objective, request = self.running.values(), active.request.objective, active.request
+        if not (self.running or self.waiting):
+            return ""
+        ahead = self.waiting[: bisect.bisect(self.waiting, _urgency(active), key=_urgency)]
+        reading = [each for each in running if not each.decoding]
+        tokens = sum(each.known - each.num_cached_tokens for each in (*reading, *ahead, active))
+        expected = now - request.arrival + self.pace.reading(tokens, self._prompt_budget(reading))
+        too_many = len(running) + len(ahead) + 1 - self.max_running
+        if too_many > 0 and running:  # they are taken to emit all that they may
+            rooms = sorted(each.room for each in running)
+            expected += rooms[min(too_many, len(rooms)) - 1] * self.pace.token_seconds
+        if expected > objective.ttft:
+            return f"the first token is expected after {_ms(expected)}, the objective is {_ms(objective.ttft)}"
+        if self.pace.token_seconds > objective.tpot:
+            return f"a token takes {_ms(self.pace.token_seconds)} now, the objective is {_ms(objective.tpot)}"
+        return ""
+
+    def _prompt_budget(self, reading: list[ActiveRequest]) -> int:
+        """Tokens of prompts that a pass has room for beside the rows that decode."""
+        return max(1, self.token_budget - len(self.running) + len(reading))
 
     def _blocks(self, active: ActiveRequest) -> int:
         """Blocks for its tokens and a share of its growth."""
@@ -246,18 +230,10 @@ class Scheduler:
             active.opened = active.open_sent = False
 
 
-def _urgency(active: ActiveRequest) -> tuple[int, float, int]:
-    """Sorts the most urgent first."""
-    return (-active.request.priority, active.request.arrival, active.key)
+def _urgency(active: ActiveRequest) -> tuple[int, float, float, int]:
+    """Sorts the most urgent first, as of when each was last looked at."""
+    return (-active.request.priority, active.due, active.request.arrival, active.key)
 
 
-def crop(active: ActiveRequest, tokens: list[int]) -> tuple[list[int], Finish | None]:
-    """What of newly committed tokens a request keeps, and whether it ends with them: an end token is kept as the
-    last, everything past the request's room is dropped."""
-    room, ends = active.room, active.request.sampling.end_ids
-    kept = tokens[:room]
-    if ends:
-        for index, token in enumerate(kept):
-            if token in ends:
-                return kept[: index + 1], Finish.EOS
-    return kept, Finish.LENGTH if len(kept) == room else None
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:.4g} ms"

@@ -17,10 +17,11 @@ from typing import Protocol
 import numpy as np
 from tokenizers import Tokenizer
 
-from covey.errors import CoveyError, PortError, RequestError
+from covey.errors import CoveyError, Overloaded, PortError, RequestError
+from covey.objectives import judge
 from covey.ports import Clock
 from covey.text import Detokenizer
-from covey.types import NO_FLOATS, NO_INTS, Finish, Floats, Ints, Progress
+from covey.types import NO_FLOATS, NO_INTS, NO_OBJECTIVE, Attainment, Finish, Floats, Ints, Objective, Progress
 
 log = logging.getLogger("covey.streaming")
 
@@ -44,6 +45,10 @@ class Chunk:
     state: DetokenizerState | None = None  # for an outlet whose text is made elsewhere
     emulated: bool = False  # the text is no model's
     acceptance: tuple[int, ...] = ()  # place j: drafts of which j tokens were accepted
+    ttft: float | None = None  # seconds, where there was such a token
+    tpot: float | None = None
+    attainment: str = ""  # on the last, of an `Attainment`; "" where there was no objective
+    flagged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +95,10 @@ class Served:
     first_token: float | None
     per_token: float | None
     total: float
+    refused: bool = False  # it has never run
+    slo: str = ""  # what its objective is counted under; "": it had none
+    attainment: Attainment | None = None
+    flagged: bool = False
 
 
 class Engine(Protocol):
@@ -111,6 +120,7 @@ class _Answer:
     num_input: int
     logprobs: bool
     started: float
+    objective: Objective = NO_OBJECTIVE
     first: float | None = None
     last: float = 0.0
     output: int = 0
@@ -118,6 +128,24 @@ class _Answer:
     ids: list[Ints] = field(default_factory=list)
     scores: list[Floats] = field(default_factory=list)
     before: list[int] = field(default_factory=list)  # kept where the outlet needs state
+
+    @property
+    def ttft(self) -> float | None:
+        """Seconds from its arrival to its first token; None before it."""
+        return None if self.first is None else self.first - self.started
+
+    @property
+    def tpot(self) -> float | None:
+        """Seconds per token from its first one on; None before the second."""
+        return None if self.first is None or self.output < 2 else (self.last - self.first) / (self.output - 1)
+
+    def attainment(self, finish: Finish, *, refused: bool) -> Attainment | None:
+        """What became of its objective, if any."""
+        if not self.objective.label:
+            return None
+        if finish in (Finish.CANCELLED, Finish.ERROR):
+            return Attainment.REFUSED if refused else Attainment.UNFINISHED
+        return judge(self.objective, self.ttft, self.tpot)
 
 
 class Streamer:
@@ -165,8 +193,11 @@ class Streamer:
         logprobs: bool,
         stop_words: Sequence[str] = (),
         prefix: str = "",
+        arrival: float | None = None,
+        objective: Objective = NO_OBJECTIVE,
     ) -> None:
-        """Expect progress of a request; call before the engine gets it. Any thread."""
+        """Expect progress of a request; call before the engine gets it. Its times count from `arrival`; without one,
+        from now. Any thread."""
         context = prompt[-CONTEXT:].tolist()
         detokenizer = None if self._tokenizer is None else Detokenizer(self._tokenizer, context, stop_words)
         answer = _Answer(
@@ -180,7 +211,8 @@ class Streamer:
             seed,
             len(prompt),
             logprobs,
-            started=self._clock.now(),
+            started=self._clock.now() if arrival is None else arrival,
+            objective=objective,
         )
         with self._wake:
             self._answers[key] = answer
@@ -281,7 +313,7 @@ class Streamer:
         now = self._clock.now()
         if len(ids):
             answer.output += len(ids)
-            answer.first = answer.first or now
+            answer.first = now if answer.first is None else answer.first
             answer.last = now
         self._deliver(answer, text, ids, scores if answer.logprobs else NO_FLOATS, finish, last)
 
@@ -324,6 +356,10 @@ class Streamer:
                         state,
                         self._emulated,
                         last.acceptance,
+                        answer.ttft,
+                        answer.tpot,
+                        "" if finish is None else answer.attainment(finish, refused=False) or "",
+                        last.flagged,
                     )
                 )
         except CoveyError:
@@ -353,9 +389,7 @@ def _by_key(batches: Sequence[Sequence[Progress]]) -> dict[int, list[Progress]]:
 
 
 def _served(answer: _Answer, finish: Finish, last: Progress, now: float) -> Served:
-    per_token = None
-    if answer.first is not None and answer.output > 1:
-        per_token = (answer.last - answer.first) / (answer.output - 1)
+    refused = answer.first is None and isinstance(last.error, Overloaded)
     return Served(
         finish,
         answer.num_input,
@@ -363,7 +397,11 @@ def _served(answer: _Answer, finish: Finish, last: Progress, now: float) -> Serv
         last.reused,
         last.drafted,
         last.accepted,
-        None if answer.first is None else answer.first - answer.started,
-        per_token,
+        answer.ttft,
+        answer.tpot,
         now - answer.started,
+        refused,
+        answer.objective.label,
+        answer.attainment(finish, refused=refused),
+        last.flagged,
     )

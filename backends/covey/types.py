@@ -6,6 +6,7 @@ batch owns `values[offsets[r]:offsets[r + 1]]`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
@@ -320,6 +321,38 @@ class DrafterInfo:
     identity: str = ""  # as for a target
 
 
+CUSTOM = "custom"  # what requests with objectives of their own and without a class are counted under
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """The latency that a request is to have, in seconds: of its first token since its arrival, and of each later one
+    on average."""
+
+    slo_class: str = ""  # of the profile; "": only numbers of its own
+    ttft: float = math.inf  # infinite: as long as it takes
+    tpot: float = math.inf
+    known: bool = True  # False: its class is relative to a baseline that nobody has measured yet
+
+    @property
+    def label(self) -> str:
+        """What its requests are counted under; "" where nothing was asked for."""
+        return self.slo_class or (CUSTOM if min(self.ttft, self.tpot) < math.inf else "")
+
+
+NO_OBJECTIVE = Objective()
+
+
+class Attainment(str, Enum):
+    """What became of an objective."""
+
+    MET = "met"
+    MISSED = "missed"
+    UNKNOWN = "unknown"  # relative to a baseline that was not known when the request came
+    REFUSED = "refused"
+    UNFINISHED = "unfinished"  # the answer did not come to its end
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One generation, validated. `key` is the orchestrator's own id and the tag on target and drafters."""
@@ -334,6 +367,7 @@ class Request:
     speculation: str = "auto"  # auto, off, fixed:k
     drafter: str = ""  # "": the planner chooses
     arrival: float = 0.0
+    objective: Objective = NO_OBJECTIVE
 
 
 class Progress(NamedTuple):
@@ -349,6 +383,7 @@ class Progress(NamedTuple):
     reused: int = 0
     rounds: int = 0
     acceptance: tuple[int, ...] = ()  # place j: drafts of the request so far of which j tokens were accepted
+    flagged: bool = False  # at its arrival its objective was not expected to be met
 
 
 JsonDict = dict[str, Any]

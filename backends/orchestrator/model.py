@@ -26,7 +26,9 @@ from covey.clock import RealClock
 from covey.engine import Engine
 from covey.errors import BadField, CoveyError, Overloaded, PortError, RequestError, SettingError, StubDead
 from covey.measure import Curves
+from covey.objectives import Classes
 from covey.planner import learnt
+from covey.planner.baseline import Baseline
 from covey.planner.build import build
 from covey.planner.cost_table import load_costs
 from covey.planner.policies import starts_from_costs
@@ -45,7 +47,7 @@ from covey.tritonio.metrics import Metrics
 from covey.tritonio.outlets import INSPECT, Asked, PeerOutlet, Sender, SenderOutlet, take_each
 from covey.tritonio.reports import Reports
 from covey.tritonio.supervisor import Supervisor
-from covey.types import DrafterInfo, TargetInfo
+from covey.types import NO_OBJECTIVE, DrafterInfo, TargetInfo
 from covey_client.costs.table import CostTable
 
 START_SECONDS = 300.0
@@ -192,7 +194,7 @@ class TritonPythonModel:
     def _build(self, info: TargetInfo, drafters: dict[str, Drafter], costs: CostTable | None) -> None:
         if self._stopping.is_set():
             raise Overloaded("the server is stopping")
-        settings = self._profile.scheduler
+        settings, slo = self._profile.scheduler, self._profile.slo
         tokenizer = load_tokenizer(info.folder)
         self._streamer = Streamer(
             tokenizer, self._clock, served=self._metrics.served, emulated=self._profile.target.kind == "emulated"
@@ -204,7 +206,12 @@ class TritonPythonModel:
             token_budget=settings.token_budget,
             growth_tokens=settings.growth_tokens,
             block_size=info.block_size,
+            patience=slo.patience_ms / 1000,
+            admission=slo.admission,
         )
+        self._baseline = Baseline(costs)
+        classes = Classes(slo.classes, lambda: self._baseline.seconds)
+        self._metrics.watch(classes.targets)
         speculation = self._profile.speculation
         planner = build(
             speculation,
@@ -235,7 +242,7 @@ class TritonPythonModel:
         self._metrics.watch(roster.gauges)
         self._reports = Reports(planner, info, self._profile, roster)
         self._parser = fields.RequestParser(
-            tokenizer, info, self._profile.limits, roster, lambda: self._engine.total_blocks
+            tokenizer, info, self._profile.limits, roster, lambda: self._engine.total_blocks, classes
         )
         self._streamer.start(self._engine)
         log.info("serving %s: %s, %s numerics, %d KV blocks", info.model, info.dtype, info.numerics, info.total_blocks)
@@ -274,6 +281,7 @@ class TritonPythonModel:
             return None
 
     def _observe(self, record: RoundRecord) -> None:
+        self._baseline.update(record)
         self._metrics.round(record)
         self._reports.round(record)
 
@@ -326,10 +334,11 @@ class TritonPythonModel:
     def _take(self, key: int, outlet: Outlet, tensor: Any, parameters: dict[str, Any]) -> None:
         self._asked.set()
         arrival = self._clock.now()
-        begun = False
+        begun, objective = False, NO_OBJECTIVE
         try:
             self._wait()
             wanted = self._parser.parse(key, arrival, tensor, parameters)
+            objective = wanted.request.objective
             if wanted.stream and not outlet.streams:
                 raise BadField("stream", True, "false: this model answers once; stream from the decoupled one")
             self._streamer.begin(
@@ -341,6 +350,8 @@ class TritonPythonModel:
                 logprobs=wanted.request.sampling.logprobs,
                 stop_words=wanted.stop_words,
                 prefix=wanted.prefix,
+                arrival=arrival,
+                objective=objective,
             )
             begun = True
             self._engine.submit(wanted.request)
@@ -352,7 +363,7 @@ class TritonPythonModel:
             if not isinstance(error, CoveyError):
                 log.exception("request failed")
             if isinstance(error, RequestError):
-                self._metrics.refused()
+                self._metrics.refused(objective)
             outlet.fail(error)
 
     def _received(self, peer: link.Peer, message: link.Message) -> None:

@@ -30,6 +30,8 @@ class Usage:
     acceptance_rate: float = 0.0
     mean_acceptance_length: float = 0.0  # tokens a verified draft brought, the target's own one included
     acceptance_histogram: tuple[int, ...] = ()  # place j: drafts of which j tokens were accepted
+    ttft_ms: float = 0.0  # as the server measured them; 0: no such token yet
+    tpot_ms: float = 0.0
 
     @property
     def drafts(self) -> int:
@@ -56,6 +58,8 @@ class Chunk:
     finish_reason: str  # "" until the last: eos, stop, length or cancelled
     seed: int
     usage: Usage
+    slo_attainment: str = ""  # on the last: met, missed or unknown; "" where there was no objective
+    slo_flagged: bool = False  # the server did not expect to meet the objective
     emulated: bool = False  # a device that stands in for another made this: the text is no model's
 
 

@@ -75,6 +75,9 @@ INPUTS = (
     Field("speculation", "BYTES", OWN, "`auto`, `off` or `fixed:k`, which is refused where nobody drafts", "auto"),
     Field("drafter", "BYTES", OWN, "the drafter's name; without it the profile's first", ""),
     Field("verification", "BYTES", OWN, "how drafts are verified", "coupled", choices=("coupled", "rejection")),
+    Field("slo_class", "BYTES", OWN, "a latency class of the profile: `interactive`, `chat`, `batch`, or its own", ""),
+    Field("slo_ttft_ms", "FP32", OWN, "to the first token, instead of its class's time", low=0.01, high=600_000),
+    Field("slo_tpot_ms", "FP32", OWN, "for each later token on average, likewise", low=0.01, high=600_000),
     Field("tenant", "BYTES", REQUEST, "whose request it is: tenants share no KV", "", high=256),
 )
 
@@ -92,6 +95,16 @@ OUTPUTS = (
     Field("total_draft_tokens", "INT32", USAGE, "drafted tokens so far", named="draft_tokens"),
     Field("mean_acceptance_length", "FP32", USAGE, "tokens a draft brought, with the target's own; 0 without drafts"),
     Field("acceptance_histogram", "INT32", USAGE, "place j: drafts of which j tokens were accepted", many=True),
+    Field(
+        "measured_ttft_ms",
+        "FP32",
+        USAGE,
+        "from arrival to first token, on the server; 0 before",
+        named="ttft_ms",
+    ),
+    Field("measured_tpot_ms", "FP32", USAGE, "mean time of later tokens so far; 0 before the second", named="tpot_ms"),
+    Field("slo_attainment", "BYTES", CHUNK, "at the end, with an objective: `met`, `missed`, `unknown` (no baseline)"),
+    Field("slo_flagged", "BOOL", CHUNK, "at its arrival the objective was not expected to be met: `slo.admission`"),
     Field("emulated", "BOOL", CHUNK, "no model made the text: an emulated device did"),
 )
 
@@ -125,5 +138,8 @@ class Settings(TypedDict, total=False):
     speculation: str | None
     drafter: str | None
     verification: str | None
+    slo_class: str | None
+    slo_ttft_ms: float | None
+    slo_tpot_ms: float | None
     tenant: str | None
     # generated: end

@@ -36,6 +36,12 @@ covey_spec_decode_num_accepted_tokens_total{{model="covey",drafter="draft_code"}
 covey_drafter_failures_total{{model="covey",drafter="draft_code"}} {rounds // 5}
 covey_drafter_resident_bytes{{model="covey",drafter="draft_code"}} {64 << 20}
 covey_drafter_resident_bytes{{model="covey",drafter="draft_gone"}} 0
+covey_slo_requests_total{{model="covey",slo_class="chat",outcome="met"}} {6 * done}
+covey_slo_requests_total{{model="covey",slo_class="chat",outcome="missed"}} {done}
+covey_slo_requests_total{{model="covey",slo_class="chat",outcome="refused"}} {done}
+covey_slo_requests_total{{model="covey",slo_class="chat",outcome="unknown"}} {5 * done}
+covey_slo_good_tokens_total{{model="covey",slo_class="chat"}} {2 * rounds}
+covey_slo_target_seconds{{model="covey",slo_class="chat",of="tpot"}} 0.05
 covey_requests_running{{model="covey"}} 7
 covey_requests_waiting{{model="covey"}} 2
 covey_kv_blocks{{model="covey",state="used"}} 30
@@ -133,6 +139,7 @@ def test_the_view_shows_what_happened_between_looks() -> None:
         "pass 30",
         "draft_code 250 tok/s 60.0 % 5 tok 64 MiB",
         "draft_gone 0 tok/s – – 0 MiB",
+        "chat – 50 ms 75.0 % 100 tok/s 5 5 0",
         "drafter failures: draft_code 10",
     ):
         assert figure in shown

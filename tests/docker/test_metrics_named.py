@@ -31,7 +31,10 @@ TRITON = {  # of those that release 24.10 exports for any model, and with a GPU
     "nv_gpu_memory_used_bytes",
     "nv_gpu_memory_total_bytes",
 }
-LABELS = {"model", "le", "outcome", "phase", "state", "drafter", "position", "depth", "to", "instance", "reason", "job"}
+LABELS = {
+    *("model", "le", "outcome", "phase", "state", "drafter", "position", "depth", "to", "instance", "reason", "job"),
+    *("slo_class", "of"),
+}
 
 needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from covey.active import ActiveRequest
 from covey.clock import RealClock
 from covey.engine import Engine
 from covey.planner.build import build
@@ -20,7 +21,7 @@ from covey.planner.drafters.replay import Replay
 from covey.planner.round_planner import RoundPlanner
 from covey.profile import SpeculationSettings
 from covey.rounds import RoundRecord
-from covey.scheduler import ActiveRequest, Scheduler
+from covey.scheduler import Scheduler
 from covey.types import DrafterInfo, DraftReply, DraftWork, Hit, Judged, RowStatus, Rule, Sampling, Trees
 from covey_client.costs.table import CostTable
 from loadtest.simulation.virtual import VirtualClock

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from covey import registry
+from covey.active import ActiveRequest
 from covey.bandits.length import Forgetful, Outcome, Reason, Situation
 from covey.engine import Engine
 from covey.errors import PortError, SettingError
@@ -18,7 +19,7 @@ from covey.planner.round_planner import RoundPlanner
 from covey.planner.selection import best
 from covey.planner.switching import SwitchCosts
 from covey.profile import SpeculationSettings
-from covey.scheduler import ActiveRequest, Batch, Scheduler
+from covey.scheduler import Batch, Scheduler
 from covey.types import DrafterInfo, DraftReply, DraftWork, Rule, Sampling, TargetReply, TargetWork, Trees
 from tests.fakes import VOCAB, Collector, HashTarget, ManualClock, continuation, next_token, request
 from tests.static_planner import StaticPlanner

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from covey.active import ActiveRequest
 from covey.planner.rows import lay_out
 from covey.roster import Roster
-from covey.scheduler import ActiveRequest, Batch
+from covey.scheduler import Batch
 from covey.types import Rule, Sampling
 from tests.fakes import ManualClock, request
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from covey.active import ActiveRequest
 from covey.roster import Roster
 from covey.rounds import Plan
-from covey.scheduler import ActiveRequest, Batch
+from covey.scheduler import Batch
 from covey.types import Rule
 
 

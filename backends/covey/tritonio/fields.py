@@ -11,9 +11,10 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from covey.errors import BadField
+from covey.objectives import Classes
 from covey.profile import LimitSettings
 from covey.roster import Roster
-from covey.types import Request, Rule, Sampling, TargetInfo
+from covey.types import Objective, Request, Rule, Sampling, TargetInfo
 from covey_client.wire import DELIVERY, INPUT_BY_NAME, INPUTS, MAX_DRAFT_TOKENS, REQUEST, SAMPLING, Field
 
 _FIXED = frozenset(f"fixed:{depth}" for depth in range(1, MAX_DRAFT_TOKENS + 1))
@@ -41,13 +42,16 @@ class RequestParser:
         limits: LimitSettings,
         roster: Roster,
         total_blocks: Callable[[], int] | None = None,
+        classes: Classes | None = None,
     ) -> None:
-        """`total_blocks` says how many the pool has now; without it, as many as `info` says."""
+        """`total_blocks` says how many the pool has now; without it, as many as `info` says. `classes` are those of
+        latency; without them, the usual ones."""
         self._tokenizer = tokenizer
         self._info = info
         self._limits = limits
         self._roster = roster
         self._total_blocks = total_blocks or (lambda: info.total_blocks)
+        self._classes = classes or Classes()
 
     def parse(
         self, key: int, arrival: float, tensor: Callable[[str], Any], parameters: dict[str, Any] | None = None
@@ -81,6 +85,7 @@ class RequestParser:
             speculation=self._speculation(read),
             drafter=read.choice("drafter", ("", *self._roster.names)),
             arrival=arrival,
+            objective=self._objective(read),
             **read.part(REQUEST),
         )
         return Wanted(
@@ -158,6 +163,10 @@ class RequestParser:
         if wanted in ("auto", "off") or wanted in _FIXED:
             return wanted
         raise BadField("speculation", wanted, f"auto, off or fixed:k with k from 1 to {MAX_DRAFT_TOKENS}")
+
+    def _objective(self, read: _Reader) -> Objective:
+        name = read.choice("slo_class", ("", *self._classes.names))
+        return self._classes.objective(name, read.number("slo_ttft_ms"), read.number("slo_tpot_ms"))
 
     def _needed_tokenizer(self, field: str) -> Tokenizer:
         if self._tokenizer is None:

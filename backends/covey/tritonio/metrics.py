@@ -13,7 +13,7 @@ import triton_python_backend_utils as pb_utils
 from covey.rounds import RoundRecord
 from covey.streaming import Served
 from covey.tritonio.drafts import Drafts
-from covey.types import TargetInfo
+from covey.types import Attainment, Objective, TargetInfo
 
 FLUSH_SECONDS = 0.25
 
@@ -36,6 +36,10 @@ COUNTERS = {
     "covey_planner_observed_seconds_total": "What those rounds took",
     "covey_planner_regret_seconds_total": "Time lost by depths chosen over those expected to be best, as estimated",
     "covey_drafter_chosen_total": "Rows of rounds by the drafter that was chosen for them, and why",
+    "covey_slo_requests_total": "Requests with a latency objective by class and outcome: met, missed, unknown (no "
+    "baseline yet), refused, unfinished",
+    "covey_slo_good_tokens_total": "Tokens of requests that met their objective, by class: their rate is the goodput",
+    "covey_slo_flagged_total": "Requests whose objective was not expected to be met at their arrival, by class",
     "covey_drafter_failures_total": "Calls to a drafter that brought nothing: late, broken or gone",
 }
 GAUGES = {
@@ -45,6 +49,7 @@ GAUGES = {
     "covey_requests_waiting": "Requests in the queue",
     "covey_drafter_serving": "1 while the drafter can be asked; 0 while it is late, or rests after a failure",
     "covey_drafter_resident_bytes": "Memory of each drafter's weights and caches; 0: it does not answer",
+    "covey_slo_target_seconds": "What a class asks for, of ttft and tpot; a relative one once the baseline is known",
     "covey_kv_blocks": "KV blocks by state: used, free (never used, or kept for reuse)",
 }
 HISTOGRAMS = {
@@ -135,7 +140,9 @@ class Metrics:
     def served(self, served: Served) -> None:
         """Streamer's thread, once a request."""
         with self._lock:
-            self._add("covey_requests_total", 1, outcome=served.finish.value)
+            self._add("covey_requests_total", 1, outcome="refused" if served.refused else served.finish.value)
+            if served.attainment is not None:
+                self._attained(served.slo, served.attainment, served.num_output, flagged=served.flagged)
             self._add("covey_prompt_tokens_total", served.num_input)
             if served.first_token is not None:
                 self._observed.append(("covey_time_to_first_token_seconds", served.first_token))
@@ -143,10 +150,12 @@ class Metrics:
                 self._observed.append(("covey_time_per_output_token_seconds", served.per_token))
             self._observed.append(("covey_request_seconds", served.total))
 
-    def refused(self) -> None:
+    def refused(self, objective: Objective) -> None:
         """Any thread, for a request that was refused at once."""
         with self._lock:
             self._add("covey_requests_total", 1, outcome="refused")
+            if objective.label:
+                self._attained(objective.label, Attainment.REFUSED)
 
     def drafter_failed(self, drafter: str) -> None:
         with self._lock:
@@ -163,6 +172,13 @@ class Metrics:
     def stop(self) -> None:
         self._stopped.set()
         self._thread.join()
+
+    def _attained(self, slo_class: str, attainment: Attainment, tokens: int = 0, *, flagged: bool = False) -> None:
+        self._add("covey_slo_requests_total", 1, slo_class=slo_class, outcome=attainment.value)
+        if attainment is Attainment.MET:
+            self._add("covey_slo_good_tokens_total", tokens, slo_class=slo_class)
+        if flagged:
+            self._add("covey_slo_flagged_total", 1, slo_class=slo_class)
 
     def _add(self, name: str, value: float, **labels: str) -> None:
         self._added[name, tuple(sorted(labels.items()))] += value

@@ -54,6 +54,10 @@ def outputs(chunk: Chunk) -> dict[str, Any]:
         "total_draft_tokens": np.array([chunk.drafted], np.int32),
         "mean_acceptance_length": np.array([1 + chunk.accepted / drafts if drafts else 0.0], np.float32),
         "acceptance_histogram": np.array(chunk.acceptance, np.int32),
+        "measured_ttft_ms": np.array([1000 * (chunk.ttft or 0.0)], np.float32),
+        "measured_tpot_ms": np.array([1000 * (chunk.tpot or 0.0)], np.float32),
+        "slo_attainment": np.array([chunk.attainment.encode()], np.object_),
+        "slo_flagged": np.array([chunk.flagged], np.bool_),
         "emulated": np.array([chunk.emulated], np.bool_),
     }
     if chunk.state is not None:

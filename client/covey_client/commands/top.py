@@ -20,6 +20,7 @@ from covey_client.rates import Reading, Span
 WINDOW_SECONDS = 10.0  # that rates and quantiles are taken over
 PHASES = ("plan", "draft", "pass", "transport", "commit")
 SPEC = "covey_spec_decode_num"
+SLO = "covey_slo"
 NOTHING = "–"
 
 
@@ -87,7 +88,9 @@ def view(name: str, ready: bool, span: Span | None, problem: str = "") -> Render
         said = problem or "no figures: the metrics port does not answer, or nothing has been served"
         return Group(head, Text(said, "yellow"))
     over = Text(f"over the last {span.seconds:.0f} s", "dim")
-    return Group(head, over, Text(), _rates(span), Text(), _drafters(span), Text(), _latency(span))
+    parts: list[RenderableType] = [head, over, Text(), _rates(span), Text(), _drafters(span), Text()]
+    parts += [_objectives(span), Text()] if span.after.by(f"{SLO}_requests_total", "slo_class") else []
+    return Group(*parts, _latency(span))
 
 
 def _rates(span: Span) -> Table:
@@ -135,6 +138,28 @@ def _drafters(span: Span) -> Table:
             _percent(accepted.get(name, 0.0) / tokens if tokens else None),
             _number(tokens / drafts if drafts else None, " tok"),
             _number(memory[name] / 2**20 if name in memory else None, " MiB"),
+        )
+    return table
+
+
+def _objectives(span: Span) -> Table:
+    """A line for each class of latency objectives that anybody has asked for."""
+    table = Table("class", box=None, pad_edge=False)
+    for head in ("TTFT", "TPOT", "met", "goodput", "missed", "refused", "unfinished"):
+        table.add_column(head, justify="right")
+    good = span.grew_by(f"{SLO}_good_tokens_total", "slo_class")
+    for name in sorted(span.after.by(f"{SLO}_requests_total", "slo_class")):
+        grown = {
+            outcome: span.grew(f"{SLO}_requests_total", slo_class=name, outcome=outcome) or 0.0
+            for outcome in ("met", "missed", "refused", "unfinished")
+        }
+        known = sum(grown.values())
+        table.add_row(
+            name,
+            *(_ms(span.after.value(f"{SLO}_target_seconds", slo_class=name, of=of)) for of in ("ttft", "tpot")),
+            _percent(grown["met"] / known if known else None),
+            _number(good.get(name, 0.0) / span.seconds if span.seconds else None, " tok/s"),
+            *(_plain(grown[outcome]) for outcome in ("missed", "refused", "unfinished")),
         )
     return table
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from covey.active import ActiveRequest
 from covey.bandits.drafters.choice import Bandit
 from covey.bandits.drafters.policies import Policy, Setting
 from covey.bandits.length import Outcome, Situation
 from covey.planner.drafters.policy import ASKED, Assignment
 from covey.roster import Roster
 from covey.rounds import Reader, Round
-from covey.scheduler import ActiveRequest, Batch
+from covey.scheduler import Batch
 from covey.types import Hit, Ints, RowStatus, Rule
 
 READ_TOKENS = 512  # of a call that reads

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from covey.active import ActiveRequest
 from covey.planner.drafters.neighbours import Neighbours
 from covey.planner.drafters.replay import Replay
-from covey.scheduler import ActiveRequest
 
 Array = npt.NDArray[np.float64]
 

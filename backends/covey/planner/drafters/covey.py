@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from covey.active import ActiveRequest
 from covey.bandits.length import Outcome, Situation
 from covey.planner.drafters.beliefs import Array, Beliefs
 from covey.planner.drafters.policy import ASKED, Assignment
@@ -27,7 +28,7 @@ from covey.planner.expectations import Expectations
 from covey.planner.switching import SwitchCosts
 from covey.roster import Roster
 from covey.rounds import Reader, Round
-from covey.scheduler import ActiveRequest, Batch
+from covey.scheduler import Batch
 from covey.types import RowStatus, Rule
 
 EVERY = 4  # rounds after which a batch that has not changed is assigned anew

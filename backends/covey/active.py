@@ -1,0 +1,167 @@
+"""One request and how far it got: what it may still emit, what drafters know of it, and when its next token is due.
+
+Knows no other request and no clock: whoever asks says what time it is, in the seconds of the request's arrival.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from covey.types import NO_FLOATS, NO_INTS, Finish, Floats, Ints, Open, Progress, Request
+
+
+@dataclass(slots=True)
+class Heard:
+    """What a drafter said of a request's text after it has read it: see `covey.types.Judged`."""
+
+    read: int = 0  # tokens
+    start: int = 0  # position of the first hit
+    hits: list[int] = field(default_factory=list)
+    prompt_log_q: float = 0.0
+    prompt_tokens: int = 0
+
+    @property
+    def end(self) -> int:
+        """The position behind the last hit."""
+        return self.start + len(self.hits)
+
+    def add(self, read: int, first: int, hits: list[int], prompt_log_q: float, prompt_tokens: int) -> None:
+        """What follows a place that was left out stands alone: hits tell of rounds only where they are one string."""
+        self.read = read
+        if hits and first != self.end:
+            self.start, self.hits = first, []
+        self.hits += hits
+        self.prompt_log_q += prompt_log_q
+        self.prompt_tokens += prompt_tokens
+
+
+@dataclass(slots=True, eq=False)
+class ActiveRequest:
+    """A request and how far it got. Changed by the scheduler and, while a round is in flight, by the engine alone."""
+
+    request: Request
+    output: list[int] = field(default_factory=list)
+    num_cached_tokens: int = 0  # tokens with KV on the target
+    opened: bool = False  # the target knows the tag
+    open_sent: bool = False  # an opening was sent: the target may hold the tag, whatever became of the pass
+    reused: int = 0
+    rounds: int = 0  # verify rounds
+    drafted: int = 0
+    accepted: int = 0
+    acceptance: list[int] = field(default_factory=list)  # place j: drafts of which j tokens were accepted
+    seen: dict[str, int] = field(default_factory=dict)  # drafter -> tokens of this request that it was told
+    heard: dict[str, Heard] = field(default_factory=dict)  # what drafters that read it said of its text
+    belief: Any = None  # what a planner has learnt of it; nobody else looks
+    first_token: float | None = None  # when it came
+    due: float = 0.0  # what the scheduler last ordered it by
+    flagged: bool = False  # at its arrival its objective was not expected to be met
+
+    @property
+    def key(self) -> int:
+        return self.request.key
+
+    @property
+    def known(self) -> int:
+        """Tokens so far, prompt included."""
+        return len(self.request.prompt) + len(self.output)
+
+    @property
+    def room(self) -> int:
+        """Tokens that it may still emit."""
+        return self.request.max_tokens - len(self.output)
+
+    @property
+    def decoding(self) -> bool:
+        """Whether the next pass computes its last known token and so yields a new one."""
+        return self.opened and self.known - self.num_cached_tokens == 1
+
+    @property
+    def deadline(self) -> float:
+        """When its next token must have come for it to be within its objective; infinite where it has none."""
+        objective, request = self.request.objective, self.request
+        if self.first_token is None:
+            return request.arrival + objective.ttft
+        return self.first_token + objective.tpot * len(self.output)
+
+    def needs(self, now: float, round_seconds: float) -> float:
+        """A(r) = (l + t_round) / TPOT - o, AdaServe's: how many tokens it needs of a round that ends so much later, to
+        be within its objective then. Negative where it is ahead; 0 where it has no such objective or no token yet.
+
+        l and o count from its first decode step, so o leaves out the first token, which the prompt's pass brought."""
+        if self.first_token is None or self.request.objective.tpot == math.inf:
+            return 0.0
+        return (now - self.first_token + round_seconds) / self.request.objective.tpot - (len(self.output) - 1)
+
+    def hopeless(self, now: float, fastest: float) -> bool:
+        """Whether its objective is missed, or will be even if each token that it may still emit takes only `fastest`
+        seconds."""
+        objective, request = self.request.objective, self.request
+        if self.first_token is None:
+            return now + fastest > self.deadline
+        if self.first_token > request.arrival + objective.ttft:
+            return True
+        return now + self.room * fastest > self.first_token + objective.tpot * (request.max_tokens - 1)
+
+    def emit(self, tokens: list[int], now: float) -> None:
+        """A round brought it these."""
+        if self.first_token is None and tokens:
+            self.first_token = now
+        self.output += tokens
+        self.rounds += 1
+
+    def judged(self, drafted: int, accepted: int) -> None:
+        """Count one draft that was verified."""
+        self.drafted += drafted
+        self.accepted += accepted
+        self.acceptance += [0] * (accepted + 1 - len(self.acceptance))
+        self.acceptance[accepted] += 1
+
+    def tokens(self, start: int = 0) -> Ints:
+        """Its tokens from `start` on."""
+        prompt = self.request.prompt
+        if start >= len(prompt):
+            return np.asarray(self.output[start - len(prompt) :], np.int32)
+        return np.concatenate([prompt[start:], np.asarray(self.output, np.int32)])
+
+    def progress(
+        self, tokens: Ints, logprobs: Floats, finish: Finish | None = None, error: Exception | None = None
+    ) -> Progress:
+        """What its listener is told of new tokens."""
+        return Progress(
+            self.key,
+            tokens,
+            logprobs,
+            finish,
+            error,
+            drafted=self.drafted,
+            accepted=self.accepted,
+            reused=self.reused,
+            rounds=self.rounds,
+            acceptance=tuple(self.acceptance),
+            flagged=self.flagged,
+        )
+
+    def last_word(self, finish: Finish, error: Exception | None = None) -> Progress:
+        """Tells its listener that it has ended with what was told before."""
+        return self.progress(NO_INTS, NO_FLOATS, finish, error)
+
+    def opening(self) -> Open:
+        """What a target or drafter must be told that does not know the tag."""
+        request = self.request
+        return Open(self.key, self.tokens(), request.num_prompt, request.sampling, request.tenant, self.rounds)
+
+
+def crop(active: ActiveRequest, tokens: list[int]) -> tuple[list[int], Finish | None]:
+    """What of newly committed tokens a request keeps, and whether it ends with them: an end token is kept as the
+    last, everything past the request's room is dropped."""
+    room, ends = active.room, active.request.sampling.end_ids
+    kept = tokens[:room]
+    if ends:
+        for index, token in enumerate(kept):
+            if token in ends:
+                return kept[: index + 1], Finish.EOS
+    return kept, Finish.LENGTH if len(kept) == room else None

@@ -1,0 +1,45 @@
+"""The time per token of one request that decodes plainly on an idle server: what relative latency classes are of.
+
+A cost table has it. Where there is none, or it does not say, plain rounds of one row teach it as they come.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+
+from covey.planner.cost_table import Surface
+from covey.rounds import RoundRecord
+from covey_client.costs.table import CostTable
+
+LEAST, MOST = 8, 64  # rounds that must have been seen before anything is said, and the last that are kept
+
+
+class Baseline:
+    """Changed by the engine's thread; any may ask."""
+
+    def __init__(self, costs: CostTable | None = None) -> None:
+        self.seconds = None if costs is None else _told(costs)
+        self._measured = self.seconds is not None
+        self._seen: deque[float] = deque(maxlen=MOST)
+
+    def update(self, record: RoundRecord) -> None:
+        """A round is over: it may be one to learn from."""
+        if self._measured or (record.rows, record.decoding, record.emitted) != (1, 1, 1) or record.plan.depth.any():
+            return
+        if not record.waiting:
+            self._seen.append(
+                record.plan_seconds + record.draft_seconds + record.verify_seconds + record.commit_seconds
+            )
+        if len(self._seen) >= LEAST:
+            self.seconds = statistics.median(self._seen)
+
+
+def _told(costs: CostTable) -> float | None:
+    """A whole plain round of one row; else the pass, and what a round takes beside it."""
+    plain = dict(costs.plain)
+    if 1 in plain:
+        return plain[1]
+    if not any(rows == 1 for rows, _, _ in costs.verify):
+        return None
+    return Surface(costs.verify)(1, 1) + dict(costs.overhead).get(1, 0.0)
