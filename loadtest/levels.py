@@ -1,12 +1,19 @@
-"""Service levels and who asks for which. Measured from the client's side: nothing of them is sent to the server."""
+"""Service levels and who asks for which. Measured from the client's side; with `--send-slo` the server is told of them
+and measures, too.
+
+A level of a mix is one of the server's latency classes: what that asks for is the server's to say, on its metrics port.
+"""
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from covey.errors import SettingError
+from covey_client.rates import Reading
 
 
 @dataclass(frozen=True)
@@ -17,6 +24,15 @@ class Level:
     weight: float
     ttft: float  # seconds
     tpot: float  # seconds a token
+    slo_class: str = ""  # the server's name of it
+    domain: str = ""  # of the own prompts; "": what the run's source asks
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What tells the server of it."""
+        if self.slo_class:
+            return {"slo_class": self.slo_class}
+        return {"slo_ttft_ms": 1000 * self.ttft, "slo_tpot_ms": 1000 * self.tpot}
 
     def meets_ttft(self, ttft: float | None) -> bool:
         return ttft is not None and ttft <= self.ttft
@@ -31,6 +47,32 @@ DEFAULT = (
     Level("standard", 3.0, 2.0, 0.1),
     Level("batch", 2.0, 10.0, 0.5),
 )
+
+
+MIX = (("copilot", "interactive", "code"), ("chat", "chat", "chat"), ("summary", "batch", "summarisation"))
+MIX_TOKENS = "256:256"  # of each answer, unless it ends before: as in AdaServe's measurements
+
+
+def mix(text: str) -> tuple[Level, ...]:
+    """From `COPILOT/CHAT/SUMMARY`, shares as in 60/20/20; one of 0 is left out. Raises SettingError."""
+    shares = text.split("/")
+    if len(shares) != len(MIX) or not all(share.isdecimal() for share in shares) or not sum(map(int, shares)):
+        raise SettingError(f"mix: got {text!r}, allowed: COPILOT/CHAT/SUMMARY, shares as in 60/20/20")
+    return tuple(
+        Level(name, float(share), math.inf, math.inf, slo_class, domain)
+        for share, (name, slo_class, domain) in zip(shares, MIX)
+        if int(share)
+    )
+
+
+def as_served(level: Level, readings: Sequence[Reading]) -> Level:
+    """With what the server says that its class asks for; without a limit where it says nothing."""
+    for reading in reversed(readings) if level.slo_class else ():
+        found = [reading.value("covey_slo_target_seconds", slo_class=level.slo_class, of=of) for of in ("ttft", "tpot")]
+        if any(found):
+            ttft, tpot = (math.inf if seconds is None else seconds for seconds in found)
+            return replace(level, ttft=ttft, tpot=tpot)
+    return level
 
 
 def parse(texts: Sequence[str]) -> tuple[Level, ...]:

@@ -33,6 +33,8 @@ class Plan:
     seed: int
     shape: arrivals.Shape
     source: asks.Source
+    sources: dict[str, asks.Source]  # of levels that have one of their own, by name
+    send_slo: bool
     levels: tuple[levels.Level, ...]
     settings: dict[str, Any]  # of requests, by wire name
     described: dict[str, Any]  # for the report: what was asked, without paths
@@ -52,9 +54,11 @@ def add(parser: Any) -> None:
     parser.add_argument("--rate", type=float, default=0.0, help="stretch a trace to this many requests a second")
     parser.add_argument("--length-scale", type=float, default=1.0, help="multiply a trace's lengths")
     parser.add_argument("--prompts", default="", help=f"{', '.join(asks.SOURCES)} (default: own; synthetic for traces)")
-    parser.add_argument("--tokens", default="16:64", help="MIN:MAX length of answers where nothing else says")
+    parser.add_argument("--tokens", default="", help="MIN:MAX length of answers where nothing else says: 16:64")
     parser.add_argument("--context", type=int, default=2048, help="clip synthetic requests to this many tokens")
     parser.add_argument("--slo", action="append", default=[], help="NAME:WEIGHT:TTFT_MS:TPOT_MS, may be repeated")
+    parser.add_argument("--mix", default="", help="instead: COPILOT/CHAT/SUMMARY of the server's classes, as 60/20/20")
+    parser.add_argument("--send-slo", action="store_true", help="tell the server of each request's service level")
     parser.add_argument("--temperature", type=float, default=0.0, help="of every request")
     parser.add_argument("--speculation", default="", help="auto, off or fixed:k, of every request")
     parser.add_argument("--data", default="", help=f"folder of outside data (default: {arrivals.DATA_VARIABLE})")
@@ -82,7 +86,10 @@ def plan(given: argparse.Namespace, *, seconds: float, grace: float) -> Plan:
     """Everything read and checked. Raises SettingError."""
     if seconds <= 0 or grace < 0 or given.length_scale <= 0 or given.rate < 0:
         raise SettingError("seconds, length-scale: above 0; grace, rate: at least 0")
-    shortest, longest = _lengths(given.tokens)
+    if given.mix and given.slo:
+        raise SettingError("mix, slo: allowed: one of the two")
+    tokens = given.tokens or (levels.MIX_TOKENS if given.mix else "16:64")
+    shortest, longest = _lengths(tokens)
     lengths = asks.Lengths(shortest, longest, given.context)
     trace = given.shape.partition(":")[0] in ("azure", "mooncake")
     prompts = given.prompts or ("synthetic" if trace else "own")
@@ -90,7 +97,8 @@ def plan(given: argparse.Namespace, *, seconds: float, grace: float) -> Plan:
     settings: dict[str, Any] = {"temperature": given.temperature}
     if given.speculation:
         settings["speculation"] = given.speculation
-    chosen = levels.parse(given.slo)
+    chosen = levels.mix(given.mix) if given.mix else levels.parse(given.slo)
+    domains = {level.name: level.domain for level in chosen if level.domain and not given.prompts}
     try:
         grpc = Address.parse(given.url, port=USUAL_PORTS["grpc"])
         http = Address.parse(given.http_url or grpc.host, port=USUAL_PORTS["http"])
@@ -109,6 +117,8 @@ def plan(given: argparse.Namespace, *, seconds: float, grace: float) -> Plan:
         seed=given.seed,
         shape=arrivals.parse(given.shape, data=data, rate=given.rate or None, lengths=given.length_scale),
         source=asks.parse(prompts, lengths),
+        sources={name: asks.parse(f"own:{domain}", lengths) for name, domain in domains.items()},
+        send_slo=given.send_slo,
         levels=chosen,
         settings=settings,
         described={
@@ -120,7 +130,9 @@ def plan(given: argparse.Namespace, *, seconds: float, grace: float) -> Plan:
             "trace_rate": given.rate or None,
             "length_scale": given.length_scale,
             "prompts": _without_folder(prompts),
-            "answer_tokens": given.tokens,
+            "answer_tokens": tokens,
+            "mix": given.mix or None,
+            "send_slo": given.send_slo,
             "seconds": seconds,
             "seed": given.seed,
             **settings,

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 from covey.errors import SettingError
 from covey_client.rates import Reading
 from covey_client.status import Sample
-from loadtest.levels import Level
+from loadtest.levels import Level, as_served
 
 SETTINGS, REQUESTS, METRICS = "run.json", "requests.jsonl", "metrics.jsonl"
 
@@ -37,6 +37,9 @@ class Record:
     output_tokens: int = 0
     draft_tokens: int = 0
     accepted_draft_tokens: int = 0
+    server_ttft: float | None = None  # as the server measured them
+    server_tpot: float | None = None
+    attainment: str = ""  # what the server says of the objective that it was told
     lag: float = 0.0  # how much later than it was due the load generator sent it
 
     @property
@@ -122,11 +125,11 @@ def load(folder: Path) -> Run:
     """A run from its folder; a last line that was cut off is left out. Raises SettingError."""
     try:
         settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
-        levels = tuple(Level(**level) for level in settings.pop("levels"))
         records = tuple(Record(**row) for row in _lines(folder / REQUESTS))
         readings = tuple(
             Reading(row["at"], tuple(Sample(*sample) for sample in row["samples"])) for row in _lines(folder / METRICS)
         )
+        levels = tuple(as_served(Level(**level), readings) for level in settings.pop("levels"))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SettingError(f"{folder} holds no run of this load test: {error}") from None
     return Run(folder, settings, levels, records, readings)

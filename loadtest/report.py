@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
@@ -29,8 +30,11 @@ figure h3 { margin: 0 0 .3rem; font-size: 1rem; } figure svg { width: 100%; heig
 NOTES = (
     "TTFT is from sending a request to its first token; TPOT is from the first token to the end over the other tokens, "
     "by the server's count.",
-    "Service levels are measured by the client: the server is told nothing of them. Failed requests count as not met; "
-    "requests that were unfinished when the run ended are left out.",
+    "Service levels are measured by the client, and beside it by the server, where it was told of them (--send-slo): "
+    "from a request's arrival there, without the way to it. Failed requests count as not met; requests that were "
+    "unfinished when the run ended are left out.",
+    "What a level of a mix is to meet is what the server says of its class; a target without a number is none, or is "
+    "relative to a baseline that the server has not measured.",
     "The pictures of batch, drafts, KV, rounds and prefill come from the server's metrics port, which counts all "
     "clients.",
 )
@@ -129,7 +133,7 @@ def _levels(run: Run) -> str:
     for level in run.levels:
         figures = summary.by_level(run, level)
         heads = ("level", "TTFT target, ms", "TPOT target, ms", *figures)
-        targets = [number(1000 * level.ttft), number(1000 * level.tpot)]
+        targets = [number(None if math.isinf(each) else 1000 * each) for each in (level.ttft, level.tpot)]
         rows.append([escape(level.name), *targets, *(number(value) for value in figures.values())])
     return _table(heads, rows)
 

@@ -97,7 +97,32 @@ def by_level(run: Run, level: Level) -> dict[str, float | None]:
         "TTFT met, %": _percent(share([record.finished and level.meets_ttft(record.ttft) for record in over])),
         "TPOT met, %": _percent(share([record.finished and level.meets_tpot(record.tpot) for record in over])),
         "both met, %": _percent(share([attained(run, record) for record in over])),
+        "TTFT p95 by the server, ms": _ms(
+            quantile([r.server_ttft for r in finished if r.server_ttft is not None], 0.95)
+        ),
+        "TPOT p95 by the server, ms": _ms(
+            quantile([r.server_tpot for r in finished if r.server_tpot is not None], 0.95)
+        ),
+        "both met by the server, %": _percent(served_attainment(over)),
+        "goodput by the server, tokens/s": _goodput(run, over),
     }
+
+
+def served_attainment(records: Sequence[Record]) -> float | None:
+    """The share that met its objective as the server has it, of those that the server knows one of; a request that
+    failed has not. None where it was told of none."""
+    told = [record for record in records if record.attainment not in ("", "unknown")]
+    failed = sum(record.failed for record in records)
+    met = sum(record.attainment == "met" for record in told)
+    return met / (len(told) + failed) if told else None
+
+
+def _goodput(run: Run, records: Sequence[Record]) -> float | None:
+    """Tokens a second of requests that met their objective as the server has it."""
+    if served_attainment(records) is None:
+        return None
+    busy = max([run.seconds, *(record.end for record in records)])
+    return sum(record.output_tokens for record in records if record.attainment == "met") / busy
 
 
 def by_topic(run: Run, topic: str) -> dict[str, float | None]:

@@ -96,12 +96,13 @@ class Traffic:
         """One request to its end; returns how it ended."""
         with self._lock:
             level = levels.choose(self.plan.levels, self._level_rng)
-            ask = self.plan.source.ask(arrival, self._ask_rng)
+            own = self.plan.sources.get(level.name)  # whose answers are as long as it says, whatever a trace has
+            ask = (own or self.plan.source).ask(Arrival(arrival.at) if own else arrival, self._ask_rng)
             self.tally.sent += 1
             self.tally.in_flight += 1
         sent = self._clock()
         blank = Record(sent, transport, level.name, ask.topic, UNFINISHED, lag=max(0.0, sent - arrival.at))
-        record = self._measured(blank, ask)
+        record = self._measured(blank, ask, level.settings if self.plan.send_slo else {})
         with self._lock:
             self.tally.in_flight -= 1
             self.tally.done += record.finished
@@ -127,12 +128,12 @@ class Traffic:
         for client in self._clients.values():
             client.close()
 
-    def _measured(self, blank: Record, ask: Ask) -> Record:
-        settings: dict[str, Any] = self.plan.settings | {"max_tokens": ask.max_tokens}
+    def _measured(self, blank: Record, ask: Ask, objective: dict[str, Any]) -> Record:
+        settings: dict[str, Any] = self.plan.settings | objective | {"max_tokens": ask.max_tokens}
         if ask.exact:
             settings["min_tokens"] = ask.max_tokens
         first: float | None = None
-        usage, finish = Usage(), ""
+        usage, finish, attainment = Usage(), "", ""
         try:
             with self._clients[blank.transport].stream(ask.prompt, **settings) as stream:
                 self._under_way.add(stream)
@@ -140,7 +141,7 @@ class Traffic:
                     for chunk in stream:
                         if first is None and chunk.tokens:
                             first = self._clock() - blank.at
-                        usage, finish = chunk.usage, chunk.finish_reason
+                        usage, finish, attainment = chunk.usage, chunk.finish_reason, chunk.slo_attainment
                 finally:
                     self._under_way.discard(stream)
         except CoveyClientError as error:
@@ -161,6 +162,9 @@ class Traffic:
             output_tokens=usage.output_tokens,
             draft_tokens=usage.draft_tokens,
             accepted_draft_tokens=usage.accepted_draft_tokens,
+            server_ttft=usage.ttft_ms / 1000 or None,
+            server_tpot=usage.tpot_ms / 1000 or None,
+            attainment=attainment,
         )
 
     def _report(self, record: Record) -> None:

@@ -17,6 +17,7 @@ import tritonclient.http.aio as triton_http_aio
 
 from covey.server import Server
 from covey_client import Client
+from covey_client.status import parse
 
 pytestmark = pytest.mark.e2e
 
@@ -169,3 +170,33 @@ def test_metrics_tell_what_was_served(server: Server) -> None:
         "covey_requests_waiting",
     ):
         assert f"\n{name}" in text, name
+
+
+def slo_counts(server: Server) -> dict[tuple[str, str], float]:
+    """Requests by class and outcome."""
+    time.sleep(0.6)
+    with urllib.request.urlopen(server.metrics_url, timeout=10) as response:
+        samples = parse(response.read().decode())
+    found = [each for each in samples if each.name == "covey_slo_requests_total"]
+    return {(each.labels["slo_class"], each.labels["outcome"]): each.value for each in found}
+
+
+def test_objectives_come_through_every_door(server: Server, expected: dict[str, Any]) -> None:
+    before = slo_counts(server)
+    for model in ("covey", "ensemble", "covey_unary"):
+        for tpot_ms, attainment in ((600_000, "met"), (0.01, "missed")):
+            asked = {"slo_class": "chat", "slo_ttft_ms": 600_000, "slo_tpot_ms": tpot_ms}
+            answer = json.loads(post(server, f"{model}/generate", {"text_input": PROMPT, **SETTINGS, **asked}))
+            assert answer["text_output"] == expected["text_output"]
+            assert (answer["slo_attainment"], answer["slo_flagged"]) == (attainment, False)
+            assert answer["measured_ttft_ms"] > 0 < answer["measured_tpot_ms"]
+    with Client(server.grpc_url) as client:
+        *earlier, last = client.stream(PROMPT, slo_ttft_ms=0.01, **SETTINGS)
+    assert (last.slo_attainment, {chunk.slo_attainment for chunk in earlier}) == ("missed", {""})
+    assert last.usage.ttft_ms > 0.01
+    grew = {key: value - before.get(key, 0.0) for key, value in slo_counts(server).items()}
+    assert {key: value for key, value in grew.items() if value} == {
+        ("chat", "met"): 3,
+        ("chat", "missed"): 3,
+        ("custom", "missed"): 1,
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections import Counter
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 
 from covey import prompts
 from covey.errors import SettingError
-from loadtest import asks, levels
+from covey_client.rates import Reading
+from covey_client.status import Sample
+from loadtest import asks, levels, options
 from loadtest.arrivals import Arrival
 from loadtest.asks import Lengths
 
@@ -125,6 +128,39 @@ def test_a_level_is_met_at_its_targets() -> None:
     assert level.meets_tpot(0.02)
     assert not level.meets_tpot(0.021)
     assert level.meets_tpot(None)
+
+
+def test_a_mix_asks_for_the_server_s_classes_with_prompts_of_their_own() -> None:
+    given = options.command_line().parse_args(["--mix", "60/0/20", "--send-slo", "--shape", "poisson:1"])
+    checked = options.plan(given, seconds=1.0, grace=0.0)
+    copilot, summary = checked.levels
+    assert (copilot.name, copilot.weight, copilot.settings) == ("copilot", 60.0, {"slo_class": "interactive"})
+    assert summary.settings == {"slo_class": "batch"}
+    ask = checked.sources["summary"].ask(Arrival(0.0), random.Random(1))
+    assert (ask.topic, ask.max_tokens) == ("summarisation", 256)
+    assert levels.Level("fast", 1.0, 0.1, 0.02).settings == {"slo_ttft_ms": 100.0, "slo_tpot_ms": 20.0}
+
+
+def test_what_a_mix_is_to_meet_is_what_the_server_says() -> None:
+    def says(at: float, slo_class: str, of: str, value: float) -> Reading:
+        return Reading(at, (Sample("covey_slo_target_seconds", {"slo_class": slo_class, "of": of}, value),))
+
+    chat, batch = levels.mix("0/1/1")
+    looks = [says(0.0, "chat", "tpot", 0.05), says(1.0, "chat", "tpot", 0.06), Reading(2.0, ())]
+    assert levels.as_served(chat, looks).tpot == 0.06
+    assert levels.as_served(chat, looks).ttft == math.inf
+    assert levels.as_served(batch, looks) == batch
+    usual = levels.DEFAULT[0]
+    assert levels.as_served(usual, looks) == usual
+
+
+@pytest.mark.parametrize("words", [["--mix", "60/20"], ["--mix", "0/0/0"], ["--mix", "a/b/c"], ["--mix", "1.5/1/1"]])
+def test_what_is_no_mix_is_named(words: list[str]) -> None:
+    with pytest.raises(SettingError, match="mix: got"):
+        options.plan(options.command_line().parse_args(words), seconds=1.0, grace=0.0)
+    both = options.command_line().parse_args([*words, "--slo", "fast:1:2:3"])
+    with pytest.raises(SettingError, match="one of the two"):
+        options.plan(both, seconds=1.0, grace=0.0)
 
 
 @pytest.mark.parametrize("text", ["fast", "fast:1:2", "fast:1:0:3", ":1:2:3", "fast:a:b:c"])

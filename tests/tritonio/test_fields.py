@@ -13,7 +13,7 @@ from covey.errors import BadField
 from covey.profile import LimitSettings
 from covey.roster import Roster
 from covey.tritonio.fields import RequestParser
-from covey.types import Rule
+from covey.types import NO_OBJECTIVE, Objective, Rule
 from covey_client import wire
 from covey_client.wire import INPUT_BY_NAME, INPUTS, OUTPUTS
 from tests.fakes import HashTarget, ManualClock
@@ -61,6 +61,19 @@ def test_drafts_are_refused_where_nobody_drafts() -> None:
     assert parse(parser(), speculation=b"auto").speculation == "auto"
     assert parse(parser("one"), speculation=b"fixed:3").speculation == "fixed:3"
     assert parse(parser("one"), num_draft_tokens=3).speculation == "fixed:3"
+
+
+def test_an_objective_is_its_class_s_and_the_request_s_own() -> None:
+    assert parse(parser()).objective == NO_OBJECTIVE
+    assert parse(parser(), slo_class=b"chat").objective == Objective("chat", 1.0, 0.05)
+    assert parse(parser(), slo_class=b"chat", slo_tpot_ms=np.float32(20)).objective == Objective("chat", 1.0, 0.02)
+    assert parse(parser(), slo_ttft_ms=np.float32(250)).objective == Objective("", 0.25)
+    assert not parse(parser(), slo_class=b"interactive").objective.known
+    with pytest.raises(BadField, match="slo_class: got 'fast', allowed: '', 'interactive', 'chat', 'batch'"):
+        parse(parser(), slo_class=b"fast")
+    for name in ("slo_tpot_ms", "slo_ttft_ms"):
+        with pytest.raises(BadField, match=f"{name}: got 0.0, allowed: 0.01 to 600000"):
+            parse(parser(), **{name: np.float32(0)})
 
 
 @pytest.mark.parametrize("text", ["", "a" * 33, "ä" * 17])

@@ -1,0 +1,177 @@
+"""What became of objectives: in each answer, and added up on the metrics port."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from covey.errors import Overloaded, PortError
+from covey.streaming import Chunk, Streamer
+from covey.types import NO_OBJECTIVE, Finish, Objective, Progress
+from tests.fakes import ManualClock
+from tests.tritonio.adapters import load
+
+
+class Counted:
+    """Stands in for Triton's metric families: what was added to each series."""
+
+    def __init__(self) -> None:
+        self.totals: Counter[tuple[str, str, str]] = Counter()
+
+    def family(self, name: str, **_more: Any) -> Any:
+        totals = self.totals
+
+        class Family:
+            def Metric(self, labels: dict[str, str], **_more: Any) -> Any:
+                class Series:
+                    def increment(self, value: float) -> None:
+                        totals[name, labels.get("slo_class", ""), labels.get("outcome", "")] += value  # type: ignore[assignment]
+
+                    def set(self, value: float) -> None: ...
+
+                    def observe(self, value: float) -> None: ...
+
+                return Series()
+
+        return Family()
+
+
+class Outlet:
+    streams, needs_state = True, False
+
+    def __init__(self) -> None:
+        self.chunks: list[Chunk] = []
+        self.error: Exception | None = None
+        self.done = threading.Event()
+
+    def send(self, chunk: Chunk) -> None:
+        self.chunks.append(chunk)
+        if chunk.finish is not None:
+            self.done.set()
+
+    def fail(self, error: Exception) -> None:
+        self.error = error
+        self.done.set()
+
+    def gone(self) -> bool:
+        return False
+
+
+class Nobody:
+    def cancel(self, key: int, finish: Finish = Finish.CANCELLED) -> None: ...
+
+
+class Bench:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        _, fake = load(monkeypatch, "orchestrator")
+        from covey.tritonio.metrics import Metrics
+
+        self.counted, self.clock = Counted(), ManualClock()
+        fake.MetricFamily.side_effect = self.counted.family
+        self.metrics = Metrics("covey")
+        self.streamer = Streamer(None, self.clock, served=self.metrics.served)
+        self.streamer.start(Nobody())
+        self.keys = 0
+
+    def answer(
+        self, objective: Objective, *steps: tuple[float, int], end: Finish, error: Exception | None = None
+    ) -> Outlet:
+        """One request that came at 0, with so many tokens at each of these times."""
+        self.keys, outlet = self.keys + 1, Outlet()
+        self.streamer.begin(
+            self.keys,
+            outlet,
+            prompt=np.array([1], np.int32),
+            seed=0,
+            stream=True,
+            logprobs=False,
+            arrival=0.0,
+            objective=objective,
+        )
+        for step, (at, tokens) in enumerate(steps):
+            self.clock.time = at
+            ids, last = np.ones(tokens, np.int32), step == len(steps) - 1
+            self.streamer.publish(
+                [Progress(self.keys, ids, np.zeros(tokens, np.float32), end if last else None, error if last else None)]
+            )
+            while len(outlet.chunks) <= step and not outlet.done.wait(0.001):
+                pass
+        assert outlet.done.wait(5)
+        return outlet
+
+    def close(self) -> Counter[tuple[str, str, str]]:
+        self.streamer.stop()
+        self.metrics.stop()
+        return self.counted.totals
+
+
+OBJECTIVE = Objective("chat", 1.0, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("objective", "steps", "attainment"),
+    [
+        (OBJECTIVE, ((1.0, 1), (1.5, 5)), "met"),
+        (OBJECTIVE, ((1.1, 1), (1.5, 5)), "missed"),
+        (OBJECTIVE, ((1.0, 1), (1.6, 5)), "missed"),
+        (OBJECTIVE, ((1.0, 1),), "met"),
+        (Objective("chat", 1.0, known=False), ((0.5, 1), (9.0, 2)), "unknown"),
+        (Objective("", 1.0), ((0.5, 1), (9.0, 2)), "met"),
+        (NO_OBJECTIVE, ((0.5, 1), (9.0, 2)), ""),
+    ],
+)
+def test_an_answer_says_what_was_measured_and_whether_that_was_enough(
+    monkeypatch: pytest.MonkeyPatch, objective: Objective, steps: tuple[tuple[float, int], ...], attainment: str
+) -> None:
+    bench = Bench(monkeypatch)
+    *before, last = bench.answer(objective, *steps, end=Finish.LENGTH).chunks
+    bench.close()
+    assert last.attainment == attainment
+    assert {chunk.attainment for chunk in before} <= {""}
+    first, tokens = steps[0][0], sum(count for _, count in steps)
+    assert last.ttft == first
+    assert last.tpot == (pytest.approx((steps[-1][0] - first) / (tokens - 1)) if tokens > 1 else None)
+
+
+def test_the_counters_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, rng = Bench(monkeypatch), random.Random(3)
+    classes = (Objective("chat", 1.0, 0.1), Objective("fast", 0.2, 0.05), Objective("", 0.5), NO_OBJECTIVE)
+    asked: Counter[str] = Counter()
+    good: Counter[str] = Counter()
+    for _ in range(60):
+        objective, tokens = rng.choice(classes), rng.randrange(1, 9)
+        ends = [(Finish.LENGTH, None), (Finish.EOS, None), (Finish.CANCELLED, None), (Finish.ERROR, PortError("gone"))]
+        end, error = rng.choice(ends)
+        first = rng.choice([0.1, 0.4, 2.0])
+        done = bench.answer(
+            objective, (first, 1), (first + rng.choice([0.01, 0.08, 1.0]) * tokens, tokens), end=end, error=error
+        )
+        asked[objective.label] += 1
+        if done.chunks[-1].attainment == "met":
+            good[objective.label] += done.chunks[-1].num_output
+    for _ in range(3):
+        bench.answer(OBJECTIVE, (0.1, 0), end=Finish.ERROR, error=Overloaded("not in time"))
+        asked["chat"] += 1
+    bench.metrics.refused(classes[1])
+    bench.metrics.refused(NO_OBJECTIVE)
+    asked["fast"] += 1
+    totals = bench.close()
+    counted: Counter[str] = Counter()
+    for (name, slo_class, _), value in totals.items():
+        if name == "covey_slo_requests_total":
+            counted[slo_class] += value
+    assert counted == {label: count for label, count in asked.items() if label}
+    assert {label for label in counted if label} == {"chat", "fast", "custom"}
+    tokens_by_class = {
+        slo_class: value for (name, slo_class, _), value in totals.items() if name == "covey_slo_good_tokens_total"
+    }
+    assert tokens_by_class == {label: count for label, count in good.items() if label}
+    assert totals["covey_slo_requests_total", "chat", "refused"] == 3
+    assert totals["covey_slo_requests_total", "fast", "refused"] == 1
+    assert totals["covey_requests_total", "", "refused"] == 5
+    assert sum(totals["covey_slo_requests_total", name, "unfinished"] for name in counted) > 0
