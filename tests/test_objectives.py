@@ -21,7 +21,7 @@ from covey.planner.baseline import LEAST, Baseline
 from covey.profile import load
 from covey.rounds import RoundRecord
 from covey.scheduler import PATIENCE, Scheduler
-from covey.types import NO_OBJECTIVE, Attainment, Finish, Objective, Request
+from covey.types import NO_OBJECTIVE, Attainment, Finish, Objective, Request, TargetReply, TargetWork
 from covey_client.costs.table import CostTable
 from tests.fakes import Collector, HashTarget, ManualClock, continuation, request
 from tests.static_planner import StaticPlanner
@@ -359,3 +359,75 @@ def test_a_refusal_reaches_the_caller_as_one() -> None:
     engine.round()
     assert sink.finish(3) is Finish.ERROR
     assert isinstance(sink.ended[3].error, Overloaded)
+
+
+# ---- under load, in virtual time -------------------------------------------------------------------------------------
+
+
+class TimedTarget(HashTarget):
+    """A pass takes 10 ms, and 1 ms for each token of a prompt."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(blocks=10_000)
+        self._clock = clock
+
+    def step(self, work: TargetWork) -> TargetReply:
+        self._clock.time += 0.01 + 0.001 * float(work.chunk.sum() - len(work.chunk))
+        return super().step(work)
+
+
+def served(requests: list[Request]) -> dict[int, tuple[float, float]]:
+    """When each request's first and last token came, where four of them run at a time."""
+    clock, sink, left = ManualClock(), Collector(), sorted(requests, key=lambda each: each.arrival)
+    engine = Engine(TimedTarget(clock), scheduler(token_budget=32), StaticPlanner(), sink, clock)
+    first: dict[int, float] = {}
+    last: dict[int, float] = {}
+
+    def look() -> None:
+        for key, tokens in sink.tokens.items():
+            if tokens:
+                first.setdefault(key, clock.time)
+        for key in sink.ended:
+            last.setdefault(key, clock.time)
+
+    sink.on_publish = look
+    while left or not engine.scheduler.idle:
+        while left and left[0].arrival <= clock.time:
+            engine.submit(left.pop(0))
+        if not engine.round() and left:
+            clock.time = left[0].arrival
+    assert {each.key: sink.tokens[each.key] for each in requests} == {
+        each.key: continuation(each.prompt.tolist(), each.max_tokens) for each in requests
+    }
+    return {key: (first[key], last[key]) for key in first}
+
+
+def attained(requests: list[Request], objective: Objective) -> float:
+    """The share of those from key 1000 on that had their first token and the others in time."""
+    times, met = served(requests), []
+    for each in requests:
+        if each.key >= 1000:
+            first, last = times[each.key]
+            tpot = (last - first) / (each.max_tokens - 1)
+            met.append(judge(objective, first - each.arrival, tpot) is Attainment.MET)
+    return sum(met) / len(met)
+
+
+def test_the_hurried_meet_behind_a_backlog_what_first_come_first_served_misses() -> None:
+    objective = Objective("chat", 0.6, 0.05)
+
+    def load(told: Objective) -> list[Request]:
+        backlog = [asks(key, 0.0, prompt=[key] * 20, max_tokens=20) for key in range(1, 60)]
+        return backlog + [asks(1000 + key, 0.1 * key, told, prompt=[key] * 5, max_tokens=8) for key in range(40)]
+
+    blind, told = attained(load(NO_OBJECTIVE), objective), attained(load(objective), objective)
+    assert blind <= 0.3
+    assert told >= 0.95
+
+
+def test_requests_that_come_too_late_do_not_drag_the_others_with_them() -> None:
+    """More than can be served: in the order of deadlines alone most would be a little late."""
+    objective = Objective("chat", 0.3, 0.1)
+    rows = [asks(1000 + key, 0.02 * key, objective, prompt=[key % 90] * 5, max_tokens=8) for key in range(400)]
+    blind = [dataclasses.replace(each, objective=NO_OBJECTIVE) for each in rows]
+    assert attained(rows, objective) >= 3 * attained(blind, objective)

@@ -197,12 +197,13 @@ class Scheduler:
         before its own, a place among those that run, and the pace of the last rounds. What is not known counts as no
         time, and an idle server expects to meet everything. Does not mutate."""
         running, objective, request = self.running.values(), active.request.objective, active.request
-        if not (self.running or self.waiting):
+        if not objective.label or not (self.running or self.waiting):
             return ""
         ahead = self.waiting[: bisect.bisect(self.waiting, _urgency(active), key=_urgency)]
         reading = [each for each in running if not each.decoding]
         tokens = sum(each.known - each.num_cached_tokens for each in (*reading, *ahead, active))
-        expected = now - request.arrival + self.pace.reading(tokens, self._prompt_budget(reading))
+        per_round = max(1, self.token_budget - len(running) + len(reading))
+        expected = now - request.arrival + self.pace.reading(tokens, per_round)
         too_many = len(running) + len(ahead) + 1 - self.max_running
         if too_many > 0 and running:  # they are taken to emit all that they may
             rooms = sorted(each.room for each in running)
@@ -212,10 +213,6 @@ class Scheduler:
         if self.pace.token_seconds > objective.tpot:
             return f"a token takes {_ms(self.pace.token_seconds)} now, the objective is {_ms(objective.tpot)}"
         return ""
-
-    def _prompt_budget(self, reading: list[ActiveRequest]) -> int:
-        """Tokens of prompts that a pass has room for beside the rows that decode."""
-        return max(1, self.token_budget - len(self.running) + len(reading))
 
     def _blocks(self, active: ActiveRequest) -> int:
         """Blocks for its tokens and a share of its growth."""

@@ -210,6 +210,8 @@ class TritonPythonModel:
             admission=slo.admission,
         )
         self._baseline = Baseline(costs)
+        if self._baseline.seconds is None:
+            log.info("no cost table has the time of a plain token: relative latency classes wait until it is learnt")
         classes = Classes(slo.classes, lambda: self._baseline.seconds)
         self._metrics.watch(classes.targets)
         speculation = self._profile.speculation
