@@ -165,16 +165,19 @@ def test_a_target_that_fails_is_no_hindrance(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("base", [0.03, 0.25], ids=["rounds", "long rounds, one to a visit"])
 def test_curves_of_a_machine_that_was_busy_for_a_while_are_not_kept(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    base: float, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    made = Deployment(table())
-    sleep = made.clock.sleep
-    made.clock.sleep = lambda seconds: sleep(seconds * (2.0 if made.clock.now() < SECONDS / 2 else 1.0))  # type: ignore[method-assign]
+    made = Deployment(table(base))
+    sleep, busy = made.clock.sleep, SECONDS / 2 * max(1.0, base / LONG_ROUND)
+    made.clock.sleep = lambda seconds: sleep(seconds * (2.0 if made.clock.now() < busy else 1.0))  # type: ignore[method-assign]
     with caplog.at_level(logging.WARNING, logger="covey"):
         assert made.curves(tmp_path).get().plain, "they are better than nothing"
     assert "other work" in caplog.text
     assert not list(tmp_path.iterdir())
+    Deployment(table(base)).curves(tmp_path).get()
+    assert list(tmp_path.iterdir()), "those of a quiet one are"
 
 
 def test_a_small_pool_measures_small_batches() -> None:

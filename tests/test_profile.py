@@ -68,6 +68,18 @@ def test_an_unknown_name_lists_the_known(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (target.folder, target.threads) == ("/some/model", 0), "the bundled model's one thread is for it alone"
 
 
+@pytest.mark.parametrize("folder", ["", 'folder = "/of/the/profile"'])
+def test_another_model_has_the_threads_that_its_profile_gives(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(f"[target]\nthreads = 3\n{folder}")
+    monkeypatch.setenv(profile.PROFILE_VARIABLE, str(path))
+    monkeypatch.setenv(profile.FOLDER_VARIABLE, "/some/model")
+    target = profile.from_environment().target
+    assert (target.folder, target.threads) == ("/some/model", 3)
+
+
 def test_whole_numbers_do_for_real_ones(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text("[speculation]\ndraft_deadline_ms = 250")

@@ -148,7 +148,7 @@ def test_several_drafters_have_acceptance_of_their_own() -> None:
     world = World(environment("card"), rng)
     for _ in range(1500):
         depth = policy.choose(both)
-        played = world.play(8, depth, 1, False)
+        played = world.play(8, depth, 1, 1)
         trials = {name: Trials([4] * depth, [0 if name == "bad" else 3] * depth) for name in ("bad", "simulated")}
         policy.update(
             both,
@@ -325,7 +325,7 @@ def test_first_rounds_that_take_longer_mislead_nobody_and_are_not_sought(extra: 
     for _ in range(3000):
         situation = Situation(16, 5, before, 1, (("simulated", 16),))
         depth = policy.choose(situation)
-        played = world.play(16, depth, 1, depth > 0 and before == 0)
+        played = world.play(16, depth, 1, before)
         if depth != before:
             more = extra * played.verify_seconds
             played = replace(played, seconds=played.seconds + more, verify_seconds=played.verify_seconds + more)
@@ -347,7 +347,7 @@ def test_beside_prompts_drafters_are_judged_and_timed() -> None:
     replay(policy, environment("card"), [8] * 20, rng)
     world = World(environment("card", 0.02), rng)
     beside = Situation(48, 5, 2, 1, (("simulated", 48),), 512)
-    played = world.play(48, 2, 1, False)
+    played = world.play(48, 2, 1, 2)
     before = policy.expectations._accepted("simulated").rates()
     rounds = policy._round
     for _ in range(60):

@@ -250,6 +250,53 @@ def test_rounds_that_leave_no_depth_to_the_policy_teach_it_all_the_same() -> Non
     assert per_row[4] - per_row[2] < 0.7, "and no more"
 
 
+class Reading(PrefixDrafter):
+    """Takes a millisecond for every token of a prompt."""
+
+    def draft(self, work: DraftWork) -> DraftReply:
+        read = 0.001 * sum(len(opening.tokens) for opening in work.opens)
+        self.clock.sleep(read)
+        reply = super().draft(work)
+        return replace(reply, catch_up_seconds=reply.catch_up_seconds + read)
+
+
+def test_drafts_that_requests_ask_for_are_no_drafting_of_the_policy() -> None:
+    policy, costs = Listed(0), SwitchCosts()
+    serving = Serving(planner(policy, switch_costs=costs), drafter=lambda clock: Reading(clock, 2))
+    serving.engine.submit(request(0, [1, 2, 3], 60))
+    serving.engine.submit(request(1, np.arange(1, 20, dtype=np.int32), 60, speculation="fixed:2"))
+    serving.run(12)
+    assert serving.target.works[-1].trees.sizes.tolist() == [0, 2]
+    assert {situation.previous for situation in policy.asked} == {0}, "it would still begin to draft"
+    assert any(outcome.catch_up_seconds for _, _, outcome in policy.overheard)
+    assert costs.of("first")(30, 1) == 0.0, "catching up for another's draft is no price of its own"
+    policy.depth = 1
+    serving.run(2)
+    assert costs.of("first")(30, 1) > 0.0
+    assert [situation.previous for situation in policy.asked[-2:]] == [0, 2]
+
+
+def test_reading_for_depths_that_requests_ask_for_is_no_cost_of_prompts() -> None:
+    made = build(SpeculationSettings(max_depth=4, drafters=("first",)), ("first",))
+    serving = Serving(made, names=("first",), drafter=lambda clock: Reading(clock, 2))
+    for key in range(3):
+        serving.engine.submit(request(key, np.arange(1, 20, dtype=np.int32), 40, speculation="fixed:2"))
+        serving.run(4)
+    assert made.policy._expectations._prompt_cost.per_token == 0.0  # type: ignore[attr-defined]
+
+
+def test_what_was_played_is_the_deepest_draft_that_came() -> None:
+    policy = Listed(2)
+    serving = Serving(planner(policy), drafter=lambda clock: Sparing(clock, 2))
+    serving.engine.submit(request(0, [1, 2, 3], 60))
+    serving.engine.submit(request(1, [1, 2, 4], 60, speculation="fixed:4", drafter="second"))
+    serving.run(4)
+    assert policy.overheard[-1][1] == 4
+    serving.drafters[1].fails = True  # type: ignore[attr-defined]
+    serving.run(1)
+    assert policy.overheard[-1][1] == 2, "nobody drafted four tokens in the round in which the other one failed"
+
+
 def test_text_that_no_drafter_reads_is_no_lag() -> None:
     policy = Listed(2)
     serving = Serving(planner(policy))
