@@ -26,6 +26,7 @@ BENCHES = {
     "changes": "how soon policies follow a sudden change of acceptance or of a drafter's speed, in virtual time",
     "ablation": "what each part of the default policy gains, in virtual time; says nothing of this machine",
     "emulated": "every policy on emulated pairs, in virtual time; says nothing of this machine",
+    "published": "Nightjar's tables and figures beside emulated ones, in virtual time",
 }
 
 
@@ -70,6 +71,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
     parser.add_argument(
         "--pair", action="append", default=[], metavar="NAME", help="of `emulated` and `ablation`: this pair alone"
     )
+    parser.add_argument("--dataset", default=Wanted.dataset, metavar="NAME", help="of `emulated`: whose lengths")
     parser.add_argument(
         "--part",
         action="append",
@@ -96,6 +98,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
         repetitions=given.repetitions,
         data=given.data,
         pairs=tuple(given.pair),
+        dataset=given.dataset,
         parts=tuple(given.part),
         device=given.device,
         shape=given.shape,

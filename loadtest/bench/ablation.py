@@ -2,7 +2,10 @@
 each. A part that gains nothing anywhere is a part too many.
 
 serving  The emulated pairs under Poisson arrivals and two peaks, nothing learnt before: the figure is mean latency.
-drift    The replay of sudden changes (`bench changes`): the figure is time over the oracle's.
+first    The first half minute of some callers in a closed loop, the device's curves known: time per token.
+drift    The replay of sudden changes (`bench changes`): time over the oracle's.
+rough    The same on a made-up device whose passes take up to a tenth more or less than any curve says, by their shape,
+         and a fifth longer after another depth: real ones do both.
 
 Ratios are of the time without the part over the time with it, on the same requests and draws: above 1 the part helps.
 Nothing here is hardware.
@@ -11,11 +14,13 @@ Nothing here is hardware.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
+import random
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
@@ -24,7 +29,7 @@ import numpy as np
 from rich.console import Console
 
 from covey.errors import SettingError
-from covey.planner import acceptance, change_cost, covey, expectations, prompt_cost, regression, residuals
+from covey.planner import acceptance, change_cost, costs, covey, expectations, prompt_cost, regression, residuals
 from covey.types import JsonDict
 from loadtest.bench import changes as drift
 from loadtest.bench import loads, report
@@ -33,9 +38,11 @@ from loadtest.bench.emulated_serving import play
 from loadtest.bench.session import QUICK, Session
 
 COVEY = "covey"
-SERVED = ("emulated-7b", "emulated-13b-40g", "emulated-70b-4x80g", "emulated-7b-five")
+SERVED = ("emulated-7b", "emulated-70b-4x80g", "emulated-7b-five")
 RATES, REQUESTS = (8.0, 25.0), 120
-BATCHES = (1, 4, 32)
+CALLERS, FIRST, WAITING = (1, 16), 30.0, 12  # in a closed loop, seconds, and requests to a caller: enough for them
+BATCHES = (1, 32)
+ROUGH, CHANGE = 0.1, 0.2
 SEEDS, FULL_SEEDS = 4, 12
 WORTH = 0.005  # a part that gains less than this everywhere is one too many
 
@@ -83,6 +90,8 @@ PARTS: dict[str, Sequence[Patch]] = {
     "alarm": [(acceptance._Suspicion, "weigh", lambda *_: False)],
     "fading": [(acceptance.Acceptance, "idle", lambda *_: None)],
     "haste": [(regression, "HASTE", 1.0)],
+    "rising": [(costs, "_rising", lambda values: values)],
+    "pause": [(costs, "PAUSE", 0.0)],
 }
 
 
@@ -102,9 +111,9 @@ def without(part: str) -> Iterator[None]:
 class Case(NamedTuple):
     """What is run with and without each part."""
 
-    kind: str  # serving or drift
+    kind: str  # of KINDS
     name: str  # of the pair, or of the scenario
-    load: str  # requests per second, or rows
+    load: str  # requests per second, callers or rows
 
 
 def run(session: Session) -> None:
@@ -142,18 +151,28 @@ def cases(quick: bool, pairs: Sequence[str]) -> list[Case]:
     if quick:
         return [Case("serving", served[0], "25"), Case("drift", drift.DOWN_UP, "4")]
     rates = [*(f"{rate:g}" for rate in RATES), loads.TWO_PEAKS]
-    replayed = [] if pairs else [Case("drift", name, str(rows)) for name in drift.SCENARIOS for rows in BATCHES]
-    return [Case("serving", name, load) for name in served for load in rates] + replayed
+    replayed = [Case("drift", name, str(rows)) for name in drift.SCENARIOS for rows in BATCHES]
+    replayed += [Case("rough", drift.DOWN_UP, str(rows)) for rows in BATCHES]
+    return [
+        *(Case("serving", name, load) for name in served for load in rates),
+        *(Case("first", name, str(callers)) for name in served for callers in CALLERS),
+        *([] if pairs else replayed),
+    ]
 
 
 def seconds(case: Case, part: str, seed: int, quick: bool) -> float:
     """What the case takes without that part."""
     with without(part):
-        if case.kind == "drift":
+        if case.kind in ("drift", "rough"):
             phases = drift.shorter(drift.SCENARIOS[case.name]) if quick else drift.SCENARIOS[case.name]
-            curve = drift.play(COVEY, int(case.load), phases, seed).curve
+            device = (_rough(drift.device(), seed), CHANGE) if case.kind == "rough" else ()
+            curve = drift.play(COVEY, int(case.load), phases, seed, *device).curve
             return 1.0 / fmean(efficiency for _, efficiency in curve)
         pair = next(pair for pair in PAIRS if pair.name == case.name)
+        if case.kind == "first":
+            asked = requests(pair, int(case.load) * WAITING, seed)
+            served = play(pair, COVEY, (0.0,) * len(asked), asked, seed, callers=int(case.load), until=FIRST)
+            return 1.0 / served.throughput
         count = 12 if quick else REQUESTS
         if case.load == loads.TWO_PEAKS:
             capacity = pair.capacity()
@@ -161,6 +180,14 @@ def seconds(case: Case, part: str, seed: int, quick: bool) -> float:
         else:
             times = loads.poisson(float(case.load), count, seed)
         return play(pair, COVEY, times, requests(pair, len(times), seed), seed).latency
+
+
+def _rough(device: drift.Costs, seed: int) -> drift.Costs:
+    @functools.cache
+    def verify(rows: int, tokens: int) -> float:
+        return device.verify(rows, tokens) * (1.0 + random.Random(f"{seed} {rows} {tokens}").uniform(-ROUGH, ROUGH))
+
+    return replace(device, verify=verify)
 
 
 @dataclass
@@ -194,7 +221,7 @@ class Measured:
         }
 
 
-KINDS = ("serving", "drift")
+KINDS = ("serving", "first", "drift", "rough")
 
 
 def _gain(logs: Sequence[float]) -> JsonDict:

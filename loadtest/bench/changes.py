@@ -138,14 +138,17 @@ def shorter(phases: Sequence[Phase]) -> tuple[Phase, ...]:
     return tuple(Phase(each.name, each.rounds // SHORTER, each.rate, each.dearness) for each in phases)
 
 
-def play(name: str, rows: int, phases: Sequence[Phase], seed: int) -> Run:
-    """One run of a policy that has learnt nothing before."""
+def play(
+    name: str, rows: int, phases: Sequence[Phase], seed: int, costs: Costs | None = None, change: float = 0.0
+) -> Run:
+    """One run of a policy that has learnt nothing before; `costs` and `change`: on another device."""
     starts = [0, *accumulate(phase.rounds for phase in phases)]
     environment = Environment(
-        device(),
+        costs or device(),
         tuple((start, (phase.rate,) * DEPTH) for start, phase in zip(starts, phases)),
         NOISE,
         dearness=tuple((start, phase.dearness) for start, phase in zip(starts, phases)),
+        change=change,
     )
     world, choices = np.random.default_rng(seed).spawn(2)
     policy = policies.make(name, max_depth=DEPTH, max_rows=MAX_ROWS, rng=choices, switch_costs=SwitchCosts())

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import geometric_mean, median
 
@@ -24,7 +24,7 @@ from covey.types import JsonDict
 from loadtest.arrivals import Arrival
 from loadtest.bench import emulated_published, loads, report
 from loadtest.bench.emulated_oracle import ORACLE
-from loadtest.bench.emulated_pairs import PAIRS, Pair, requests
+from loadtest.bench.emulated_pairs import DATASETS, PAIRS, Pair, requests
 from loadtest.bench.emulated_serving import Served, as_json, play
 from loadtest.bench.loads import AZURE, TWO_PEAKS, Times
 from loadtest.bench.session import FULL, QUICK, Session
@@ -35,7 +35,7 @@ STATIC = (OFF, *FIXED)
 LEARNERS = tuple(name for name in registry.POLICIES if name not in (OFF, "fixed:k", "table"))
 POLICIES = (*STATIC, "table", *LEARNERS, ORACLE)
 QUICK_POLICIES = (OFF, "fixed:3", "nightjar", COVEY, ORACLE)
-RATES, FULL_RATES = (2.0, 8.0, 15.0, 25.0, 35.0), (2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0)
+RATES, FULL_RATES, FULL_REPETITIONS = (2.0, 8.0, 15.0, 25.0, 35.0), (2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0), 5
 REQUESTS, FULL_REQUESTS, QUICK_REQUESTS = 160, 480, 12
 TRACE_REQUESTS, FULL_TRACE_REQUESTS = 240, 960
 
@@ -109,12 +109,13 @@ def run(session: Session) -> None:
     policies = QUICK_POLICIES if wanted.size == QUICK else POLICIES
     measured = Measured(policies)
     session.summarise = measured.summary
-    chosen = _chosen(wanted.pairs)
-    repetitions = session.repetitions(1, 3)
+    chosen = _chosen(wanted.pairs, wanted.dataset)
+    repetitions = session.repetitions(1, FULL_REPETITIONS)
     trace = loads.azure(wanted.data)
     session.notes |= {
         "clock": "virtual",
         "repetitions": repetitions,
+        "dataset": wanted.dataset,
         "acceptance": {pair.name: pair.right() for pair in chosen},
         "capacity_without_speculation": {pair.name: pair.capacity() for pair in chosen},
     }
@@ -151,12 +152,15 @@ def _loads(pair: Pair, size: str, trace: Sequence[Arrival] | None, seed: int) ->
     return made | loads.around(capacity, served / (loads.MEAN * capacity), trace, seed)
 
 
-def _chosen(names: Sequence[str]) -> list[Pair]:
-    known = {pair.name: pair for pair in PAIRS}
+def _chosen(names: Sequence[str], dataset: str) -> list[Pair]:
+    datasets = {each.name: each for each in DATASETS}
+    if dataset not in datasets:
+        raise SettingError(f"--dataset: got {dataset!r}, allowed: {', '.join(datasets)}")
+    known = {pair.name: replace(pair, dataset=datasets[dataset]) for pair in PAIRS}
     for name in names:
         if name not in known:
             raise SettingError(f"--pair: got {name!r}, allowed: {', '.join(known)}")
-    return [known[name] for name in names] or list(PAIRS)
+    return [known[name] for name in names] or list(known.values())
 
 
 def _ratio(by_policy: dict[str, list[Served]], above: str, below: str, *, latency: bool = False) -> float:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from covey.bandits.length import Forgetful, Outcome, Reason, Situation
 from covey.planner.cost_table import Surface
-from loadtest.bench.emulated_pairs import OUTPUT, PROMPT, Pair
+from loadtest.bench.emulated_pairs import Pair
 
 ORACLE = "oracle"
 
@@ -27,7 +27,7 @@ class Oracle(Forgetful):
         rate = pair.right()
         self._tokens = [sum(rate**depth for depth in range(deepest + 1)) for deepest in range(max_depth + 1)]
         first = Surface(table.switch[pair.drafters[0]])
-        self._reading = first(PROMPT, 1) / OUTPUT
+        self._reading = first(pair.dataset.prompt, 1) / pair.dataset.output
         self.reason = Reason("known")
 
     def choose(self, situation: Situation) -> int:

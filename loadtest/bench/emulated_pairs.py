@@ -1,7 +1,8 @@
 """Emulated pairs: the profiles of `profiles/emulated-*.toml`, and requests for them.
 
-Timings and their origin are in `profiles/costs/`, memory and acceptance in the profiles. Lengths are log-normal, 160
-and 340 tokens on average: about ShareGPT's, of which most papers here draw requests.
+Timings and their origin are in `profiles/costs/`, memory and acceptance in the profiles. Lengths are log-normal. The
+means of ShareGPT and Alpaca are those that the PagedAttention paper printed (its Figure 11); those of SpecBench are
+assumed: of its six tasks four have prompts of a few dozen tokens and two, summaries and retrieval, of some 900.
 """
 
 from __future__ import annotations
@@ -18,17 +19,32 @@ from covey.planner.cost_table import Surface, load_costs
 from covey.profile import Profile, costs_file
 from covey_client.costs.table import CostTable
 
-PROMPT, OUTPUT = 160, 340  # mean tokens
-SPREAD = 0.8  # of their logarithms
 LONGEST = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """Mean tokens of a request, and the deviations of their logarithms."""
+
+    name: str
+    prompt: int
+    output: int
+    prompt_spread: float = 0.8
+    output_spread: float = 0.8
+
+
+ALPACA, SHAREGPT = Dataset("Alpaca", 19, 58), Dataset("ShareGPT", 161, 338)
+SPECBENCH = Dataset("SpecBench", 330, 200, prompt_spread=1.0)
+DATASETS = (ALPACA, SHAREGPT, SPECBENCH)
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A target and its drafters, by the name of their profile."""
+    """A target and its drafters, by the name of their profile, and what it is asked."""
 
     name: str
     title: str
+    dataset: Dataset = SHAREGPT
 
     @cached_property
     def profile(self) -> Profile:
@@ -67,8 +83,9 @@ class Pair:
         verify = Surface(self.table.verify)
         budget = self.profile.scheduler.token_budget
         held = self.blocks * self.profile.target.block_size
-        rows = min(self.profile.scheduler.max_running, held // (PROMPT + OUTPUT // 2))
-        return 1.0 / (OUTPUT * verify(rows, rows) / rows + PROMPT * verify(1, budget) / budget)
+        prompt, output = self.dataset.prompt, self.dataset.output
+        rows = min(self.profile.scheduler.max_running, held // (prompt + output // 2))
+        return 1.0 / (output * verify(rows, rows) / rows + prompt * verify(1, budget) / budget)
 
 
 PAIRS = (
@@ -92,9 +109,14 @@ class Lengths:
 def requests(pair: Pair, count: int, seed: int) -> list[Lengths]:
     """The same for every policy."""
     rng = random.Random(f"{seed} requests")
-    domains = tuple(pair.domains)
-    return [Lengths(_length(PROMPT, rng), _length(OUTPUT, rng), rng.choice(domains)) for _ in range(count)]
+    domains, of = tuple(pair.domains), pair.dataset
+    return [
+        Lengths(
+            _length(of.prompt, of.prompt_spread, rng), _length(of.output, of.output_spread, rng), rng.choice(domains)
+        )
+        for _ in range(count)
+    ]
 
 
-def _length(mean: float, rng: random.Random) -> int:
-    return max(4, min(LONGEST, round(rng.lognormvariate(math.log(mean) - SPREAD**2 / 2, SPREAD))))
+def _length(mean: float, spread: float, rng: random.Random) -> int:
+    return max(4, min(LONGEST, round(rng.lognormvariate(math.log(mean) - spread**2 / 2, spread))))

@@ -5,6 +5,7 @@ Every number from here is a simulation's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from covey.emulated.devices import EmulatedDrafter, EmulatedTarget, HashModel
 from covey.engine import Engine
 from covey.planner import policies
 from covey.planner.choice import Planner
+from covey.planner.cost_table import CostTable
 from covey.planner.round_planner import RoundPlanner
 from covey.planner.switching import SwitchCosts
 from covey.ports import Between, Clock, Ports
@@ -37,7 +39,8 @@ PATIENCE = 3600.0  # seconds of real time for a drafter's answer: a busy machine
 class Served:
     """What one policy made of one load."""
 
-    tokens: int
+    tokens: int  # of output
+    prompts: int  # tokens of prompts that were read
     seconds: float  # from the first arrival to the last token
     latencies: tuple[float, ...]  # arrival to last token
     depth: float  # drafted tokens of a decoding row, mean over rows and rounds
@@ -47,6 +50,11 @@ class Served:
     @property
     def throughput(self) -> float:
         return self.tokens / self.seconds
+
+    @property
+    def total_throughput(self) -> float:
+        """With the prompts' tokens, as some papers count."""
+        return (self.tokens + self.prompts) / self.seconds
 
     @property
     def latency(self) -> float:
@@ -71,15 +79,25 @@ def ports(pair: Pair, clock: Clock, *, blocks: int, pauses_cost: bool = True, be
     return Ports(target, drafter, between)
 
 
-def play(pair: Pair, policy: str, times: Times, lengths: Sequence[Lengths], seed: int) -> Served:
+def play(
+    pair: Pair,
+    policy: str,
+    times: Times,
+    lengths: Sequence[Lengths],
+    seed: int,
+    *,
+    callers: int = 0,
+    until: float = math.inf,
+) -> Served:
     """Serve these requests from a start in which nothing is learnt. As in Nightjar's runs the table of C_switch is
-    known to whoever uses it; all else is for the policy to find out."""
+    known to whoever uses it; all else is for the policy to find out. With `callers` no more requests than that run at
+    once, and the policy starts from the device's curves, as a server does that measures them before it serves."""
     settings = pair.profile
     clock = VirtualClock()
     sink = _Sink(clock)
     made = ports(pair, clock, blocks=pair.blocks, pauses_cost=policy != ORACLE)
     scheduler = Scheduler(
-        max_running=settings.scheduler.max_running,
+        max_running=callers or settings.scheduler.max_running,
         max_waiting=len(times),
         token_budget=settings.scheduler.token_budget,
         growth_tokens=settings.scheduler.growth_tokens,
@@ -89,7 +107,7 @@ def play(pair: Pair, policy: str, times: Times, lengths: Sequence[Lengths], seed
     engine = Engine(
         made.target(),
         scheduler,
-        _planner(policy, pair, seed),
+        _planner(policy, pair, seed, pair.table if callers else None),
         sink,
         clock,
         drafters={name: made.drafter(name) for name in pair.drafters},
@@ -98,13 +116,15 @@ def play(pair: Pair, policy: str, times: Times, lengths: Sequence[Lengths], seed
         worker=clock.worker,
     )
     asked = [(at, _request(key, at, length, pair)) for key, (at, length) in enumerate(zip(times, lengths))]
-    serve(engine, clock, asked)
+    serve(engine, clock, asked, until)
+    seconds = clock.now() - times[0]
     engine.stop()
     engine.run()  # returns at once, its threads ended
-    latencies = tuple(sink.ended[request.key] - at for at, request in asked)
+    latencies = tuple(sink.ended[request.key] - at for at, request in asked if request.key in sink.ended)
     return Served(
         tokens=sink.tokens,
-        seconds=clock.now() - times[0],
+        prompts=sum(len(request.prompt) for _, request in asked if request.key in sink.ended),
+        seconds=seconds,
         latencies=latencies,
         depth=_mean_depth(records),
         over_time=_over_time(records, clock.now()),
@@ -128,7 +148,7 @@ class _Sink:
                 self.ended[progress.key] = now
 
 
-def _planner(policy: str, pair: Pair, seed: int) -> Planner:
+def _planner(policy: str, pair: Pair, seed: int, costs: CostTable | None) -> Planner:
     if policy == ORACLE:
         oracle: LengthPolicy = Oracle(pair, MAX_DEPTH)
         return RoundPlanner(oracle, max_depth=MAX_DEPTH)
@@ -140,6 +160,7 @@ def _planner(policy: str, pair: Pair, seed: int) -> Planner:
         rng=np.random.default_rng(seed),
         switch_costs=switch_costs,
         table=pair.profile.speculation.table,
+        costs=costs,
     )
     return RoundPlanner(made, max_depth=MAX_DEPTH, switch_costs=switch_costs)
 
@@ -180,6 +201,7 @@ def _over_time(records: Sequence[tuple[float, RoundRecord]], end: float) -> tupl
 def as_json(served: Served) -> Mapping[str, float]:
     return {
         "throughput": served.throughput,
+        "total_throughput": served.total_throughput,
         "latency": served.latency,
         "latency_p99": served.latency_p99,
         "depth": served.depth,

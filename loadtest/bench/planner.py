@@ -101,7 +101,7 @@ def choosing(name: str, count: int, seed: int) -> list[float]:
         started = time.perf_counter()
         depth = policy.choose(situation)
         chosen = time.perf_counter()
-        outcome = world.play(ROWS, depth, 1, previous == 0 and depth > 0)
+        outcome = world.play(ROWS, depth, 1, previous)
         played = time.perf_counter()
         policy.update(situation, depth, outcome)
         if at >= SETTLING:

@@ -36,6 +36,7 @@ class Wanted:
     repetitions: int = 0  # 0: the bench's own number for this size
     data: Path | None = None  # a trace, or the folder of outside data
     pairs: tuple[str, ...] = ()  # emulated ones; none named: all
+    dataset: str = "ShareGPT"  # whose lengths emulated requests have
     parts: tuple[str, ...] = ()  # of `gpu` and `load`; none named: all
     device: str = "auto"  # of `gpu`: auto, cuda, cpu or interpreted
     shape: str = ""  # of `gpu`'s pair; "": what suits the device

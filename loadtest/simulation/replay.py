@@ -46,17 +46,22 @@ class Costs:
 class Environment:
     """`acceptance` gives, per phase, the round it starts at and a_i by position; phases are in order, the first at 0.
     `dearness` gives in the same way by what a draft's time is multiplied. `lag_limit` is the longest that a request
-    runs: a drafter's lag grows no further."""
+    runs: a drafter's lag grows no further. `change` is what the first round at another depth takes beyond those that
+    follow it, in parts of its pass."""
 
     costs: Costs
     acceptance: tuple[tuple[int, tuple[float, ...]], ...]
     noise: float = 0.05  # relative deviation of each time
     lag_limit: int = 256
     dearness: tuple[tuple[int, float], ...] = ((0, 1.0),)
+    change: float = 0.0
 
     @property
     def max_depth(self) -> int:
         return len(self.acceptance[0][1])
+
+    def change_seconds(self, rows: int, depth: int, previous: int) -> float:
+        return self.change * self.costs.verify(rows, rows * (depth + 1)) if depth != previous else 0.0
 
 
 @dataclass(slots=True)
@@ -132,14 +137,15 @@ class World:
             found = self._tables[key] = seconds, tokens, [time / count for time, count in zip(seconds, tokens)]
         return found
 
-    def play(self, rows: int, depth: int, lag: int, catches_up: bool) -> Outcome:
+    def play(self, rows: int, depth: int, lag: int, previous: int) -> Outcome:
         """One round."""
         costs = self._environment.costs
         verify = costs.verify(rows, rows * (depth + 1)) * self._jitter()
+        verify += self._environment.change_seconds(rows, depth, previous)
         overhead = costs.overhead(rows)
         if depth == 0:
             return Outcome(verify + overhead, rows, 0.0, verify, 0.0, rows)
-        catch_up = costs.switch(lag, rows) if catches_up else 0.0
+        catch_up = costs.switch(lag, rows) if previous == 0 else 0.0
         draft = self._dearness * costs.draft(rows, depth) * self._jitter() + catch_up
         accepted, trials = self._bank(rows, depth)
         index = int(self._next() * BANK)
@@ -201,7 +207,7 @@ def replay(
         situation = Situation(rows, environment.max_depth, previous, lag, ((DRAFTER, rows),))
         depth = policy.choose(situation)
         starts = previous == 0 and depth > 0
-        outcome = world.play(rows, depth, lag, starts)
+        outcome = world.play(rows, depth, lag, previous)
         policy.update(situation, depth, outcome)
         seconds, tokens, latencies = world.expected(rows)
         best = min(latencies)
@@ -209,7 +215,7 @@ def replay(
         result.seconds += outcome.seconds
         result.tokens += outcome.tokens
         result.ideal += ideal
-        lost = seconds[depth] + outcome.catch_up_seconds - ideal
+        lost = seconds[depth] + outcome.catch_up_seconds + environment.change_seconds(rows, depth, previous) - ideal
         result.lost += lost
         result.rounds.append((ideal, lost))
         result.loss += latencies[depth] - best + (outcome.catch_up_seconds / depth if starts else 0.0)

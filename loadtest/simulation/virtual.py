@@ -105,11 +105,13 @@ class _Due(Future[R]):
             raise FutureTimeout
 
 
-def serve(engine: Engine, clock: VirtualClock, arrivals: Iterable[tuple[float, Request]]) -> None:
-    """Rounds until every request, each submitted at its own time, has ended. The planner's and the engine's own time
-    does not count."""
+def serve(
+    engine: Engine, clock: VirtualClock, arrivals: Iterable[tuple[float, Request]], until: float = math.inf
+) -> None:
+    """Rounds until every request, each submitted at its own time, has ended, or the time is up. The planner's and the
+    engine's own time does not count."""
     due = deque(sorted(arrivals, key=lambda arrival: arrival[0]))
-    while True:
+    while clock.now() < until:
         while due and due[0][0] <= clock.now():
             engine.submit(due.popleft()[1])
         if engine.round():

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
 from covey.bandits.length import Situation
 from covey.planner.cost_table import Surface
-from loadtest.bench import planner
+from loadtest.bench import planner, published
 from loadtest.bench.__main__ import main
 from loadtest.bench.emulated_oracle import ORACLE, Oracle
-from loadtest.bench.emulated_pairs import OUTPUT, PAIRS, PROMPT, requests
+from loadtest.bench.emulated_pairs import DATASETS, PAIRS, SHAREGPT, Dataset, requests
 from loadtest.bench.emulated_serving import Served, play
 
 SMALL = 6
@@ -63,7 +65,7 @@ def test_a_new_request_is_read_at_its_own_price_not_that_of_the_whole_batch() ->
     together, alone = served("fixed:1", gap=0.0), served("fixed:1", gap=5.0)
     assert together.tokens == alone.tokens
     table = Surface(PAIRS[0].table.switch[DRAFTER])
-    assert table(PROMPT, 1) < 0.5 * table(PROMPT, 32)
+    assert table(SHAREGPT.prompt, 1) < 0.5 * table(SHAREGPT.prompt, 32)
 
 
 def test_the_oracle_drafts_where_it_pays_and_only_there() -> None:
@@ -82,7 +84,57 @@ def test_the_oracle_drafts_where_it_pays_and_only_there() -> None:
 
 
 def test_capacity_is_what_plain_decoding_serves() -> None:
-    assert PAIRS[0].capacity() * OUTPUT == pytest.approx(4000, rel=0.5)  # tokens a second; Nightjar printed 3654
+    assert PAIRS[0].capacity() * SHAREGPT.output == pytest.approx(4000, rel=0.5)
+
+
+@pytest.mark.parametrize("dataset", DATASETS, ids=lambda dataset: dataset.name)
+def test_requests_are_as_long_as_their_dataset_s(dataset: Dataset) -> None:
+    found = requests(replace(PAIRS[0], dataset=dataset), 4000, 1)
+    assert fmean(each.output for each in found) == pytest.approx(dataset.output, rel=0.1)
+    assert fmean(each.prompt for each in found) == pytest.approx(dataset.prompt, rel=0.2), "the longest are cut"
+
+
+def test_prompts_count_among_all_tokens() -> None:
+    found = served("off")
+    read = sum(length.prompt for length in requests(PAIRS[0], SMALL, 1))
+    assert found.total_throughput == pytest.approx((found.tokens + read) / found.seconds)
+
+
+def test_callers_in_a_closed_loop_are_served_until_the_time_is_up() -> None:
+    asked = requests(PAIRS[0], 24, 1)
+    found = play(PAIRS[0], "covey", (0.0,) * 24, asked, 1, callers=2, until=5.0)
+    assert found.seconds == pytest.approx(5.0, abs=0.2)
+    assert max(rows for _, _, rows in found.over_time) <= 2
+    assert len(found.latencies) < 24
+    assert found.over_time[0][1] > 0.5, "it knows the device's curves and drafts at once"
+
+
+def test_what_was_printed_stands_beside_ratios_of_the_same_requests(tmp_path: Path) -> None:
+    out = tmp_path / "published.json"
+    table = "tables 4 and 5, 7B"
+    assert main(["published", "--quick", "--repetitions", "2", "--part", table, "--json", str(out)]) == 0
+    found = json.loads(out.read_text())
+    by_policy = found["experiments"][table]["ShareGPT"]["trace"]
+    assert set(by_policy) == set(published.METHODS)
+    assert by_policy["off"]["gain"] == {"ratio": 1.0, "low": 1.0, "high": 1.0}
+    assert by_policy["nightjar"]["printed"]["gain"] == pytest.approx(3734.23 / 3653.61)
+    assert by_policy["nightjar"]["printed"]["sooner"] == pytest.approx(6438.47 / 6534.76)
+    for policy in (policy for policy in published.METHODS if policy != "off"):
+        each = by_policy[policy]
+        assert each["seeds"] == 2
+        assert each["gain"]["low"] <= each["gain"]["ratio"] <= each["gain"]["high"]
+        assert each["total_throughput"] > each["output_throughput"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "known"),
+    [(["published", "--part", "table 9"], "figure 2"), (["emulated", "--dataset", "C4"], "Alpaca")],
+)
+def test_an_unknown_experiment_or_dataset_is_named_with_those_there_are(
+    arguments: list[str], known: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments, "--json", str(tmp_path / "out.json")]) == 1
+    assert known in capsys.readouterr().err
 
 
 def test_the_planner_bench_times_choices_and_rounds(tmp_path: Path) -> None:

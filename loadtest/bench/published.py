@@ -1,0 +1,209 @@
+"""What Nightjar (v2) printed, beside the same methods on emulated pairs in virtual time: 480 requests, lengths by
+dataset, five seeds.
+
+Nothing was fitted to these tables but what the notes in `profiles/costs/` say; Figure 2, to which nothing was, is the
+test of that. The paper's text gives neither the rates behind Tables 4 and 5, which come from a segment of Azure's
+trace, nor the figures' values. So ratios over decoding without speculation are compared, on the same requests, and not
+tokens a second. Without that trace (`--data`) two peaks stand in for it.
+
+gain   total throughput, prompts and output, over that of `off`
+sooner mean latency of `off` over the method's
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
+
+from rich.console import Console
+
+from covey.errors import SettingError
+from covey.types import JsonDict
+from loadtest.arrivals import Arrival
+from loadtest.bench import emulated_published, loads, report
+from loadtest.bench.emulated_pairs import DATASETS, PAIRS, SHAREGPT, SPECBENCH, Dataset, requests
+from loadtest.bench.emulated_serving import Served, play
+from loadtest.bench.session import QUICK, Session
+from loadtest.bench.statistics import geometric_mean, interval, ratios
+
+OFF, TRACE = "off", "trace"
+SEVEN, THIRTEEN = "emulated-7b", "emulated-13b-40g"
+METHODS = (OFF, "fixed:3", "nightjar", "banditspec", "dsd", "tetris", "covey")
+REQUESTS, QUICK_REQUESTS, SEEDS, FULL_SEEDS = 480, 12, 5, 10
+
+
+class Experiment(NamedTuple):
+    """A table or figure."""
+
+    pair: str
+    datasets: Sequence[Dataset]
+    loads: Sequence[str]  # requests a second, or the trace
+    policies: Sequence[str]
+
+
+EXPERIMENTS = {
+    "figure 2": Experiment(SEVEN, (SHAREGPT,), ("15", "25", "35"), (OFF, "fixed:2", "fixed:3")),
+    "tables 4 and 5, 7B": Experiment(SEVEN, DATASETS, (TRACE,), METHODS),
+    "tables 4 and 5, 13B": Experiment(THIRTEEN, DATASETS, (TRACE,), METHODS),
+    "figure 9": Experiment(SEVEN, (SHAREGPT,), ("4", "20"), (OFF, "fixed:3", "nightjar", "dsd", "covey")),
+    "figure 12": Experiment(SEVEN, DATASETS, ("10",), (OFF, "nightjar", "linucb", "lints", "ada-bingreedy", "covey")),
+    "figure 15": Experiment(
+        THIRTEEN, (SPECBENCH,), ("4", "10"), (OFF, *(f"fixed:{depth}" for depth in range(1, 6)), "nightjar", "covey")
+    ),
+}
+
+
+class Cell(NamedTuple):
+    """What is run."""
+
+    pair: str
+    dataset: str
+    load: str
+    policy: str
+
+
+def run(session: Session) -> None:
+    """Measure; results go into the session as they come, seed by seed."""
+    wanted, measured = session.wanted, Measured()
+    session.summarise = measured.summary
+    for part in wanted.parts:
+        if part not in EXPERIMENTS:
+            raise SettingError(f"--part: got {part!r}, allowed: {', '.join(EXPERIMENTS)}")
+    quick = wanted.size == QUICK
+    measured.experiments = {name: EXPERIMENTS[name] for name in wanted.parts or EXPERIMENTS}
+    trace, seeds = loads.azure(wanted.data), session.repetitions(SEEDS, FULL_SEEDS)
+    session.notes |= {"clock": "virtual", "seeds": seeds, "trace": loads.TWO_PEAKS if trace is None else loads.AZURE}
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        waiting: dict[Future[Served], tuple[Cell, int]] = {}
+        for seed in range(seeds):
+            for cell in measured.cells():
+                call = pool.submit(serve, cell, wanted.seed * 100 + seed, trace, QUICK_REQUESTS if quick else REQUESTS)
+                waiting[call] = cell, seed
+        labels = [f"{len(waiting)} runs in virtual time"] * len(waiting)
+        try:
+            for call, _ in zip(as_completed(waiting), session.steps(labels)):
+                cell, seed = waiting[call]
+                measured.runs.setdefault(cell, {})[seed] = call.result()
+                if session.out_of_time():
+                    session.interrupted = True
+                    break
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def serve(cell: Cell, seed: int, trace: Sequence[Arrival] | None, count: int) -> Served:
+    """One run."""
+    dataset = next(each for each in DATASETS if each.name == cell.dataset)
+    pair = replace(next(each for each in PAIRS if each.name == cell.pair), dataset=dataset)
+    if cell.load == TRACE:
+        capacity = pair.capacity()
+        found = loads.around(capacity, count / (loads.MEAN * capacity), trace, seed)
+        times = found.get(loads.AZURE) or found[loads.TWO_PEAKS]
+    else:
+        times = loads.poisson(float(cell.load), count, seed)
+    return play(pair, cell.policy, times, requests(pair, len(times), seed), seed)
+
+
+@dataclass
+class Measured:
+    """Runs by cell and seed."""
+
+    experiments: dict[str, Experiment] = field(default_factory=dict)
+    runs: dict[Cell, dict[int, Served]] = field(default_factory=dict)
+
+    def cells(self) -> list[Cell]:
+        """Each once, however many experiments show it."""
+        return list(
+            dict.fromkeys(
+                Cell(each.pair, dataset.name, load, policy)
+                for each in self.experiments.values()
+                for dataset in each.datasets
+                for load in each.loads
+                for policy in each.policies
+            )
+        )
+
+    def summary(self) -> JsonDict:
+        """The JSON's keys."""
+        return {
+            "emulated": True,
+            "experiments": {
+                name: {
+                    dataset.name: {
+                        load: {
+                            policy: self._cell(Cell(each.pair, dataset.name, load, policy)) for policy in each.policies
+                        }
+                        for load in each.loads
+                    }
+                    for dataset in each.datasets
+                }
+                for name, each in self.experiments.items()
+            },
+        }
+
+    def _cell(self, cell: Cell) -> JsonDict | None:
+        """None where `off` has not yet served the same requests."""
+        plain, found = self.runs.get(cell._replace(policy=OFF), {}), self.runs.get(cell, {})
+        seeds = sorted(plain.keys() & found.keys())
+        if not seeds:
+            return None
+        served, off = [found[seed] for seed in seeds], [plain[seed] for seed in seeds]
+        return {
+            "seeds": len(seeds),
+            "output_throughput": fmean(each.throughput for each in served),
+            "total_throughput": fmean(each.total_throughput for each in served),
+            "latency": fmean(each.latency for each in served),
+            "gain": _span(ratios([each.total_throughput for each in served], [each.total_throughput for each in off])),
+            "sooner": _span(ratios([each.latency for each in off], [each.latency for each in served])),
+            "printed": _printed(cell) if cell.load == TRACE else None,
+        }
+
+
+def _span(found: Sequence[float]) -> JsonDict:
+    low, high = interval(found)
+    return {"ratio": geometric_mean(found), "low": low, "high": high}
+
+
+def _printed(cell: Cell) -> JsonDict | None:
+    """Tables 4 and 5, over their own `off`."""
+    tables = emulated_published.beside(cell.pair) or {}
+    if cell.policy not in tables:
+        return None
+    theirs, plain = tables[cell.policy], tables[OFF]
+    return {
+        "gain": theirs["throughput"][cell.dataset] / plain["throughput"][cell.dataset],
+        "sooner": plain["latency_ms"][cell.dataset] / theirs["latency_ms"][cell.dataset],
+    }
+
+
+def show(result: JsonDict, console: Console, picture: Path) -> None:
+    """A table for each experiment, and all gains as a picture."""
+    heads = ["method", "output tokens/s", "total tokens/s", "latency, s", "gain", "printed", "sooner", "printed"]
+    panels = []
+    for name, datasets in result["experiments"].items():
+        for dataset, by_load in datasets.items():
+            for load, by_policy in by_load.items():
+                rows = [_row(policy, found) for policy, found in by_policy.items() if found is not None]
+                console.print(report.table(f"Emulated, {name}: {dataset}, {load}", heads, rows))
+            lines: dict[str, list[tuple[float, float]]] = {}
+            for at, by_policy in enumerate(by_load.values()):
+                for policy, found in by_policy.items():
+                    if found is not None:
+                        lines.setdefault(policy, []).append((float(at), found["gain"]["ratio"]))
+            panels.append(report.Panel(f"{name}: {dataset}", "load", "over off", lines, from_zero=False))
+    report.panels(picture, "What Nightjar printed, emulated", panels)
+
+
+def _row(policy: str, found: JsonDict) -> list[str]:
+    printed = found["printed"] or {}
+    speeds = [report.number(found[key], 0) for key in ("output_throughput", "total_throughput")]
+    row = [policy, *speeds, report.number(found["latency"])]
+    for key in ("gain", "sooner"):
+        span = found[key]
+        row += [f"{span['ratio']:.2f} ({span['low']:.2f} to {span['high']:.2f})", report.number(printed.get(key))]
+    return row
