@@ -29,7 +29,7 @@ import numpy as np
 from rich.console import Console
 
 from covey.errors import SettingError
-from covey.planner import acceptance, change_cost, costs, covey, expectations, prompt_cost, regression, residuals
+from covey.planner import acceptance, change_cost, costs, covey, expectations, regression, residuals
 from covey.types import JsonDict
 from loadtest.bench import changes as drift
 from loadtest.bench import loads, report
@@ -78,7 +78,6 @@ PARTS: dict[str, Sequence[Patch]] = {
         (change_cost.ChangeCost, "dear", lambda *_: False),
         (change_cost.ChangeCost, "price", lambda *_: 0.0),
     ],
-    "cost of prompts": [(prompt_cost.PromptCost, "per_token", 0.0)],
     "beside prefill": [(covey.Covey, "_beside_prefill", _usual)],
     "keeping": [(covey.Covey, "_settled", _at_once)],
     "premium": [(covey.Covey, "_probe", _nothing_left_over(covey.Covey._probe))],

@@ -302,7 +302,7 @@ def test_a_steady_error_of_the_model_is_no_price_of_a_change(before: int) -> Non
     def play(previous: int, factor: float, verified: int = 24) -> None:
         situation = Situation(8, 5, previous, 1, (("simulated", 8),))
         policy.choose(situation)
-        seconds = policy.expectations.of(situation).corrected[2] * factor
+        seconds = policy.expectations.of(situation).seconds[2] * factor
         policy.update(situation, 2, Outcome(seconds, 20, seconds / 5, seconds / 2, 0.0, verified))
 
     play(before, 1.6)

@@ -69,7 +69,7 @@ def broken(kind: str, text: str) -> str:
     if kind == "nested":
         return "[" * 100000
     if kind == "version":
-        whole["covey_learnt"] = 1
+        whole["covey_learnt"] = 2
     elif kind == "policy":
         whole["policy"] = "nightjar"
     elif kind == "target":
@@ -77,7 +77,7 @@ def broken(kind: str, text: str) -> str:
     elif kind == "depth":
         state["max_depth"] = 6
     elif kind == "missing":
-        del state["prompt_cost"]
+        del state["residuals"]
     elif kind == "shape":
         state["costs"]["verify"]["weights"].pop()
     elif kind == "ragged":

@@ -276,15 +276,6 @@ def test_drafts_that_requests_ask_for_are_no_drafting_of_the_policy() -> None:
     assert [situation.previous for situation in policy.asked[-2:]] == [0, 2]
 
 
-def test_reading_for_depths_that_requests_ask_for_is_no_cost_of_prompts() -> None:
-    made = build(SpeculationSettings(max_depth=4, drafters=("first",)), ("first",))
-    serving = Serving(made, names=("first",), drafter=lambda clock: Reading(clock, 2))
-    for key in range(3):
-        serving.engine.submit(request(key, np.arange(1, 20, dtype=np.int32), 40, speculation="fixed:2"))
-        serving.run(4)
-    assert made.policy._expectations._prompt_cost.per_token == 0.0  # type: ignore[attr-defined]
-
-
 def test_what_was_played_is_the_deepest_draft_that_came() -> None:
     policy = Listed(2)
     serving = Serving(planner(policy), drafter=lambda clock: Sparing(clock, 2))

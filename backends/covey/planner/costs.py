@@ -10,7 +10,7 @@
 Drafters that are asked together take as long as the longest where each has a core, and as long as all of them where
 they share one: c, from 0 to 1, is measured where several draft whose own curves are known.
 
-A drafter's catch-up is not in here (`covey.planner.switching`, `covey.planner.prompt_cost`).
+A drafter's catch-up is not in here (`covey.planner.switching`).
 """
 
 from __future__ import annotations

@@ -130,8 +130,8 @@ class Covey:
         whole = outcome.verified + outcome.missing == max(1, situation.rows) + situation.asked(depth)
         ratio = None
         if whole and self.expectations.known:
-            corrected = self.expectations.of(situation).corrected[depth]
-            ratio = (outcome.seconds - outcome.catch_up_seconds) / corrected
+            expected = self.expectations.of(situation).seconds[depth]
+            ratio = (outcome.seconds - outcome.catch_up_seconds) / expected
         usual = self._change_cost.seen(situation.previous, depth, ratio)
         self.expectations.update(situation, depth, outcome, usual=usual, whole=whole)
 

@@ -1,7 +1,7 @@
 """What a round of each depth is expected to take and to bring, from what all rounds at all batch sizes have taught.
 
 tokens   = sum over drafters of rows * E(k), and one of each row that does not draft    (covey.planner.acceptance)
-seconds  = T(n, k) * residual(n, k) + [k > 0] prompts * tokens(k)    (covey.planner.costs, .residuals, .prompt_cost)
+seconds  = T(n, k) * residual(n, k)    (covey.planner.costs, .residuals)
 value(k) = tokens(k) / seconds(k)
 """
 
@@ -15,7 +15,6 @@ import numpy as np
 from covey.bandits.length import DraftCall, Outcome, Situation
 from covey.planner.acceptance import Acceptance
 from covey.planner.costs import Passes, RoundCosts, Shares
-from covey.planner.prompt_cost import PromptCost
 from covey.planner.regression import Array
 from covey.planner.residuals import Residuals
 from covey.types import JsonDict
@@ -30,8 +29,7 @@ class Expected:
     tokens: list[float]  # emitted
     doubt: list[float]  # relative deviation of those
     model: list[float]  # seconds by the cost model alone
-    corrected: list[float]  # and with the residuals
-    seconds: list[float]  # and with the prompts that drafters read meanwhile
+    seconds: list[float]  # and with the residuals
     variances: list[float]  # of the seconds, as the cost model has them
     values: list[float]
 
@@ -50,7 +48,6 @@ class Expectations:
         self._costs = RoundCosts(max_depth, max_rows, table)
         self._residuals = Residuals(max_depth, max_rows)
         self._acceptance: dict[str, Acceptance] = {}
-        self._prompt_cost = PromptCost()
         self._last: tuple[object, Expected] | None = None
 
     @property
@@ -71,12 +68,9 @@ class Expectations:
         tokens, doubt = self._tokens(situation)
         passes = self._passes(situation)
         mean, variance = self._costs.predict(rows, _shares(situation), passes)
-        corrected = (mean * self._residuals.factors(rows)).tolist()
-        prompts = self._prompt_cost.per_token
-        seconds = [time + prompts * count for time, count in zip(corrected, tokens)]
-        seconds[0] = corrected[0]
+        seconds = (mean * self._residuals.factors(rows)).tolist()
         values = [count / time for count, time in zip(tokens, seconds)]
-        expected = Expected(passes, tokens, doubt, mean.tolist(), corrected, seconds, variance.tolist(), values)
+        expected = Expected(passes, tokens, doubt, mean.tolist(), seconds, variance.tolist(), values)
         self._last = key, expected
         return expected
 
@@ -110,7 +104,7 @@ class Expectations:
         if usual:
             overhead = max(0.0, outcome.seconds - outcome.draft_seconds - outcome.verify_seconds)
             self._observe(situation, depth, outcome, overhead)
-        self._judge(situation, depth, outcome)
+        self._judge(situation, outcome)
         if usual and whole and model:
             ratio = (outcome.seconds - outcome.catch_up_seconds) / model
             self._residuals.update(max(1, situation.rows), depth, ratio)
@@ -120,7 +114,7 @@ class Expectations:
         """A round that does not show what its depth costs: not the residuals, which are of whole rounds."""
         if usual:
             self._observe(situation, depth, outcome, None)
-        self._judge(situation, depth, outcome)
+        self._judge(situation, outcome)
         self._last = None
 
     def _observe(self, situation: Situation, depth: int, outcome: Outcome, overhead: float | None) -> None:
@@ -138,16 +132,14 @@ class Expectations:
             overhead=overhead,
         )
 
-    def _judge(self, situation: Situation, depth: int, outcome: Outcome) -> None:
-        """The drafters, by their drafts and by what they took to read."""
+    def _judge(self, situation: Situation, outcome: Outcome) -> None:
+        """The drafters, by their drafts."""
         for name, trials in outcome.trials.items():
             self._accepted(name).update(trials.offered, trials.accepted)
             self._accepted(name).fill(trials.asked, trials.proposed)
         for name, _ in situation.shares:
             if situation.ceiling and name not in outcome.trials:
                 self._accepted(name).idle()
-        if depth > 0 and situation.previous > 0:
-            self._prompt_cost.update(outcome.catch_up_seconds, outcome.tokens)
 
     def _passes(self, situation: Situation) -> Passes:
         """Tokens to be verified, by depth: of what a drafter is asked for, only what it usually proposes."""
@@ -190,7 +182,6 @@ class Expectations:
             "costs": self._costs.state(),
             "residuals": self._residuals.state(),
             "acceptance": {name: counts.state() for name, counts in self._acceptance.items()},
-            "prompt_cost": self._prompt_cost.state(),
         }
 
     def restore(self, state: JsonDict) -> None:
@@ -204,9 +195,7 @@ class Expectations:
         acceptance = {str(name): Acceptance(self._max_depth) for name in state["acceptance"]}
         for name, counts in acceptance.items():
             counts.restore(state["acceptance"][name])
-        prompt_cost = PromptCost()
-        prompt_cost.restore(state["prompt_cost"])
-        self._costs, self._residuals, self._acceptance, self._prompt_cost = costs, residuals, acceptance, prompt_cost
+        self._costs, self._residuals, self._acceptance = costs, residuals, acceptance
         self._last = None
 
 

@@ -21,7 +21,7 @@ from covey_client import files
 
 log = logging.getLogger("covey.planner")
 
-VERSION = 2
+VERSION = 3
 SAVE_SECONDS = 60.0
 
 
