@@ -397,7 +397,7 @@ def test_a_probe_lasts_one_round_where_the_costs_are_known() -> None:
     table = CostTable("measured", "made up", cells, (), {"simulated": draft})
     situation = Situation(16, 5, 0, 0, (("simulated", 16),))
     known, unknown = Covey(5, 64, SwitchCosts(), table), covey()
-    assert known._stay(known._expectations.of(situation), 1, 2) == 1
+    assert known._stay(known.expectations.of(situation), 1, 2) == 1
     for policy in (known, unknown):
         assert policy._stay(policy.expectations.of(situation), 0, 2) == ACROSS
 
