@@ -29,6 +29,7 @@ LEAN = 4.0  # rounds that the tenant's rates are worth to a group, and those of 
 GROUP = 500.0  # rounds of a group that count
 OWN = 48.0  # drafts of a request that count
 PRIOR = 6.0  # drafts that the group is worth to one of its requests
+SPREAD = 0.5  # deviation of requests within a group, in log odds
 LIKELIHOOD = 0.7  # log odds of a hit by nat per prompt token; on the bundled pair .69 to .75 over 16 to 64 tokens
 ALIKE = 4.0  # prompts after which a drafter's own mean in the group counts as much as the mean over drafters
 TENANTS = 256
@@ -150,9 +151,9 @@ class Beliefs:
         if fresh:
             self._hint(active, belief, fresh)
 
-    def expected(self, rows: Sequence[ActiveRequest], deviations: float = 0.0) -> Array:
+    def expected(self, rows: Sequence[ActiveRequest], deviations: float | Array = 0.0) -> Array:
         """Tokens of a round as [rows, drafters, depth + 1], plain decoding first; so many deviations above what is
-        likeliest."""
+        likeliest, of all rows or of each."""
         beliefs = [self.of(active) for active in rows]
         rates = np.stack([belief.group.rates(belief.tenant.all) for belief in beliefs])
         looked, accepted, expected, hint = (
@@ -164,8 +165,10 @@ class Beliefs:
         usual = _sigmoid(_logit(usual) + hint)
         own = np.clip((accepted + PRIOR * usual) / (looked + PRIOR), EDGE, 1.0 - EDGE)
         shift = hint + _logit(own) - _logit(usual)
-        if deviations:
-            shift += deviations / np.sqrt((looked + PRIOR) * own * (1.0 - own))
+        if np.any(deviations):
+            rounds = np.stack([belief.group.rounds for belief in beliefs])
+            doubt = np.sqrt(1.0 / ((rounds + LEAN) * own * (1.0 - own)) + SPREAD**2 * PRIOR / (looked + PRIOR))
+            shift += np.reshape(deviations, (-1, 1)) * doubt
         tokens = np.ones((*rates.shape[:2], self._depth + 1))
         tokens[:, :, 1:] += np.cumsum(np.cumprod(_sigmoid(odds + shift[:, :, None]), axis=2), axis=2)
         return tokens

@@ -33,15 +33,18 @@ from covey.types import RowStatus, Rule
 
 EVERY = 4  # rounds after which a batch that has not changed is assigned anew
 SHARE = 0.01  # of all time may go into reading
-START, DEEPEST = 0.2, -0.1  # seconds in the bank at the start, and the debt from which on no prompt is read
+START, DEEPEST = 0.5, -0.1  # seconds in the bank at the start, and the debt from which on no prompt is read
 CHUNK = 16  # tokens of a row that are worth a call
 MOST_ROWS, MOST_TOKENS = 16, 256  # of a call that reads
 WINDOW = 32  # last tokens of a text that are judged
 PROMPT = 48  # last tokens of a prompt that are judged
 PROMPT_TOKENS = 512  # of a call that reads prompts; longer ones are read by nobody who does not draft
 PROMPTERS = 8  # drafters that read a prompt
-SURE = 40.0  # rounds of a group after which its prompts say little more of a drafter
-HOPE = 2.0  # deviations by which a drafter may be better than it is believed
+SURE = 10.0  # rounds of a group after which its prompts say little more of a drafter
+HOPE = 1.5  # deviations by which a drafter may be better than it is believed, and is worth reading
+# Deviations by which it is held for better when it is chosen: for worse where it can be known by reading, for better
+# where it must be tried, under the rejection rule.
+READABLE, TRIED = -0.5, 0.5
 FULL = 0.25  # seconds in the bank from which on whoever has not read for longest reads
 LONGEST, SHORTEST = 32.0, 4.0  # rounds over which a catch-up is spread
 GAIN = 1.003  # that a further drafter must bring
@@ -159,7 +162,8 @@ class CoveyDrafters:
 
     def _joint(self, rows: Sequence[ActiveRequest], serving: Sequence[int], fixed: Sequence[int]) -> list[int]:
         """The drafters of rows that leave it open; those of the others are asked anyway."""
-        tokens = self._beliefs.expected(rows)[:, serving][:, :, self._depths]  # [rows, serving, depths]
+        trust = np.where([active.request.sampling.rule is Rule.COUPLED for active in rows], READABLE, TRIED)
+        tokens = self._beliefs.expected(rows, trust)[:, serving][:, :, self._depths]  # [rows, serving, depths]
         if self._speed:
             tokens -= self._moves(rows, serving, tokens[:, :, -1])[:, :, None] * (self._depths > 0)
         count = len(rows) + len(fixed)
