@@ -200,11 +200,30 @@ def test_replayed_rounds_are_those_of_the_drafter_drafting(depth: int) -> None:
     assert len(replayed) >= len(drafted)
 
 
-def test_prompts_with_the_same_words_are_neighbours() -> None:
-    neighbours = Neighbours()
-    groups = [(domain, neighbours.join(np.asarray(prompt(domain, key * 4 + domain), np.int32)))
-              for key in range(30) for domain in range(4)]  # fmt: skip
-    assert len(set(groups)) == 4
+def test_neighbours_are_those_with_the_same_words() -> None:
+    neighbours = Neighbours(1, DEPTH)
+    numbers = {}
+    for key in range(80):
+        domain = key % 4
+        numbers[domain] = neighbours.join(np.asarray(prompt(domain, key), np.int32))
+        for _ in range(10):
+            neighbours.add(numbers[domain], 0, DEPTH, DEPTH if domain == 2 else 0)
+    counts, _ = neighbours.of([numbers[domain] for domain in range(4)])
+    shares = counts[:, 1, 0, 0] / counts[:, 0, 0, 0]
+    assert shares[2] > 0.9
+    assert shares[[0, 1, 3]].max() < 0.1
+    assert counts[:, 0, 0, 0].min() > 100, "there are twenty of each"
+
+
+def test_the_oldest_neighbours_are_forgotten() -> None:
+    neighbours = Neighbours(1, DEPTH)
+    text = np.asarray(prompt(0, 1), np.int32)
+    first = neighbours.join(text)
+    for _ in range(200):
+        last = neighbours.join(text)
+    neighbours.add(first, 0, 1, 1)
+    assert not neighbours.of([last])[0].any()
+    assert not neighbours.of([first])[0].any()
 
 
 def test_tenants_do_not_see_what_others_taught() -> None:

@@ -10,7 +10,7 @@ policy's to choose, which is asked afterwards, for the mix that comes of this.
 
 What other drafters would have done is read, not tried: on a bank that a fixed share of all time goes into, drafters
 read what others drafted, those first that may be better than the ones in use, and then whoever has not read for
-longest. A new request's prompt is read by drafters of which its group tells little yet.
+longest. A new request's prompt is read by drafters of which its neighbours tell little yet.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ WINDOW = 32  # last tokens of a text that are judged
 PROMPT = 48  # last tokens of a prompt that are judged
 PROMPT_TOKENS = 512  # of a call that reads prompts; longer ones are read by nobody who does not draft
 PROMPTERS = 8  # drafters that read a prompt
-SURE = 10.0  # rounds of a group after which its prompts say little more of a drafter
+SURE = 10.0  # rounds of neighbours after which prompts say little more of a drafter
 HOPE = 1.5  # deviations by which a drafter may be better than it is believed, and is worth reading
 # Deviations by which it is held for better when it is chosen: for worse where it can be known by reading, for better
 # where it must be tried, under the rejection rule.
@@ -145,6 +145,7 @@ class CoveyDrafters:
         elif free:
             for active in rows:
                 self._beliefs.hear(active)
+            self._beliefs.look_around([rows[row] for row in free])
             chosen = self._joint([rows[row] for row in free], serving, [each for each in fixed if each >= 0])
             for row, drafter in zip(free, chosen):
                 fixed[row] = drafter
@@ -213,6 +214,8 @@ class CoveyDrafters:
         costs = np.zeros((len(rows), len(serving)))
         for row, active in enumerate(rows):
             drafter = self._beliefs.of(active).drafter
+            if drafter < 0:
+                continue  # whoever drafts must read its prompt
             for at, index in enumerate(serving):
                 name = self._names[index]
                 lag = active.known - active.seen.get(name, 0)
@@ -239,9 +242,7 @@ class CoveyDrafters:
             unsure = [
                 each
                 for each in serving
-                if self._reads[each].prompts
-                and self._names[each] not in active.seen
-                and belief.group.rounds[each] < SURE
+                if self._reads[each].prompts and self._names[each] not in active.seen and belief.rounds[each] < SURE
             ]
             for each in unsure[:PROMPTERS]:
                 wanted.setdefault(each, []).append(row)

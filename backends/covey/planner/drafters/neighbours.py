@@ -1,8 +1,14 @@
-"""Prompts that are alike: unlabelled domains, found as requests come.
+"""What a tenant's latest requests have taught, weighed by how much their prompts are like a new one's: domains that
+nobody has named.
 
 A prompt is the counts of its tokens in buckets, square roots of them, scaled to length 1, so that the cosine of two
-prompts is their overlap (Bhattacharyya's). It joins the nearest group, or founds one where none is near; a group is the
-sum of its prompts. Each tenant has groups of its own.
+prompts is their overlap (Bhattacharyya's). How much two prompts overlap at all depends on their length and language, so
+a neighbour is who overlaps more than most do:
+
+    weight(i) = clip((cosine(i) - mean cosine) / deviation of cosines, 0, 1)
+
+With five domains that come as often, those of a request's own weigh 1 and all others 0; with one domain, half of them
+weigh something, which are as good as any.
 """
 
 from __future__ import annotations
@@ -12,37 +18,72 @@ import numpy.typing as npt
 
 from covey.types import Ints
 
-BUCKETS = 512
+Array = npt.NDArray[np.float64]
+
+BUCKETS = 256
 SPREAD = np.uint32(0x9E3779B1)  # odd: neighbouring ids go to buckets far apart
 LAST = 256  # tokens of a prompt that are looked at
-NEAR = 0.45  # cosine; the five domains of the bundled prompts, of 20 to 80 tokens, are told apart from 0.4 to 0.6
-MOST = 16  # groups
+REQUESTS = 128  # of a tenant that are remembered
+ROUNDS = 64.0  # of one request that count
+USUAL, DEVIATION, TRUST = 0.3, 0.15, 4.0  # cosines before there are any, and how many of them that is worth
 
 
 class Neighbours:
-    """One tenant's groups."""
+    """One tenant's latest requests: how many drafts were looked at and accepted, by drafter and position, and how
+    likely drafters found their prompts."""
 
-    def __init__(self) -> None:
-        self._sums = np.zeros((0, BUCKETS), np.float32)
-        self._norms = np.zeros(0, np.float32)
+    def __init__(self, drafters: int, depth: int) -> None:
+        self._prompts = np.zeros((REQUESTS, BUCKETS), np.float32)
+        self._counts = np.zeros((REQUESTS, 2, drafters, depth))  # looked at, accepted
+        self._likely = np.zeros((REQUESTS, 2, drafters))  # whether judged, and the mean log q of a token
+        self._joined = 0
+        self.version = 0  # of what they taught
 
     def join(self, prompt: Ints) -> int:
-        """The group of this prompt, which is part of it from now on."""
-        features = _features(prompt)
-        near = self._sums @ features / self._norms
-        group = int(near.argmax()) if len(near) else 0
-        if not len(near) or (near[group] < NEAR and len(near) < MOST):
-            group = len(near)
-            self._sums = np.vstack([self._sums, features])
-            self._norms = np.append(self._norms, np.float32(1.0))
-        else:
-            self._sums[group] += features
-            self._norms[group] = np.linalg.norm(self._sums[group])
-        return group
+        """A new request's number; the oldest is forgotten for it."""
+        place, self._joined = self._joined % REQUESTS, self._joined + 1
+        self._prompts[place] = _features(prompt)
+        self._counts[place] = self._likely[place] = 0.0
+        return self._joined - 1
+
+    def add(self, number: int, drafter: int, looked: int, accepted: int) -> None:
+        """A round of that request."""
+        if number >= self._joined - REQUESTS:
+            counts = self._counts[number % REQUESTS, :, drafter]
+            if counts[0, 0] >= ROUNDS:
+                counts *= 1.0 - 1.0 / ROUNDS
+            counts[0, :looked] += 1.0
+            counts[1, :accepted] += 1.0
+            self.version += 1
+
+    def judged(self, number: int, drafter: int, log_q: float) -> None:
+        """How likely that drafter found a token of the request's prompt."""
+        if number >= self._joined - REQUESTS:
+            self._likely[number % REQUESTS, :, drafter] = 1.0, log_q
+
+    def of(self, numbers: list[int]) -> tuple[Array, Array]:
+        """What a request's neighbours taught, it not being one: [requests, 2, drafters, depth] as drafts looked at and
+        accepted, and [requests, 2, drafters] as prompts and their mean log q. Requests that are forgotten have no
+        neighbours any more."""
+        held = min(self._joined, REQUESTS)
+        places = np.asarray(numbers) % REQUESTS
+        cosines = self._prompts[places] @ self._prompts[:held].T
+        own = np.arange(held) == places[:, None]
+        others = held - 1
+        mean = (TRUST * USUAL + cosines.sum(axis=1) - 1.0) / (TRUST + others)
+        squares = ((cosines - mean[:, None]) ** 2 * ~own).sum(axis=1)
+        deviation = np.sqrt((TRUST * DEVIATION**2 + squares) / (TRUST + others))
+        weights = np.clip((cosines - mean[:, None]) / deviation[:, None], 0.0, 1.0)
+        weights[own] = 0.0
+        weights[np.asarray(numbers) < self._joined - REQUESTS] = 0.0
+        counts = np.tensordot(weights, self._counts[:held], 1)
+        likely = np.tensordot(weights, self._likely[:held], 1)
+        likely[:, 1] /= np.maximum(likely[:, 0], 1e-9)
+        return counts, likely
 
 
 def _features(prompt: Ints) -> npt.NDArray[np.float32]:
-    buckets = prompt[-LAST:].astype(np.uint32) * SPREAD >> np.uint32(23)
+    buckets = prompt[-LAST:].astype(np.uint32) * SPREAD >> np.uint32(24)
     counts = np.sqrt(np.bincount(buckets, minlength=BUCKETS)).astype(np.float32)
     scaled: npt.NDArray[np.float32] = counts / np.linalg.norm(counts)
     return scaled
