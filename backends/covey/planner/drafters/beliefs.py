@@ -54,7 +54,8 @@ class _Tenant:
     def rates(self) -> Array:
         """[drafters, depth]. Does not mutate."""
         looked, accepted = self._counts
-        rates, before = np.empty_like(looked), np.full(len(looked), FIRST)
+        rates: Array = np.empty_like(looked)
+        before = np.full(len(looked), FIRST)
         for at in range(looked.shape[1]):
             rates[:, at] = before = (accepted[:, at] + LEAN * before) / (looked[:, at] + LEAN)
         return rates
@@ -96,7 +97,10 @@ class Beliefs:
             belief = active.belief = Belief(
                 tenant,
                 tenant.neighbours.join(active.request.prompt),
-                *(np.zeros(count) for _ in range(4)),
+                looked=np.zeros(count),
+                accepted=np.zeros(count),
+                expected=np.zeros(count),
+                likely=np.zeros(count),
                 rates=np.full((count, self._depth), FIRST),
                 rounds=np.zeros(count),
                 hint=np.zeros(count),

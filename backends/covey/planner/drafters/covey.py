@@ -33,11 +33,11 @@ from covey.types import RowStatus, Rule
 
 EVERY = 4  # rounds after which a batch that has not changed is assigned anew
 SHARE = 0.01  # of all time may go into reading
-START, DEEPEST = 0.5, -0.1  # seconds in the bank at the start, and the debt from which on no prompt is read
+START, DEEPEST = 1.0, -0.1  # seconds in the bank at the start, and the debt from which on no prompt is read
 CHUNK = 16  # tokens of a row that are worth a call
-MOST_ROWS, MOST_TOKENS = 16, 256  # of a call that reads
+MOST_ROWS, MOST_TOKENS = 4, 256  # of a call that reads: neighbours learn from one another
 WINDOW = 32  # last tokens of a text that are judged
-PROMPT = 48  # last tokens of a prompt that are judged
+PROMPT, PROMPTS = 32, 2  # last tokens of a prompt that are judged, and prompts of a call
 PROMPT_TOKENS = 512  # of a call that reads prompts; longer ones are read by nobody who does not draft
 PROMPTERS = 8  # drafters that read a prompt
 SURE = 10.0  # rounds of neighbours after which prompts say little more of a drafter
@@ -245,7 +245,8 @@ class CoveyDrafters:
                 if self._reads[each].prompts and self._names[each] not in active.seen and belief.rounds[each] < SURE
             ]
             for each in unsure[:PROMPTERS]:
-                wanted.setdefault(each, []).append(row)
+                if len(wanted.setdefault(each, [])) < PROMPTS:
+                    wanted[each].append(row)
         return tuple(self._prompts_of(batch, drafter, rows) for drafter, rows in wanted.items())
 
     def _prompts_of(self, batch: Batch, drafter: int, rows: list[int]) -> Reader:
