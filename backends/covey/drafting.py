@@ -90,7 +90,7 @@ class Drafting:
         started = self._clock.now()
         calls = []
         for name, rows in asked.items():
-            calls.append(self._call(name, rows, batch, plan.depth[rows], plan.width[rows]))
+            calls.append(self._call(name, rows, batch, plan.depth[rows], plan.width[rows], q_rows=plan.divergence))
         wait((call.future for call in calls), SENDING)
         meanwhile()
         proposals: list[tuple[list[int], Trees]] = []
@@ -176,14 +176,29 @@ class Drafting:
             _hear(call, reply.judged)
 
     def _call(
-        self, name: str, rows: list[int], batch: Batch, depth: Ints, width: Ints, reading: Reading | None = None
+        self,
+        name: str,
+        rows: list[int],
+        batch: Batch,
+        depth: Ints,
+        width: Ints,
+        reading: Reading | None = None,
+        *,
+        q_rows: bool = False,
     ) -> _Call:
         requests = [batch.rows[row] for row in rows]
-        work = self._work(name, requests, depth, width, reading)
+        q_rows |= any(active.request.sampling.rule is Rule.REJECTION for active in requests)
+        work = self._work(name, requests, depth, width, reading, q_rows)
         return _Call(name, rows, requests, work, self._workers[name].submit(self._drafters[name].draft, work))
 
     def _work(
-        self, name: str, requests: list[ActiveRequest], depth: Ints, width: Ints, reading: Reading | None
+        self,
+        name: str,
+        requests: list[ActiveRequest],
+        depth: Ints,
+        width: Ints,
+        reading: Reading | None,
+        q_rows: bool,
     ) -> DraftWork:
         opens, parts = [], []
         keep = np.zeros(len(requests), np.int32)
@@ -204,7 +219,7 @@ class Drafting:
             depth=depth,
             width=width,
             rounds=np.fromiter((active.rounds for active in requests), np.int32, len(requests)),
-            q_rows=any(active.request.sampling.rule is Rule.REJECTION for active in requests),
+            q_rows=q_rows,
             opens=tuple(opens),
             frees=frees,
             sequence=self._sequence,

@@ -149,7 +149,7 @@ class Engine:
         kept = self.planner.select(batch, drafted, scheduler.token_budget)
         selected = now()
         self._drafting.read(batch, plan.readers)
-        reply = self._verify(batch, kept)
+        reply = self._verify(batch, kept, plan.divergence)
         if reply is None:
             return True
         verified = now()
@@ -189,10 +189,10 @@ class Engine:
         if ended:
             self._sink.publish(ended)
 
-    def _verify(self, batch: Batch, trees: Trees) -> TargetReply | None:
+    def _verify(self, batch: Batch, trees: Trees, divergence: bool) -> TargetReply | None:
         """The pass over the target; None when it failed and its requests were put back or failed."""
         self._sequence += 1
-        work = batch.work(trees, sequence=self._sequence, epoch=self._epoch, origin=self._origin)
+        work = batch.work(trees, sequence=self._sequence, epoch=self._epoch, origin=self._origin, divergence=divergence)
         try:
             reply = self._target.step(work)
         except PortError as error:

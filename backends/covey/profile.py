@@ -180,7 +180,8 @@ class EmulatedSettings:
     acceptance: tuple[str, ...] = setting(
         ("draft_emulated:0.6",),
         "how often a drafter is right where it was right so far, by depth, the last for all deeper ones: "
-        "NAME:0.8,0.6, or NAME/TENANT:0.9 for requests of one tenant",
+        "NAME:0.8,0.6, or NAME/TENANT:0.9 for requests of one tenant, or NAME/@ID:0.9 for prompts that "
+        "begin with that token",
         pattern=r"[\w.-]+(/[^:]+)?:(0(\.\d+)?|1(\.0+)?)(,(0(\.\d+)?|1(\.0+)?))*",
     )
     kv_token_bytes: int = setting(57344, "KV of a token, in target.kv_memory_mb", low=1, high=1 << 30)

@@ -49,6 +49,7 @@ class Plan:
     why: tuple[str, ...] = ()  # of decoding rows; empty: nobody chose
     choice: Choice | None = None  # None: nobody learns which depth is best
     readers: tuple[Reader, ...] = ()
+    divergence: bool = False  # drafters ship q rows, and the target says how alike it is to them
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class Batch:
     frees: tuple[int, ...]
     decoding: int  # how many rows will yield a token without a prefill
 
-    def work(self, trees: Trees, *, sequence: int, epoch: int, origin: int) -> TargetWork:
+    def work(self, trees: Trees, *, sequence: int, epoch: int, origin: int, divergence: bool = False) -> TargetWork:
         """The message to the target."""
         rows = self.rows
         return TargetWork(
@@ -51,6 +51,7 @@ class Batch:
             epoch=epoch,
             room=np.fromiter((active.room for active in rows), np.int32, len(rows)),
             origin=origin,
+            divergence=divergence,
         )
 
 

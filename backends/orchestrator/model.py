@@ -64,7 +64,9 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         sys.setswitchinterval(SWITCH_SECONDS)
         to_triton("covey")
-        self._profile = profile.from_environment()
+        parameters = json.loads(args["model_config"])["parameters"]
+        own = parameters.get("profile")  # where several orchestrators share one target in turns, as in the benches
+        self._profile = profile.load(own["string_value"]) if own else profile.from_environment()
         self._name = args["model_name"]
         self._caller = f"{socket.gethostname()} {os.getppid()} {self._name}"  # the same when its process is revived
         speculation = self._profile.speculation
@@ -74,7 +76,6 @@ class TritonPythonModel:
         explicit = speculation.state not in ("", profile.AUTO)
         self._state_file = learnt.file_in(speculation.state, self._name) if explicit else None
         self._keeper: learnt.Keeper | None = None
-        parameters = json.loads(args["model_config"])["parameters"]
         self._ports = Ports(bls.BlsTarget, bls.BlsDrafter)
         self._target_model = parameters["target"]["string_value"]
         self._target = self._ports.target(self._target_model)

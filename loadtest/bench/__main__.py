@@ -24,6 +24,7 @@ BENCHES = {
     "exactness": "whether a token's draw is the same bits in any company, at every length, and what that costs",
     "gpu": "how near a GPU's limits, part by part: kernels, rounds, policies, beside transformers",
     "changes": "how soon policies follow a sudden change of acceptance or of a drafter's speed, in virtual time",
+    "drafters": "who drafts: policies that choose beside each drafter alone; --part emulated: a 7B pair, virtual time",
     "ablation": "what each part of the default policy gains, in virtual time; says nothing of this machine",
     "emulated": "every policy on emulated pairs, in virtual time; says nothing of this machine",
     "published": "Nightjar's tables and figures beside emulated ones, in virtual time",
@@ -77,7 +78,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
         action="append",
         default=[],
         metavar="NAME",
-        help="of `gpu`, `load` and `ablation`: this alone; may be repeated",
+        help="of `gpu`, `load`, `drafters` and `ablation`: this alone; may be repeated",
     )
     gpu = parser.add_argument_group("of `gpu`")
     gpu.add_argument("--device", choices=("auto", "cuda", "cpu", "interpreted"), default=Wanted.device)

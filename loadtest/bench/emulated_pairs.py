@@ -112,11 +112,13 @@ def requests(pair: Pair, count: int, seed: int) -> list[Lengths]:
     domains, of = tuple(pair.domains), pair.dataset
     return [
         Lengths(
-            _length(of.prompt, of.prompt_spread, rng), _length(of.output, of.output_spread, rng), rng.choice(domains)
+            draw_length(of.prompt, of.prompt_spread, rng),
+            draw_length(of.output, of.output_spread, rng),
+            rng.choice(domains),
         )
         for _ in range(count)
     ]
 
 
-def _length(mean: float, spread: float, rng: random.Random) -> int:
+def draw_length(mean: float, spread: float, rng: random.Random) -> int:
     return max(4, min(LONGEST, round(rng.lognormvariate(math.log(mean) - spread**2 / 2, spread))))

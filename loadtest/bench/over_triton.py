@@ -32,11 +32,19 @@ class OverTriton:
     """`settings` go into every request beside what the Ask says."""
 
     def __init__(
-        self, server: Server, name: str, *, stream: bool, settings: Mapping[str, object] | None = None
+        self,
+        server: Server,
+        name: str,
+        *,
+        stream: bool,
+        settings: Mapping[str, object] | None = None,
+        model: str = "",
     ) -> None:
+        """`model`: a decoupled one, for streams; "": the public one."""
         self.name = name
         self._server = server
         self._stream = stream
+        self._model = model or (STREAM if stream else UNARY)
         self._settings = dict(settings or {})
         self._meter = Meter(server.pid)
         self._loop = asyncio.new_event_loop()
@@ -65,8 +73,9 @@ class OverTriton:
 
     def _message(self, ask: Ask, tenant: str) -> Any:
         given = {"max_tokens": ask.max_tokens, "temperature": ask.temperature, "seed": ask.seed, "tenant": tenant}
-        model = STREAM if self._stream else UNARY
-        message = Request.build(ask.ids or ask.text, given | self._settings, stream=self._stream, model=model).to_grpc()
+        given |= {"drafter": ask.drafter} if ask.drafter else {}
+        given |= self._settings
+        message = Request.build(ask.ids or ask.text, given, stream=self._stream, model=self._model).to_grpc()
         if not self._stream:
             message.parameters.clear()  # they are about streams
         return message

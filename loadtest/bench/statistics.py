@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
 
@@ -92,10 +92,12 @@ def geometric_mean(values: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
-def interval(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
-    """Of their geometric mean, at 95 %: what the same number drawn from them again and again gives."""
+def interval(
+    values: Sequence[float], seed: int = 0, of: Callable[[Sequence[float]], float] = geometric_mean
+) -> tuple[float, float]:
+    """Of their mean, at 95 %: what the same number drawn from them again and again gives."""
     rng = random.Random(seed)
-    means = sorted(geometric_mean(rng.choices(values, k=len(values))) for _ in range(RESAMPLES))
+    means = sorted(of(rng.choices(values, k=len(values))) for _ in range(RESAMPLES))
     return means[round(0.025 * RESAMPLES)], means[round(0.975 * RESAMPLES) - 1]
 
 

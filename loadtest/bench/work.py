@@ -17,6 +17,7 @@ class Ask:
     seed: int = 0
     domain: str = ""
     ids: tuple[int, ...] = ()  # the prompt, where it is no text
+    drafter: str = ""  # that the request names
 
 
 @dataclass(frozen=True, slots=True)

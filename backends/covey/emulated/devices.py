@@ -2,9 +2,9 @@
 
 The language model is a hash: its distribution after some tokens is one token, a function of all of them. Temperature,
 truncation and penalties therefore change nothing, and it never ends a text of its own accord. A drafter knows the same
-hash and agrees with it as often as it is told to, by position of the draft and by tenant (a tenant stands for a domain
-of requests). Work takes the time that the table says, slept on the clock that is passed in, so that sweeps run in
-virtual time as well as through the real server.
+hash and agrees with it as often as it is told to, by position of the draft and by what the request is about: its tenant
+says so, or the first token of its prompt. Work takes the time that the table says, slept on the clock that is passed
+in, so that sweeps run in virtual time as well as through the real server.
 
 Everything obtained with these is a simulation's and must say so. Both implement the ports of `covey.ports`.
 """
@@ -45,6 +45,7 @@ from covey_client.costs.table import CostTable
 
 MASK = (1 << 64) - 1
 EPOCH = 1
+UNJUDGED = -1.0  # of a row without drafts
 
 
 def mix(value: int) -> int:
@@ -86,11 +87,13 @@ class _Text:
     tenant: str
     num_prompt: int
     rejection: bool
+    subject: str
     num_cached_tokens: int = 0
 
     @classmethod
     def of(cls, model: HashModel, opening: Open) -> _Text:
-        text = cls([], [0], opening.tenant, opening.num_prompt, opening.sampling.rule is Rule.REJECTION)
+        rejection = opening.sampling.rule is Rule.REJECTION
+        text = cls([], [0], opening.tenant, opening.num_prompt, rejection, f"@{opening.tokens[0]}")
         text.append(model, opening.tokens.tolist())
         return text
 
@@ -186,10 +189,12 @@ class EmulatedTarget:
         text.num_cached_tokens += chunk
         if not last:
             return _Done(RowStatus.OK, chunk)
-        new = self._walk(text, work.trees.tokens[start:end].tolist(), work.trees.parents[start:end].tolist())
+        tree = work.trees.tokens[start:end].tolist(), work.trees.parents[start:end].tolist()
+        alike = self._alike(text, *tree) if work.divergence and nodes else UNJUDGED
+        new = self._walk(text, *tree)
         text.append(self._model, new)
         text.num_cached_tokens = len(text.tokens) - 1
-        return _Done(RowStatus.OK, chunk + nodes, tuple(new))
+        return _Done(RowStatus.OK, chunk + nodes, tuple(new), alike)
 
     def _walk(self, text: _Text, tokens: list[int], parents: list[int]) -> list[int]:
         """The coupled rule (`covey.verify.walk`), which for a distribution of one token the rejection rule equals."""
@@ -202,6 +207,17 @@ class EmulatedTarget:
                 return new
             node, state = child, self._model.state((new[-1],), state)
             new.append(self._model.next(state))
+
+    def _alike(self, text: _Text, tokens: list[int], parents: list[int]) -> float:
+        """The block divergence reward of distributions that are one token each: the share of positions that are right
+        after the draft's own tokens before them."""
+        states: list[int] = []
+        right = 0
+        for token, parent in zip(tokens, parents):
+            state = states[parent] if parent >= 0 else text.states[-1]
+            right += token == self._model.next(state)
+            states.append(self._model.state((token,), state))
+        return right / len(tokens)
 
     def _blocks(self, tokens: int) -> int:
         return -(-tokens // self._info.block_size)
@@ -221,7 +237,7 @@ class EmulatedTarget:
             total_blocks=self._info.total_blocks,
             epoch=EPOCH,
             seconds=seconds,
-            divergence=np.full(len(rows) if work.divergence else 0, -1, np.float32),  # a hash has no q rows
+            divergence=np.array([row.alike for row in rows] if work.divergence else [], np.float32),
         )
 
 
@@ -232,6 +248,7 @@ class _Done:
     status: RowStatus
     computed: int = 0  # tokens
     new: tuple[int, ...] = ()
+    alike: float = UNJUDGED  # the drafts to the text
 
 
 class EmulatedDrafter:
@@ -254,8 +271,8 @@ class EmulatedDrafter:
         resident_bytes: int = 0,
         pauses_cost: bool = True,
     ) -> None:
-        """`rates`: by tenant, "" being all others, the probability that a draft is right where those before it were,
-        by position; the last serves all deeper ones."""
+        """`rates`: by tenant, by "@" and the first token of a prompt, which goes before, or "" for all others, the
+        probability that a draft is right where those before it were, by position; the last serves all deeper ones."""
         self._step = Surface(costs.draft[name])
         self._switch = Surface(costs.switch[name]) if name in costs.switch else None
         self._model, self._clock = model, clock
@@ -343,8 +360,8 @@ class EmulatedDrafter:
 
     def _judged(self, text: _Text, judge: int, reach: int) -> RowJudged:
         """A position is hit if a chain that begins there would begin right: all of them count as first of a draft, so
-        hits replayed as rounds are the drafter's own as far as its rates are equal at all positions. Of a prompt, in
-        whose domain (tenant) it has rates, it says what one would say that gives every token their mean."""
+        hits replayed as rounds are the drafter's own as far as its rates are equal at all positions. Of a prompt, for
+        whose tenant it has rates, it says what one would say that gives every token their mean; of others nothing."""
         if judge < 0 or text.rejection:
             return RowJudged(reach, reach)
         first = min(reach, max(judge, text.num_prompt, text.num_cached_tokens))
@@ -359,7 +376,7 @@ class EmulatedDrafter:
 
     def _chain(self, text: _Text, state: int, depth: int) -> list[int]:
         """What it proposes where its text so far has this hash."""
-        rates = self._rates.get(text.tenant, self._rates[""])
+        rates = self._rates.get(text.subject) or self._rates.get(text.tenant, self._rates[""])
         chain: list[int] = []
         for position in range(depth):
             token = self._model.next(state)

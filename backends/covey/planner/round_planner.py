@@ -67,7 +67,8 @@ class RoundPlanner:
                 reason = self.policy.reason
         choice = Choice(situation, depth, reason, self._previous)
         plan = lay_out(batch, whose, roster, budget, depth, self._width)
-        return replace(plan, why=assigned.why, choice=choice, readers=self._drafters.readers(batch, assigned, roster))
+        readers = self._drafters.readers(batch, assigned, roster)
+        return replace(plan, why=assigned.why, choice=choice, readers=readers, divergence=self._drafters.divergence)
 
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:
         return self._selector.select(batch, drafted, budget)

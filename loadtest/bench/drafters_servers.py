@@ -1,0 +1,116 @@
+"""One server, and on it an orchestrator for each system that is compared.
+
+Target and drafters are the same processes for all, so that nothing but the choice differs; a server for each system
+would take some 4 GB each and could not be asked in turns of a second. Orchestrators are asked one after the other: the
+target serves one at a time, and closes what another left open. Each learns from its own requests alone and keeps what
+it has learnt from turn to turn.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from covey import profile
+from covey.profile import Profile
+from covey.server import Server
+from covey.server.options import ORCHESTRATOR
+from covey.tritonio import link
+from loadtest.bench.contestants import SPECIALISTS
+from loadtest.bench.derive import derive
+from loadtest.bench.drafters_measured import COVEY, GENERAL, HEDGE, OFF, ORACLE, RANDOM, UCB_BD, UCB_BE
+from loadtest.bench.drafters_prompts import PARTNER
+from loadtest.bench.over_triton import OverTriton
+from loadtest.bench.session import Session
+from loadtest.bench.work import Ask
+
+LOAD_SECONDS = 600.0
+POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class System:
+    """Settings of the profile's `speculation`, and the drafters that requests name, by domain."""
+
+    speculation: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    def ask(self, ask: Ask) -> Ask:
+        return replace(ask, drafter=self.names.get(ask.domain, ""))
+
+
+def _chosen_by(policy: str) -> System:
+    return System({"drafter_policy": policy})
+
+
+SIX = {  # `covey` and five that the keys compare it with, plain decoding, and both rewards of UCB, of which the better
+    OFF: System({"policy": "off"}),
+    GENERAL: _chosen_by("fixed:draft_general"),
+    RANDOM: _chosen_by(RANDOM),
+    UCB_BE: _chosen_by(UCB_BE),
+    UCB_BD: _chosen_by(UCB_BD),
+    HEDGE: _chosen_by(HEDGE),
+    COVEY: _chosen_by(COVEY),
+    ORACLE: System({"drafter_policy": "fixed"}, SPECIALISTS),
+}
+ALONE = {domain: _chosen_by(f"fixed:{name}") for domain, name in SPECIALISTS.items()} | {
+    "lookup": _chosen_by("fixed:draft_ngram"),
+    "suffix": _chosen_by("fixed:draft_suffix"),
+}
+OTHERS = {name: _chosen_by(name) for name in ("exp3", "sh", "petc", "d-ucb", "sw-ucb", "ucbspec", "router")}
+BOLD, END = "ucb-bd:0.1", "oracle of the end"  # on prompts that switch
+SWITCHING = {
+    BOLD: _chosen_by(BOLD),
+    END: System({"drafter_policy": "fixed"}, {domain: SPECIALISTS[other] for domain, other in PARTNER.items()}),
+}
+ALL = SIX | ALONE | OTHERS | SWITCHING
+
+
+@contextmanager
+def serving(session: Session, systems: Mapping[str, System]) -> Iterator[dict[str, OverTriton]]:
+    """Whom to ask, by system; all serve, and end with the context."""
+    settings = profile.load(session.wanted.profile)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        options = session.wanted.options()
+        models = {name: f"{ORCHESTRATOR}_{place}" for place, name in enumerate(systems)}
+        repository = _repository(options.repository_folder(), folder, settings, systems, models)
+        loaded = ("target", "controller", ORCHESTRATOR, *settings.speculation.drafters)
+        server = stack.enter_context(session.server(replace(options, model_repository=repository, models=loaded)))
+        for model, _ in zip(models.values(), session.steps([f"loading: {name}" for name in models])):
+            _load(server, model)
+            stack.callback(server.control.unload, model)
+        asked = {name: OverTriton(server, name, stream=True, model=model) for name, model in models.items()}
+        for each in asked.values():
+            stack.callback(each.close)
+        yield asked
+
+
+def _repository(
+    original: Path, folder: Path, settings: Profile, systems: Mapping[str, System], models: Mapping[str, str]
+) -> Path:
+    """The models as they are, and beside them the orchestrators, each with a profile of its own."""
+    made = folder / "models"
+    made.mkdir()
+    for each in original.iterdir():
+        if each.is_dir():
+            (made / each.name).symlink_to(each.resolve())
+    config = (original / ORCHESTRATOR / "config.pbtxt").read_text()
+    for name, model in models.items():
+        own = derive(settings, folder / f"{model}.toml", speculation=dict(systems[name].speculation))
+        (made / model / "1").mkdir(parents=True)
+        parameter = f'parameters {{ key: "profile" value {{ string_value: "{own}" }} }}\n'
+        (made / model / "config.pbtxt").write_text(config + parameter)
+    return made
+
+
+def _load(server: Server, model: str) -> None:
+    """One after the other: each may measure what rounds take, on a target that serves one at a time."""
+    replace(server.control, seconds=LOAD_SECONDS).load(model)
+    while not link.serves(model, server.pid):
+        server.check()
+        time.sleep(POLL_SECONDS)
