@@ -118,10 +118,12 @@ def run(session: Session, measured: Measured) -> None:
             for name, case in chosen.items():
                 if repetition and session.out_of_time():
                     return
-                asks = _asks(case, repetition, repetitions, tokens, wanted.seed)
+                asked_now = asks(case, repetition, repetitions, tokens, wanted.seed)
                 turns = _one_by_one if case.callers == 1 else _together
                 label = f"repetition {repetition + 1}: {name}"
-                turns(session, measured, (name, case, repetition, label), asks, {s: asked[s] for s in case.systems})
+                turns(
+                    session, measured, (name, case, repetition, label), asked_now, {s: asked[s] for s in case.systems}
+                )
             session.notes["repetitions"] = repetition + 1
 
 
@@ -164,7 +166,7 @@ def _tenant(system: str, case: str) -> str:
     return f"{system} {case}"
 
 
-def _asks(case: Case, repetition: int, repetitions: int, tokens: int, seed: int) -> list[Ask]:
+def asks(case: Case, repetition: int, repetitions: int, tokens: int, seed: int) -> list[Ask]:
     """This repetition's: of one caller the same number of each domain, of several one for each, of mixed domains."""
     rng = random.Random(f"{seed} {repetition} {case.callers}")
     each = EACH if case.callers == 1 else -(-case.callers // len(case.domains))
