@@ -10,7 +10,7 @@ policy's to choose, which is asked afterwards, for the mix that comes of this.
 
 What other drafters would have done is read, not tried: on a bank that a fixed share of all time goes into, drafters
 read what others drafted, those first that may be better than the ones in use, and then whoever has not read for
-longest. A new request's prompt is read by drafters of which its neighbours tell little yet.
+longest. A request's prompt is read by those that do not draft where nothing like it was seen yet.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ WINDOW = 32  # last tokens of a text that are judged
 PROMPT, PROMPTS = 32, 2  # last tokens of a prompt that are judged, and prompts of a call
 PROMPT_TOKENS = 512  # of a call that reads prompts; longer ones are read by nobody who does not draft
 PROMPTERS = 8  # drafters that read a prompt
-SURE = 10.0  # rounds of neighbours after which prompts say little more of a drafter
+SURE = 10.0  # rounds of neighbours, whoever drafted, after which a prompt is not read: hits say more
 HOPE = 1.5  # deviations by which a drafter may be better than it is believed, and is worth reading
 # Deviations by which it is held for better when it is chosen: for worse where it can be known by reading, for better
 # where it must be tried, under the rejection rule.
@@ -238,12 +238,9 @@ class CoveyDrafters:
             return ()
         wanted: dict[int, list[int]] = {}
         for row, active in new:
-            belief = self._beliefs.of(active)
-            unsure = [
-                each
-                for each in serving
-                if self._reads[each].prompts and self._names[each] not in active.seen and belief.rounds[each] < SURE
-            ]
+            if self._beliefs.of(active).rounds.sum() >= SURE:
+                continue
+            unsure = [each for each in serving if self._reads[each].prompts and self._names[each] not in active.seen]
             for each in unsure[:PROMPTERS]:
                 if len(wanted.setdefault(each, [])) < PROMPTS:
                     wanted[each].append(row)
