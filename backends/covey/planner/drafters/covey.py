@@ -278,18 +278,19 @@ class CoveyDrafters:
         could = self._beliefs.expected(actives, HOPE)[:, serving, deepest]
         now = self._beliefs.expected(actives)[:, serving, deepest]
         use = [serving.index(self._names.index(assigned.drafters[row])) for row in rows]
-        hope = np.where(worth, could - now[np.arange(len(rows)), use][:, None], 0.0).clip(0.0).sum(axis=0)
-        best = int(hope.argmax())
-        if hope[best] <= 0.0:
+        hope = np.where(worth, (could - now[np.arange(len(rows)), use][:, None]).clip(0.0), -1.0)
+        order = np.argsort(-hope, axis=0, kind="stable")[:MOST_ROWS]  # of each drafter's rows, those that hope for most
+        promise = np.take_along_axis(hope, order, 0).clip(0.0).sum(axis=0)
+        best = int(promise.argmax())
+        if promise[best] <= 0.0:
             if self._bank < FULL:
                 return ()
-            idlest = [at for at in range(len(serving)) if worth[:, at].any()]
-            best = min(idlest, key=lambda at: self._reads[serving[at]].round)
+            best = min(np.flatnonzero(worth.any(axis=0)).tolist(), key=lambda at: self._reads[serving[at]].round)
         reads = self._reads[serving[best]]
         if self._bank < reads.seconds:
             return ()
         reads.round = self._round
-        mine = [row for row, wanted in zip(rows, worth[:, best].tolist()) if wanted][:MOST_ROWS]
+        mine = [rows[at] for at in order[:, best].tolist() if worth[at, best]]
         judge = [
             max(
                 batch.rows[row].request.num_prompt,

@@ -5,10 +5,10 @@ A prompt is the counts of its tokens in buckets, square roots of them, scaled to
 prompts is their overlap (Bhattacharyya's). How much two prompts overlap at all depends on their length and language, so
 a neighbour is who overlaps more than most do:
 
-    weight(i) = clip((cosine(i) - mean cosine) / deviation of cosines, 0, 1)
+    weight(i) = clip((z(i) - 0.75) / 0.5, 0, 1)     z(i) = (cosine(i) - mean cosine) / deviation of cosines
 
-With five domains that come as often, those of a request's own weigh 1 and all others 0; with one domain, half of them
-weigh something, which are as good as any.
+With five domains that come as often, those of a request's own weigh most and the others next to nothing; with one
+domain, a quarter of them weigh something, which are as good as any.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Neighbours:
         mean = (TRUST * USUAL + cosines.sum(axis=1) - 1.0) / (TRUST + others)
         squares = ((cosines - mean[:, None]) ** 2 * ~own).sum(axis=1)
         deviation = np.sqrt((TRUST * DEVIATION**2 + squares) / (TRUST + others))
-        weights = np.clip((cosines - mean[:, None]) / deviation[:, None], 0.0, 1.0)
+        weights = np.clip(((cosines - mean[:, None]) / deviation[:, None] - 0.75) / 0.5, 0.0, 1.0)
         weights[own] = 0.0
         weights[np.asarray(numbers) < self._joined - REQUESTS] = 0.0
         counts = np.tensordot(weights, self._counts[:held], 1)
