@@ -130,6 +130,7 @@ class RoundRecord:
     sizes: Ints  # by row: tokens drafted, and how many of them were accepted
     accepts: Ints
     catch_up_seconds: float = 0.0  # of draft_seconds, the longest that a drafter took to see tokens it had missed
+    read: Mapping[str, float] = field(default_factory=dict)  # seconds of calls that read, by drafter
 
 
 def record_of(done: Round) -> RoundRecord:
@@ -158,4 +159,5 @@ def record_of(done: Round) -> RoundRecord:
         sizes=kept.sizes,
         accepts=reply.accepted.copy(),  # a view would keep the whole message
         catch_up_seconds=done.drafted.catch_up_seconds,
+        read=done.drafted.read,
     )

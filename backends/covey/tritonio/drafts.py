@@ -29,9 +29,13 @@ class Drafts:
     def __init__(self) -> None:
         self._by_drafter: dict[str, _Brought] = {}
         self._chosen: Counter[tuple[str, str]] = Counter()
+        self._read: dict[str, tuple[int, float]] = {}  # calls and seconds
 
     def add(self, record: RoundRecord) -> None:
         self._chosen.update(zip(record.plan.drafter, record.plan.why))
+        for name, seconds in record.read.items():
+            calls, before = self._read.get(name, (0, 0.0))
+            self._read[name] = calls + 1, before + seconds
         if not record.trees:
             return
         drafted = np.flatnonzero(record.sizes)
@@ -49,6 +53,9 @@ class Drafts:
         for (name, why), rows in list(self._chosen.items()):
             if name:
                 yield "covey_drafter_chosen_total", {"drafter": name, "why": why}, rows
+        for name, (calls, seconds) in list(self._read.items()):
+            yield "covey_drafter_reads_total", {"drafter": name}, calls
+            yield "covey_drafter_read_seconds_total", {"drafter": name}, seconds
         for name, brought in list(self._by_drafter.items()):
             labels, acceptance = {"drafter": name}, brought.acceptance
             yield f"{PREFIX}_drafts_total", labels, int(acceptance.sum())

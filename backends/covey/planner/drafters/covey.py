@@ -31,7 +31,7 @@ from covey.rounds import Reader, Round
 from covey.scheduler import Batch
 from covey.types import RowStatus, Rule
 
-EVERY = 4  # rounds after which a batch that has not changed is assigned anew
+EVERY = 8  # rounds after which a batch that has not changed is assigned anew; a reader is sought no more often
 SHARE = 0.01  # of all time may go into reading
 START, DEEPEST = 1.0, -0.1  # seconds in the bank at the start, and the debt from which on no prompt is read
 CHUNK = 16  # tokens of a row that are worth a call
@@ -105,7 +105,7 @@ class CoveyDrafters:
             return ()
         serving = [index for index, name in enumerate(self._names) if roster.serves(name)]
         prompts = self._for_prompts(batch, serving)
-        if prompts or self._bank <= 0.0:
+        if prompts or self._age or self._bank <= 0.0:
             return prompts
         return self._catching_up(batch, assigned, serving)
 
@@ -171,21 +171,27 @@ class CoveyDrafters:
         base = self._expectations.without_drafts(count)[self._depths]
         in_use = {serving.index(each): fixed.count(each) for each in set(fixed) if each in serving}
         chosen = list(in_use)
-        mine = tokens[:, chosen].max(axis=1) if chosen else np.full((len(rows), len(self._depths)), -np.inf)
-        most = self._value(mine, base, chosen, tokens, serving, in_use) if chosen else (0.0, 0.0)
-        while len(chosen) < len(serving) and not (chosen and len(rows) == 1 and not in_use):
+        if not chosen:
+            drafts = np.stack([self._expectations.drafting(self._names[each], count)[self._depths] for each in serving])
+            emitted = tokens.sum(axis=0)
+            speeds = (emitted / (base + drafts)).max(axis=1)
+            # Where plain decoding is best all drafters are as good, but for what they bring at the greatest depth.
+            chosen = [int(np.lexsort((emitted[:, -1], speeds))[-1])]
+        mine = tokens[:, chosen].max(axis=1)
+        most = self._value(mine, base, chosen, tokens, serving, in_use)
+        while len(chosen) < len(serving) and len(rows) + len(in_use) > 1:
             values = {
                 each: self._value(np.maximum(mine, tokens[:, each]), base, [*chosen, each], tokens, serving, in_use)
                 for each in range(len(serving))
                 if each not in chosen
             }
             best = max(values, key=values.__getitem__)
-            if chosen and values[best][0] <= GAIN * most[0]:
+            if values[best] <= GAIN * most:
                 break
             most = values[best]
             chosen.append(best)
             mine = np.maximum(mine, tokens[:, best])
-        self._speed = max(most[0], 0.0)
+        self._speed = most
         return [serving[chosen[each]] for each in tokens[:, chosen, -1].argmax(axis=1).tolist()]
 
     def _value(
@@ -196,9 +202,8 @@ class CoveyDrafters:
         tokens: Array,
         serving: Sequence[int],
         in_use: Mapping[int, int],
-    ) -> tuple[float, float]:
-        """Tokens per second of the best depth, and tokens of the deepest: where plain decoding is best, all drafters
-        are as good but for that."""
+    ) -> float:
+        """Tokens per second of the best depth."""
         whose = tokens[:, chosen, -1].argmax(axis=1)
         counts = np.bincount(whose, minlength=len(chosen)).tolist()
         drafts = [
@@ -206,8 +211,7 @@ class CoveyDrafters:
             for each, count in zip(chosen, counts)
             if count or each in in_use
         ]
-        emitted = mine.sum(axis=0)
-        return float((emitted / (base + self._expectations.side_by_side(drafts))).max()), float(emitted[-1])
+        return float((mine.sum(axis=0) / (base + self._expectations.side_by_side(drafts))).max())
 
     def _moves(self, rows: Sequence[ActiveRequest], serving: Sequence[int], deepest: Array) -> Array:
         """Tokens a round that moving each row to each drafter costs."""
