@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
-from covey.emulated.devices import EmulatedDrafter
-from covey.types import Rule, Sampling
+from covey.emulated.devices import EmulatedDrafter, EmulatedTarget
+from covey.types import Open, Rule, Sampling, TargetWork, Trees
 from loadtest.simulation.virtual import VirtualClock
 from tests.drafters.drafting import Sender, Text, hits_of, replayed, rows_of
 from tests.planner.test_emulated import MODEL, table, text
@@ -78,3 +79,26 @@ def test_of_prompts_it_knows_only_its_tenants() -> None:
 def test_the_rejection_rules_text_is_read_alone() -> None:
     _, judged = Sender(drafter(VirtualClock(), {"": (0.5,)})).read([whole(5, rule=Rule.REJECTION)], [1])
     assert (judged.first.tolist(), hits_of(judged), judged.prompt_tokens.tolist()) == ([9], [[]], [0])
+
+
+def test_a_prompts_first_token_goes_before_the_tenant() -> None:
+    rates = {"@9": (1.0,), "code": (0.0,), "": (0.0,)}
+    right, other = whole(20, "code"), whole(20, "code")
+    other.tokens = [8, *PROMPT[1:], *text([8, *PROMPT[1:]], 20)]
+    for item, hit in ((right, 1), (other, 0)):
+        _, judged = Sender(drafter(VirtualClock(), rates)).read([item], [len(PROMPT)])
+        assert hits_of(judged) == [[hit] * 20]
+
+
+def test_block_divergence_is_the_share_of_positions_that_are_right_after_the_drafts_own() -> None:
+    target = EmulatedTarget(table(), MODEL, VirtualClock(), blocks=9, block_size=16)
+    known, one = np.array([4], np.int32), np.ones(1, np.int32)
+    target.step(TargetWork(one, known, known, Trees.empty(1), (Open(1, np.array(PROMPT, np.int32), 4, Sampling()),)))
+    so_far = PROMPT + text(PROMPT, 1)
+    wrong = MODEL.next(MODEL.state(so_far)) + 1
+    chain = [wrong, *text([*so_far, wrong], 2), 8]
+    tree = Trees(np.array([0, 4]), np.array(chain, np.int32), np.arange(-1, 3, dtype=np.int32))
+    reply = target.step(TargetWork(one, known + 1, one, tree, divergence=True))
+    assert (reply.accepted.tolist(), reply.divergence.tolist()) == ([0], [0.5])
+    plain = target.step(TargetWork(one, known + 2, one, Trees.empty(1), divergence=True))
+    assert plain.divergence.tolist() == [-1.0]

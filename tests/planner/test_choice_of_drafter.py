@@ -327,3 +327,17 @@ def test_a_bandit_prefers_what_was_accepted() -> None:
     world = World("ucb-be:0.1")
     world.serve([2] * 4, count=200)
     assert world.rounds().most_common(1)[0][0] == "chat"
+
+
+@pytest.mark.parametrize(("policy", "wanted"), [("ucb-bd", True), ("sh", True), ("ucb-be", False), ("covey", False)])
+def test_block_divergence_is_asked_for_where_a_policy_learns_from_it(policy: str, wanted: bool) -> None:
+    world = World(policy)
+    asked, shipped = set(), set()
+    step, drafter = world.target.step, world.drafters["general"]
+    draft = drafter.draft
+    world.target.step = lambda work: (asked.add(work.divergence), step(work))[1]  # type: ignore[method-assign]
+    drafter.draft = lambda work: (shipped.add(work.q_rows), draft(work))[1]  # type: ignore[method-assign]
+    world.serve([0, 1, 2])
+    assert wanted in asked
+    assert shipped <= {wanted}
+    assert not wanted or shipped
