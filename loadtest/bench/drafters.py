@@ -1,7 +1,8 @@
 """Which drafter: MetaSD's Table 3 in small, policies that choose drafters beside each drafter alone.
 
-Two parts, by `--part`: `real`, the bundled models behind the real server (`drafters_real.py`), which is the default,
-and `emulated`, a 7B pair with the paper's acceptance in virtual time (`drafters_emulated.py`).
+Three parts, by `--part`: `real`, the bundled models behind the real server (`drafters_real.py`), which is the default;
+`emulated`, a 7B pair with the paper's acceptance in virtual time (`drafters_emulated.py`); and `rewards`, what the
+rewards look like that policies learn from (`drafters_rewards.py`), which `--full` measures too.
 """
 
 from __future__ import annotations
@@ -12,24 +13,29 @@ from rich.console import Console
 
 from covey.errors import SettingError
 from covey.types import JsonDict
-from loadtest.bench import drafters_emulated, drafters_real
-from loadtest.bench.session import Session
+from loadtest.bench import drafters_emulated, drafters_real, drafters_rewards
+from loadtest.bench.session import FULL, Session
 
-REAL, EMULATED = "real", "emulated"
+REAL, EMULATED, REWARDS = "real", "emulated", "rewards"
 
 
 def run(session: Session) -> None:
     """Measure; results go into the session as they come."""
-    parts = session.wanted.parts or (REAL,)
-    unknown = set(parts) - {REAL, EMULATED}
+    parts = session.wanted.parts or ((REAL, REWARDS) if session.wanted.size == FULL else (REAL,))
+    unknown = set(parts) - {REAL, EMULATED, REWARDS}
     if unknown:
-        raise SettingError(f"--part: got {unknown.pop()!r}, allowed: {REAL}, {EMULATED}")
-    real, emulated = drafters_real.Measured(), drafters_emulated.Measured()
-    session.summarise = lambda: (
-        (real.summary() if REAL in parts else {}) | ({"emulated_pair": emulated.summary()} if EMULATED in parts else {})
-    )
+        raise SettingError(f"--part: got {unknown.pop()!r}, allowed: {REAL}, {EMULATED}, {REWARDS}")
+    real, emulated, rewards = drafters_real.Measured(), drafters_emulated.Measured(), drafters_rewards.Measured()
+
+    def summary() -> JsonDict:
+        found = real.summary() | rewards.summary() | {"emulated_pair": emulated.summary()}
+        return {key: value for key, value in found.items() if value}
+
+    session.summarise = summary
     if EMULATED in parts:
         drafters_emulated.run(session, emulated)
+    if REWARDS in parts:
+        drafters_rewards.run(session, rewards)
     if REAL in parts:
         drafters_real.run(session, real)
 
@@ -38,5 +44,7 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
     """The tables, and a picture of each part."""
     if "emulated_pair" in result:
         drafters_emulated.show(result["emulated_pair"], console, picture.with_stem(f"{picture.stem}-emulated"))
+    if "rewards" in result:
+        drafters_rewards.show(result, console, picture.with_stem(f"{picture.stem}-rewards"))
     if "c1" in result:
         drafters_real.show(result, console, picture)

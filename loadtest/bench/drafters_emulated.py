@@ -62,7 +62,11 @@ class Measured:
     )
 
     def summary(self) -> JsonDict:
-        return {"emulated": True, "parts": {name: self._part(runs) for name, runs in self.runs.items()}}
+        return (
+            {}
+            if not self.runs
+            else {"emulated": True, "parts": {name: self._part(runs) for name, runs in self.runs.items()}}
+        )
 
     def _part(self, runs: dict[str, dict[int, Served]]) -> JsonDict:
         whole = set.intersection(*(set(served) for served in runs.values()))  # seeds that everybody has served

@@ -11,7 +11,7 @@ import pytest
 from covey import prompts
 from covey.planner.cost_table import Surface
 from loadtest.bench import drafters_measured as measured
-from loadtest.bench import drafters_prompts, drafters_real, drafters_servers
+from loadtest.bench import drafters_prompts, drafters_real, drafters_rewards, drafters_servers
 from loadtest.bench.__main__ import main
 from loadtest.bench.drafters_published import GENERAL, LENGTH, PRINTED, SPECIALISTS, SPEEDUPS, rates, speedup
 from loadtest.bench.drafters_serving import ORACLE, Case, Served, costs, play, requests
@@ -170,3 +170,11 @@ def test_the_real_parts_keys_come_of_whole_repetitions() -> None:
     assert part["speedups"]["covey"] == {"code": 2.0, "math": 2.0, "mean": pytest.approx(2.0)}
     assert part["tokens_per_round"] == {"off": 1.0, "covey": 2.0}
     assert part["tokens_per_second"]["covey"]["repetitions"] == 2
+
+
+def test_statistics_of_rewards_are_over_all_rounds_and_by_round() -> None:
+    found = drafters_rewards.statistics([[0.0, 1.0, 0.5], [0.5]])
+    assert found is not None
+    assert (found["mean"], found["variance"], found["zero_ratio"], found["rounds"]) == (0.5, 0.125, 0.25, 4)
+    assert found["by_round"] == [0.25, 1.0, 0.5]
+    assert drafters_rewards.statistics([[]]) is None
