@@ -183,7 +183,7 @@ class Engine:
             active = self.scheduler.find(key)
             if active is not None:
                 if key in self.scheduler.running:
-                    self._failures = 0  # it may have been what the target fails of
+                    self._failures = 0  # the cancelled request may have caused the failures
                 self._close(active)
                 ended.append(active.last_word(finish))
         if ended:

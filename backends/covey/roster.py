@@ -46,11 +46,11 @@ class Roster:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All drafters; the first drafts for requests that name none."""
+        """All drafters, in the profile's order."""
         return tuple(self._entries)
 
     def drafter_of(self, wanted: str) -> str:
-        """Who drafts for a request that names `wanted`, or nobody; "" where there are no drafters."""
+        """Whom a request has that wants this one, where nobody chooses: the first if it wants none; "" without any."""
         return wanted or next(iter(self._entries), "")
 
     def state(self, name: str) -> State:

@@ -73,7 +73,7 @@ INPUTS = (
     Field("num_prompt_tokens", "INT32", OWN, "how many ids are the original prompt; without it all", low=1),
     Field("priority", "INT32", REQUEST, "higher goes first", 0, low=-1000, high=1000),
     Field("speculation", "BYTES", OWN, "`auto`, `off` or `fixed:k`, which is refused where nobody drafts", "auto"),
-    Field("drafter", "BYTES", OWN, "the drafter's name; without it the profile's first", ""),
+    Field("drafter", "BYTES", OWN, "the drafter's name; without it `speculation.drafter_policy` chooses", ""),
     Field("verification", "BYTES", OWN, "how drafts are verified", "coupled", choices=("coupled", "rejection")),
     Field("slo_class", "BYTES", OWN, "a latency class of the profile: `interactive`, `chat`, `batch`, or its own", ""),
     Field("slo_ttft_ms", "FP32", OWN, "to the first token, instead of its class's time", low=0.01, high=600_000),

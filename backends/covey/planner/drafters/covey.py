@@ -1,4 +1,4 @@
-"""`covey`, the default: the drafters of all rows together, by expected tokens per second.
+"""`covey`: the drafters of all rows together, by expected tokens per second.
 
     value(S) = max over depths of  sum over rows of max over i in S of tokens(row, i)  /  seconds(rows by drafter)
 
