@@ -281,7 +281,7 @@ def test_a_further_drafter_is_not_called_for_less_than_it_costs() -> None:
     domains = list(range(4)) * 20
     shares = {}
     for one_device in (True, False):
-        world = World("covey", good=0.78, step=0.01, one_device=one_device)
+        world = World("covey", good=0.85, step=0.01, one_device=one_device)
         world.serve(domains, together=16)
         rounds = world.rounds(len(world.records) // 2)
         shares[one_device] = rounds["general"] / sum(rounds.values())

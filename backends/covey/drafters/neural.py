@@ -107,10 +107,10 @@ class NeuralDrafter:
 
     def warm_up(self) -> None:
         """Make the first calls as fast as later ones: a chain, a tree and a reading on a tag of its own."""
-        tag, prompt = -1, np.zeros(min(24, self._model.max_positions // 2), np.int32)
-        reading = Reading(np.zeros(1, np.int32), len(prompt))
+        tag, prompt = -1, np.zeros(min(64, self._model.max_positions // 2), np.int32)
+        readings = [Reading(np.zeros(1, np.int32), budget) for budget in (16, 32, 64)]
         for sampling in (Sampling(), Sampling(temperature=1.0)):
-            for depth, width, reads in ((3, 1, None), (3, 2, None), (0, 1, reading)):
+            for depth, width, reads in ((3, 1, None), (3, 2, None), *((0, 1, reading) for reading in readings)):
                 opening = Open(tag, prompt, len(prompt) // 2, sampling)
                 self.draft(
                     DraftWork(

@@ -31,11 +31,12 @@ from covey.rounds import Reader, Round
 from covey.scheduler import Batch
 from covey.types import RowStatus, Rule
 
-EVERY = 8  # rounds after which a batch that has not changed is assigned anew; a reader is sought no more often
+EVERY = 8  # rounds after which all rows are assigned anew, and a reader is sought; until then only new rows are
 SHARE = 0.01  # of all time may go into reading
 START, DEEPEST = 1.0, -0.1  # seconds in the bank at the start, and the debt from which on no prompt is read
 CHUNK = 16  # tokens of a row that are worth a call
 MOST_ROWS, MOST_TOKENS = 4, 256  # of a call that reads: neighbours learn from one another
+SHAPE = 16  # calls read multiples of so many tokens: a library prepares for every new shape, and few are used again
 WINDOW = 32  # last tokens of a text that are judged
 PROMPT, PROMPTS = 32, 2  # last tokens of a prompt that are judged, and prompts of a call
 PROMPT_TOKENS = 512  # of a call that reads prompts; longer ones are read by nobody who does not draft
@@ -45,9 +46,9 @@ HOPE = 1.5  # deviations by which a drafter may be better than it is believed, a
 # Deviations by which it is held for better when it is chosen: for worse where it can be known by reading, for better
 # where it must be tried, under the rejection rule.
 READABLE, TRIED = -0.5, 0.5
-FULL = 0.25  # seconds in the bank from which on whoever has not read for longest reads
+FULL = 0.25  # seconds in the bank from which on a reader is sought every round, be it who has not read for longest
 LONGEST, SHORTEST = 32.0, 4.0  # rounds over which a catch-up is spread
-GAIN = 1.003  # that a further drafter must bring
+GAIN = 1.01  # that a further drafter must bring: its rows' catch-up and its process' share of the cores are not in it
 
 
 @dataclass(slots=True)
@@ -83,8 +84,10 @@ class CoveyDrafters:
         self._teaches = teaches
         self._beliefs = Beliefs(names, max_depth)
         self._reads = [_Reads() for _ in names]
-        self._assigned: tuple[object, Assignment] | None = None
-        self._age = 0
+        self._assigned: tuple[object, Assignment] = (), Assignment((), ())
+        self._serving: list[int] = []
+        self._set: list[int] = []  # of the drafters in use
+        self._age = EVERY
         self._round = 0
         self._bank = START
         self._speed = 0.0  # tokens per second of the last assignment
@@ -92,11 +95,15 @@ class CoveyDrafters:
     def assign(self, batch: Batch, roster: Roster) -> Assignment:
         rows = batch.rows[: batch.decoding]
         serving = [index for index, name in enumerate(self._names) if roster.serves(name)]
-        key = tuple(active.key for active in rows), tuple(serving)
+        key = tuple(active.key for active in rows)
         self._age += 1
-        if self._assigned is None or self._assigned[0] != key or self._age >= EVERY:
-            self._assigned = key, self._chosen(rows, serving)
-            self._age = 0
+        if self._age >= EVERY or serving != self._serving:
+            self._assigned, self._serving, self._age = (key, self._chosen(rows, serving)), serving, 0
+        elif self._assigned[0] != key:
+            new = sum(self._beliefs.of(active).drafter < 0 for active in rows)
+            self._assigned = key, self._chosen(rows, serving, self._set if 2 * new < len(rows) else ())
+            if new:
+                self._age = max(self._age, EVERY // 2)
         return self._assigned[1]
 
     def readers(self, batch: Batch, assigned: Assignment, roster: Roster) -> tuple[Reader, ...]:
@@ -105,7 +112,7 @@ class CoveyDrafters:
             return ()
         serving = [index for index, name in enumerate(self._names) if roster.serves(name)]
         prompts = self._for_prompts(batch, serving)
-        if prompts or self._age or self._bank <= 0.0:
+        if prompts or self._bank <= 0.0 or (self._age and self._bank < FULL):
             return prompts
         return self._catching_up(batch, assigned, serving)
 
@@ -132,7 +139,8 @@ class CoveyDrafters:
         if self._teaches and situation.rows:
             self._expectations.overhear(situation, depth, outcome, usual=True)
 
-    def _chosen(self, rows: Sequence[ActiveRequest], serving: Sequence[int]) -> Assignment:
+    def _chosen(self, rows: Sequence[ActiveRequest], serving: Sequence[int], among: Sequence[int] = ()) -> Assignment:
+        """Of all that serve, or for rows that have none yet among these."""
         if not serving:
             first = self._names[0] if self._names else ""
             drafters = tuple(active.request.drafter or first for active in rows)
@@ -142,6 +150,14 @@ class CoveyDrafters:
         if len(serving) == 1:
             for row in free:
                 fixed[row] = serving[0]
+        elif among:
+            for row in free:
+                belief = self._beliefs.of(rows[row])
+                if belief.drafter < 0:
+                    deepest = self._beliefs.expected([rows[row]], self._trust(rows[row : row + 1]))[0, :, -1]
+                    fixed[row] = max(among, key=deepest.tolist().__getitem__)
+                else:
+                    fixed[row] = belief.drafter
         elif free:
             for active in rows:
                 self._beliefs.hear(active)
@@ -163,8 +179,9 @@ class CoveyDrafters:
 
     def _joint(self, rows: Sequence[ActiveRequest], serving: Sequence[int], fixed: Sequence[int]) -> list[int]:
         """The drafters of rows that leave it open; those of the others are asked anyway."""
-        trust = np.where([active.request.sampling.rule is Rule.COUPLED for active in rows], READABLE, TRIED)
-        tokens = self._beliefs.expected(rows, trust)[:, serving][:, :, self._depths]  # [rows, serving, depths]
+        tokens = self._beliefs.expected(rows, self._trust(rows))[:, serving][
+            :, :, self._depths
+        ]  # [rows, serving, depths]
         if self._speed:
             tokens -= self._moves(rows, serving, tokens[:, :, -1])[:, :, None] * (self._depths > 0)
         count = len(rows) + len(fixed)
@@ -191,8 +208,12 @@ class CoveyDrafters:
             most = values[best]
             chosen.append(best)
             mine = np.maximum(mine, tokens[:, best])
-        self._speed = most
+        self._speed, self._set = most, [serving[each] for each in chosen]
         return [serving[chosen[each]] for each in tokens[:, chosen, -1].argmax(axis=1).tolist()]
+
+    def _trust(self, rows: Sequence[ActiveRequest]) -> Array:
+        coupled = [active.request.sampling.rule is Rule.COUPLED for active in rows]
+        return np.where(coupled, READABLE, TRIED)
 
     def _value(
         self,
@@ -252,9 +273,8 @@ class CoveyDrafters:
 
     def _prompts_of(self, batch: Batch, drafter: int, rows: list[int]) -> Reader:
         ends = [batch.rows[row].request.num_prompt for row in rows]
-        judge = np.asarray([max(1, end - PROMPT) for end in ends], np.int32)
         self._reads[drafter].prompt = batch.rows[rows[0]]
-        return Reader(self._names[drafter], np.asarray(rows, np.int32), judge, PROMPT_TOKENS)
+        return self._reader(batch, drafter, rows, [max(1, end - PROMPT) for end in ends], PROMPT_TOKENS)
 
     def _catching_up(self, batch: Batch, assigned: Assignment, serving: Sequence[int]) -> tuple[Reader, ...]:
         rows = [
@@ -303,5 +323,12 @@ class CoveyDrafters:
             )
             for row in mine
         ]
-        name = self._names[serving[best]]
-        return (Reader(name, np.asarray(mine, np.int32), np.asarray(judge, np.int32), MOST_TOKENS),)
+        return (self._reader(batch, serving[best], mine, judge, MOST_TOKENS),)
+
+    def _reader(self, batch: Batch, drafter: int, rows: list[int], judge: list[int], most: int) -> Reader:
+        name, unread = self._names[drafter], 0
+        for active in (batch.rows[row] for row in rows):
+            heard = active.heard.get(name)
+            unread += active.known - max(active.seen.get(name, 0), heard.read if heard else 0)
+        budget = max(SHAPE, min(most, unread) // SHAPE * SHAPE)
+        return Reader(name, np.asarray(rows, np.int32), np.asarray(judge, np.int32), budget)
