@@ -40,6 +40,7 @@ class Setting:
 class Policy:
     """A policy by name, with its own parameters read; makes a bandit for each request."""
 
+    name: str
     made_by: str
     own: Mapping[str, float | int | str]
 
@@ -68,4 +69,4 @@ def find(text: str) -> Policy:
             own[parameter] = READ[kind](value)
         except ValueError:
             raise SettingError(f"drafter policy: got {text!r}, {parameter} is no {kind}: {value!r}") from None
-    return Policy(made_by, own)
+    return Policy(name, made_by, own)

@@ -68,7 +68,7 @@ class PerRequest:
             choice = self._choice(active)
             self._witness(active, choice)
             drafters.append(self._names[choice.bandit.choose(serving)])
-            why.append("bandit")
+            why.append(self._policy.name)
         return Assignment(tuple(drafters), tuple(why))
 
     def readers(self, batch: Batch, assigned: Assignment, roster: Roster) -> tuple[Reader, ...]:

@@ -31,8 +31,8 @@ from covey.rounds import Reader, Round
 from covey.scheduler import Batch
 from covey.types import RowStatus, Rule
 
-EVERY = 8  # rounds after which all rows are assigned anew, and a reader is sought; until then only new rows are
-SHARE = 0.01  # of all time may go into reading
+EVERY = 8  # rounds after which many rows are assigned anew, and a reader is sought; a few rows sooner
+SHARE = 0.02  # of all time may go into reading
 START, DEEPEST = 1.0, -0.1  # seconds in the bank at the start, and the debt from which on no prompt is read
 CHUNK = 16  # tokens of a row that are worth a call
 MOST_ROWS, MOST_TOKENS = 4, 256  # of a call that reads: neighbours learn from one another
@@ -97,7 +97,7 @@ class CoveyDrafters:
         serving = [index for index, name in enumerate(self._names) if roster.serves(name)]
         key = tuple(active.key for active in rows)
         self._age += 1
-        if self._age >= EVERY or serving != self._serving:
+        if self._age >= min(EVERY, max(2, len(rows))) or serving != self._serving:
             self._assigned, self._serving, self._age = (key, self._chosen(rows, serving)), serving, 0
         elif self._assigned[0] != key:
             new = sum(self._beliefs.of(active).drafter < 0 for active in rows)
