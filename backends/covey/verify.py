@@ -35,10 +35,10 @@ def walk(trees: Trees, draws: Ints) -> Walk:
     first if several do. A negative draw (a row that failed) is emitted and matches nothing."""
     roots, nodes, parents = _places(trees)
     matching = np.flatnonzero(draws[parents] == trees.tokens)[::-1]
-    nowhere = len(draws)
-    child = np.full(nowhere + 1, -1, np.int32)  # by place: the node to go on to
+    dead_end = len(draws)
+    child = np.full(dead_end + 1, -1, np.int32)  # by place: the node to go on to
     child[parents[matching]] = matching  # the last assignment, hence the first child, stays
-    place = np.append(nodes, nowhere)  # by node: its place; node -1 is nowhere, and nothing follows from there
+    place = np.append(nodes, dead_end)  # by node: its place; nothing follows node -1
     steps = []
     node = child[roots]
     while (node >= 0).any():

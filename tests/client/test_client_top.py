@@ -132,7 +132,7 @@ def test_the_view_shows_what_happened_between_looks() -> None:
         "drafted 250 tok/s",
         "accepted 150 tok/s",
         "acceptance 60.0 %",
-        "gamma 5 tok",
+        "depth 5 tok",
         "KV in use 25.0 %",
         "first token (TTFT) 100 ms 190 ms 198 ms",
         "draft 10",

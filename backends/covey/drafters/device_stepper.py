@@ -29,11 +29,11 @@ class DeviceStepper(PagedStepper):
         for rows in RECORDED_ROWS:
             for count in (1, 2):
                 at = np.broadcast_to(np.arange(count + depth), (rows, count + depth))
-                nowhere = np.full((rows, count + depth), self._model.padding_slot, np.int64)
+                unkept = np.full((rows, count + depth), self._model.padding_slot, np.int64)
                 zeros = np.zeros(rows, np.int32)
                 for each in range(1, depth + 1):
                     columns = slice(count + each - 1)
-                    self.begin(Call(zeros[:, None], zeros, at[:, columns], nowhere[:, columns]), rows)
+                    self.begin(Call(zeros[:, None], zeros, at[:, columns], unkept[:, columns]), rows)
                     words = np.ones((each, 3, rows), np.int32)
                     for _ in range(2):
                         self.chain(np.zeros((rows, count), np.int64), Race(np.zeros(rows), words))

@@ -45,7 +45,7 @@ class Piece:
     log_q: list[float] = field(default_factory=list)
 
 
-class Reader:
+class TextReader:
     """Passes over a model that leave keys behind. `table` has the sessions' settings."""
 
     def __init__(self, model: Model, table: SettingsTable) -> None:

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from covey.drafters.fastest import make_stepper
-from covey.drafters.judging import Piece, Reader, judged
+from covey.drafters.judging import Piece, TextReader, judged
 from covey.drafters.proposing import Lattice, Rows, joined, propose_trees
 from covey.drafters.sessions import Session
 from covey.drafters.stepper import Call, Stepper
@@ -80,7 +80,7 @@ class NeuralDrafter:
         self._limits = settings
         self._sequences = Sequences(BlockPool(model.blocks), model.block_size, reuse=False)
         self._table = SettingsTable()
-        self._reader = Reader(model, self._table)
+        self._reader = TextReader(model, self._table)
         self._ledger: Ledger[Session, DraftReply] = Ledger(self._open, self._close)
         self._info = DrafterInfo(
             model=name,

@@ -109,7 +109,7 @@ def _rates(span: Span) -> Table:
         ("drafted", _number(span.rate(f"{SPEC}_draft_tokens_total"), " tok/s")),
         ("accepted", _number(span.rate(f"{SPEC}_accepted_tokens_total"), " tok/s")),
         ("acceptance", _percent(span.ratio(f"{SPEC}_accepted_tokens_total", f"{SPEC}_draft_tokens_total"))),
-        ("gamma", _number(span.ratio(f"{SPEC}_draft_tokens_total", f"{SPEC}_drafts_total"), " tok")),
+        ("depth", _number(span.ratio(f"{SPEC}_draft_tokens_total", f"{SPEC}_drafts_total"), " tok")),
         ("accepted/tree", _number(span.ratio(f"{SPEC}_accepted_tokens_total", f"{SPEC}_drafts_total"), " tok")),
         ("tokens/round", _number(span.ratio("covey_generation_tokens_total", "covey_rounds_total"), "")),
         ("KV in use", _percent(_kv_share(now))),
@@ -124,7 +124,7 @@ def _rates(span: Span) -> Table:
 def _drafters(span: Span) -> Table:
     """A line for each drafter, in memory or not."""
     table = Table("drafter", box=None, pad_edge=False)
-    for head in ("drafted", "acceptance", "gamma", "memory"):
+    for head in ("drafted", "acceptance", "depth", "memory"):
         table.add_column(head, justify="right", min_width=10)
     drafted, accepted, trees = (
         span.grew_by(f"{SPEC}_{what}_total", "drafter") for what in ("draft_tokens", "accepted_tokens", "drafts")
