@@ -33,7 +33,7 @@ from covey.types import RowStatus, Rule
 
 EVERY = 8  # rounds after which many rows are assigned anew, and a reader is sought; a few rows sooner
 SHARE = 0.02  # of all time may go into reading
-START, DEEPEST = 1.0, -0.1  # seconds in the bank at the start, and the debt from which on no prompt is read
+START, DEEPEST = 1.0, -0.1  # seconds in the bank at the start and at most, and the debt in which no prompt is read
 CHUNK = 16  # tokens of a row that are worth a call
 MOST_ROWS, MOST_TOKENS = 4, 256  # of a call that reads: neighbours learn from one another
 SHAPE = 16  # calls read multiples of so many tokens: a library prepares for every new shape, and few are used again
@@ -118,7 +118,7 @@ class CoveyDrafters:
 
     def learn(self, done: Round) -> None:
         self._round += 1
-        self._bank += SHARE * done.times.whole
+        self._bank = min(START, self._bank + SHARE * done.times.whole)
         for name, seconds in done.drafted.read.items():
             self._bank -= seconds
             reads = self._reads[self._names.index(name)]
