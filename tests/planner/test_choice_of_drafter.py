@@ -22,7 +22,7 @@ from covey.planner.drafters.replay import Replay
 from covey.planner.round_planner import RoundPlanner
 from covey.profile import SpeculationSettings
 from covey.rounds import RoundRecord
-from covey.scheduler import Scheduler
+from covey.scheduler import Batch, Scheduler
 from covey.types import DrafterInfo, DraftReply, DraftWork, Hit, Judged, RowStatus, Rule, Sampling, Trees
 from covey_client.costs.table import CostTable
 from loadtest.simulation.virtual import VirtualClock
@@ -341,3 +341,44 @@ def test_block_divergence_is_asked_for_where_a_policy_learns_from_it(policy: str
     assert wanted in asked
     assert shipped <= {wanted}
     assert not wanted or shipped
+
+
+def decoding(keys: Iterable[int], count: int = 40) -> list[ActiveRequest]:
+    """Requests as they run, with so many tokens of output."""
+    rows = [ActiveRequest(request(key, prompt(key % 4, key), 200), opened=True) for key in keys]
+    for active in rows:
+        active.output = continuation(active.request.prompt.tolist(), count)
+        active.num_cached_tokens = active.known - 1
+    return rows
+
+
+def batch_of(rows: list[ActiveRequest]) -> Batch:
+    return Batch(rows, np.ones(len(rows), np.int32), (), (), len(rows))
+
+
+@pytest.mark.parametrize("away", [1, 8])
+def test_who_was_away_while_its_drafter_failed_gets_another(away: int) -> None:
+    """As a request does that was preempted."""
+    world, rows = World("covey"), decoding(range(8))
+    policy, roster = world.planner._drafters, world.engine.roster
+    failed = policy.assign(batch_of(rows), roster).drafters[0]
+    roster.failed(failed)
+    policy.assign(batch_of(rows[away:]), roster)
+    again = policy.assign(batch_of(rows), roster)
+    assert failed not in again.drafters
+    policy.readers(batch_of(rows), again, roster)
+
+
+def test_a_drafter_that_serves_again_reads_for_those_whose_own_rests() -> None:
+    """Rests end at any time, between the choice of who drafts and that of who reads, too."""
+    world, rows = World("covey"), decoding(range(2))
+    policy, roster = world.planner._drafters, world.engine.roster
+    roster.failed("math")
+    world.clock.sleep(0.1)
+    for name in roster.names:
+        if name != "math":
+            roster.failed(name)
+    assigned = policy.assign(batch_of(rows), roster)
+    assert assigned.why == ("first", "first")
+    world.clock.sleep(0.45)
+    assert [reader.drafter for reader in policy.readers(batch_of(rows), assigned, roster)] == ["math"]

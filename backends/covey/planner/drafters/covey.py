@@ -98,6 +98,7 @@ class CoveyDrafters:
         key = tuple(active.key for active in rows)
         self._age += 1
         if self._age >= min(EVERY, max(2, len(rows))) or serving != self._serving:
+            self._set = [each for each in self._set if each in serving]
             self._assigned, self._serving, self._age = (key, self._chosen(rows, serving)), serving, 0
         elif self._assigned[0] != key:
             new = sum(self._beliefs.of(active).drafter < 0 for active in rows)
@@ -153,7 +154,7 @@ class CoveyDrafters:
         elif among:
             for row in free:
                 belief = self._beliefs.of(rows[row])
-                if belief.drafter < 0:
+                if belief.drafter not in serving:  # it is new, or was away while its drafter failed
                     deepest = self._beliefs.expected([rows[row]], self._trust(rows[row : row + 1]))[0, :, -1]
                     fixed[row] = max(among, key=deepest.tolist().__getitem__)
                 else:
@@ -300,8 +301,8 @@ class CoveyDrafters:
             return ()
         deepest = int(self._depths[-1])
         could = self._beliefs.expected(actives, HOPE)[:, serving, deepest]
-        now = self._beliefs.expected(actives)[:, serving, deepest]
-        use = [serving.index(self._names.index(assigned.drafters[row])) for row in rows]
+        now = self._beliefs.expected(actives)[:, :, deepest]
+        use = [self._names.index(assigned.drafters[row]) for row in rows]  # it may rest while others serve again
         hope = np.where(worth, (could - now[np.arange(len(rows)), use][:, None]).clip(0.0), -1.0)
         order = np.argsort(-hope, axis=0, kind="stable")[:MOST_ROWS]  # of each drafter's rows, those that hope for most
         promise = np.take_along_axis(hope, order, 0).clip(0.0).sum(axis=0)
