@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -23,7 +23,7 @@ from covey.planner.round_planner import RoundPlanner
 from covey.profile import SpeculationSettings
 from covey.rounds import RoundRecord
 from covey.scheduler import Batch, Scheduler
-from covey.types import DrafterInfo, DraftReply, DraftWork, Hit, Judged, RowStatus, Rule, Sampling, Trees
+from covey.types import DrafterInfo, DraftReply, DraftWork, Hit, Judged, RowJudged, RowStatus, Rule, Sampling, Trees
 from covey_client.costs.table import CostTable
 from loadtest.simulation.virtual import VirtualClock
 from tests.fakes import VOCAB, Collector, HashTarget, continuation, next_token, request
@@ -295,6 +295,14 @@ def test_reading_stays_within_its_share_of_time() -> None:
     assert 0 < read < covey.SHARE * world.clock.now() + covey.START - covey.DEEPEST + 0.02
 
 
+def test_reading_is_paid_for_where_no_row_decodes() -> None:
+    """Answers of one token come of the pass that reads the prompt."""
+    world = World("covey", step=0.02)
+    world.serve(random.Random(3).choices(range(4), k=40), count=1)
+    read = sum(drafter.reads for drafter in world.drafters.values()) * 0.02
+    assert 0 < read < covey.SHARE * world.clock.now() + covey.START - covey.DEEPEST + 0.2
+
+
 def test_a_request_that_names_its_drafter_has_it() -> None:
     world = World("covey")
     world.serve([0, 1], together=2, drafter="math")
@@ -382,3 +390,35 @@ def test_a_drafter_that_serves_again_reads_for_those_whose_own_rests() -> None:
     assert assigned.why == ("first", "first")
     world.clock.sleep(0.45)
     assert [reader.drafter for reader in policy.readers(batch_of(rows), assigned, roster)] == ["math"]
+
+
+@pytest.mark.parametrize("special", ["one token", "rejection", "no room", "busy"])
+def test_a_prompt_that_nobody_judged_says_nothing_of_the_drafters(special: str) -> None:
+    world = World("covey")
+    if special in ("rejection", "no room"):
+        for drafter in world.drafters.values():
+            drafter.draft = silently(drafter.draft, 24 if special == "rejection" else 0)  # type: ignore[method-assign]
+    if special == "busy":  # when it came
+        read = world.engine._drafting.read
+        world.engine._drafting.read = lambda batch, readers: batch.decoding and read(batch, readers)  # type: ignore
+    sampling = Sampling(rule=Rule.REJECTION if special == "rejection" else Rule.COUPLED)
+    text = [3] if special == "one token" else prompt(3, 1)
+    world.engine.submit(request(1, text, 60, sampling=sampling, tenant="one"))
+    while world.engine.round():
+        pass
+    for drafter in world.drafters.values():
+        drafter.__dict__.pop("draft", None)
+    world.engine._drafting.__dict__.pop("read", None)
+    before = sum(drafter.reads for drafter in world.drafters.values())
+    world.serve([2], count=1, first=2, tenant="two")
+    assert sum(drafter.reads for drafter in world.drafters.values()) == before + len(world.drafters)
+
+
+def silently(draft: Callable[[DraftWork], DraftReply], read: int) -> Callable[[DraftWork], DraftReply]:
+    """Reads so much and says nothing of it."""
+
+    def answer(work: DraftWork) -> DraftReply:
+        reply = draft(work)
+        return reply if work.reading is None else replace(reply, judged=Judged.of([RowJudged(read)] * len(work.tags)))
+
+    return answer

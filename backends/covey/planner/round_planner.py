@@ -110,8 +110,7 @@ class RoundPlanner:
 
     def _learn_of(self, done: Round, choice: Choice) -> None:
         situation = choice.situation
-        if done.batch.decoding:
-            self._drafters.learn(done)
+        self._drafters.learn(done)
         if choice.previous == 0 and choice.depth > 0 and done.drafted.catch_up:
             for name, rows, lag in situation.lags():
                 self._switch_costs.of(name).observe(lag, rows, done.drafted.catch_up.get(name, 0.0))

@@ -124,8 +124,10 @@ class CoveyDrafters:
             self._bank -= seconds
             reads = self._reads[self._names.index(name)]
             reads.seconds += 0.2 * (seconds - reads.seconds)
-            if reads.prompt is not None and name in reads.prompt.heard:
-                reads.prompts, reads.prompt = reads.prompt.heard[name].prompt_tokens > 0, None
+            heard = reads.prompt.heard.get(name) if reads.prompt is not None else None
+            if heard is not None:
+                reads.prompts = heard.prompt_tokens > 0 or not heard.read  # for want of room
+                reads.prompt = None
         plan, reply, rows = done.plan, done.reply, done.batch.decoding
         asked, accepted, answered = plan.depth[:rows].tolist(), reply.accepted.tolist(), done.drafted.answered.tolist()
         kept, proposed, status = done.kept.sizes.tolist(), done.drafted.trees.sizes.tolist(), reply.status.tolist()
@@ -251,14 +253,15 @@ class CoveyDrafters:
         return costs
 
     def _for_prompts(self, batch: Batch, serving: Sequence[int]) -> tuple[Reader, ...]:
-        """Of requests that have not drafted yet."""
+        """Of requests that have not drafted yet. Nobody judges a first token, or anything under the rejection rule."""
         new = [
             (row, active)
             for row, active in enumerate(batch.rows)
             if not active.output
             and not active.request.drafter
             and active.request.speculation != "off"
-            and active.request.num_prompt <= PROMPT_TOKENS
+            and active.request.sampling.rule is Rule.COUPLED
+            and 1 < active.request.num_prompt <= PROMPT_TOKENS
         ]
         if not new or self._bank < DEEPEST:
             return ()
@@ -314,7 +317,7 @@ class CoveyDrafters:
         reads = self._reads[serving[best]]
         if self._bank < reads.seconds:
             return ()
-        reads.round = self._round
+        reads.round, reads.prompt = self._round, None  # what it says next may be of no prompt
         mine = [rows[at] for at in order[:, best].tolist() if worth[at, best]]
         judge = [
             max(

@@ -37,7 +37,7 @@ class DrafterPolicy(Protocol):
         ...
 
     def learn(self, done: Round) -> None:
-        """A round in which rows decoded is over."""
+        """A round is over; drafters may have read in it even where no row decoded."""
         ...
 
     def hear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
