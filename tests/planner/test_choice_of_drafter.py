@@ -422,3 +422,31 @@ def silently(draft: Callable[[DraftWork], DraftReply], read: int) -> Callable[[D
         return reply if work.reading is None else replace(reply, judged=Judged.of([RowJudged(read)] * len(work.tags)))
 
     return answer
+
+
+@pytest.mark.parametrize("policy", ["covey", "ucb-be"])
+def test_a_drafter_that_is_still_reading_a_long_prompt_is_not_blamed_for_it(policy: str) -> None:
+    world = World(policy, good=0.7, bad=0.7, general=0.7)
+    for drafter in world.drafters.values():
+        drafter.draft = reading_first(drafter.draft, 8)  # type: ignore[method-assign]
+    world.serve([0])
+    asked = [record.plan.drafter[0] for record in world.records if record.plan.depth.any()]
+    assert len(set(asked[:8])) == 1, "another one would have to read it, too"
+    assert any(record.accepted for record in world.records)
+
+
+def reading_first(draft: Callable[[DraftWork], DraftReply], rounds: int) -> Callable[[DraftWork], DraftReply]:
+    """Has no time left for proposals in its first rounds."""
+    left = rounds
+
+    def answer(work: DraftWork) -> DraftReply:
+        nonlocal left
+        reply = draft(work)
+        if work.reading is not None or not left:
+            return reply
+        left -= 1
+        rows = len(work.tags)
+        status = np.full(rows, RowStatus.SKIPPED, np.int32)
+        return replace(reply, status=status, trees=Trees.empty(rows), catch_up_seconds=0.05, draft_seconds=0.0)
+
+    return answer

@@ -19,7 +19,7 @@ from covey.bandits.length import DraftCall, Outcome, Trials
 from covey.rounds import Choice, Round
 from covey.types import Ints, RowStatus
 
-READING = 0.1  # of a round: a drafter that read for longer may have had no time left for rows without a proposal
+READING = 0.1  # of a round: a drafter that read for longer may have had no time left for all rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,11 @@ def drafted_in(done: Round) -> bool:
     """Whether any drafter that was asked has answered."""
     rows = done.batch.decoding
     return bool((done.drafted.answered[:rows] & (done.plan.depth[:rows] > 0)).any())
+
+
+def read_for_long(done: Round) -> bool:
+    """Whether drafters had no time left for rows without a proposal, of which that says nothing."""
+    return done.drafted.catch_up_seconds > READING * (done.times.draft + done.times.verify)
 
 
 def lesson_of(done: Round, choice: Choice, max_depth: int) -> Lesson:
@@ -122,7 +127,7 @@ def _trials(done: Round, names: Iterable[str], max_depth: int) -> dict[str, Tria
     # What was not worth verifying says nothing; what the drafter did not propose says that it had nothing.
     depths = np.where(kept < proposed, np.minimum(asked, kept), asked)
     looked = done.drafted.answered[:rows] & (asked > 0) & (done.reply.status[:rows] == RowStatus.OK)
-    if done.drafted.catch_up_seconds > READING * (done.times.draft + done.times.verify):
+    if read_for_long(done):
         looked &= proposed > 0
     counts = (
         np.where(looked, np.minimum(depths, max_depth), 0).astype(np.int32),

@@ -13,6 +13,7 @@ from covey.bandits.drafters.choice import Bandit
 from covey.bandits.drafters.policies import Policy, Setting
 from covey.bandits.length import Outcome, Situation
 from covey.planner.drafters.policy import ASKED, Assignment
+from covey.planner.lessons import read_for_long
 from covey.roster import Roster
 from covey.rounds import Reader, Round
 from covey.scheduler import Batch
@@ -92,10 +93,11 @@ class PerRequest:
         rows, reply = done.batch.decoding, done.reply
         depths, accepted, answered = done.plan.depth[:rows].tolist(), reply.accepted, done.drafted.answered
         emitted = np.diff(reply.offsets).tolist()
+        reading, proposed = read_for_long(done), done.drafted.trees.sizes
         for row, active in enumerate(done.batch.rows[:rows]):
             if not (depths[row] and answered[row] and reply.status[row] == RowStatus.OK and done.plan.drafter[row]):
                 continue
-            if active.request.drafter:
+            if active.request.drafter or (reading and not proposed[row]):
                 continue
             choice, drafter = self._choice(active), self._names.index(done.plan.drafter[row])
             reward = min(1.0, int(accepted[row]) / depths[row])

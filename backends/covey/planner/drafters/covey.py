@@ -25,6 +25,7 @@ from covey.bandits.length import Outcome, Situation
 from covey.planner.drafters.beliefs import Array, Beliefs
 from covey.planner.drafters.policy import ASKED, Assignment
 from covey.planner.expectations import Expectations
+from covey.planner.lessons import read_for_long
 from covey.planner.switching import SwitchCosts
 from covey.roster import Roster
 from covey.rounds import Reader, Round
@@ -131,7 +132,10 @@ class CoveyDrafters:
         plan, reply, rows = done.plan, done.reply, done.batch.decoding
         asked, accepted, answered = plan.depth[:rows].tolist(), reply.accepted.tolist(), done.drafted.answered.tolist()
         kept, proposed, status = done.kept.sizes.tolist(), done.drafted.trees.sizes.tolist(), reply.status.tolist()
+        reading = read_for_long(done)
         for row, active in enumerate(done.batch.rows[:rows]):
+            if reading and not proposed[row]:
+                continue
             if asked[row] and answered[row] and status[row] == RowStatus.OK:
                 # What was not worth verifying says nothing; what the drafter did not propose says that it had nothing.
                 depth = min(asked[row], kept[row]) if kept[row] < proposed[row] else asked[row]
