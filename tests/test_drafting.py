@@ -4,13 +4,16 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from covey.active import Heard
+from covey.active import ActiveRequest, Heard
 from covey.clock import RealClock
+from covey.drafting import Drafting
 from covey.engine import Engine
 from covey.errors import CoveyError, PortError, PortTimeout, StubDead
 from covey.planner.build import build
@@ -660,3 +663,45 @@ def test_a_reader_that_fails_rests_and_is_told_again() -> None:
     assert failures == ["two"]
     assert sum(len(work.opens) for work in reader.works) == 2, "opened again after it failed"
     assert len(reader.works) > 4
+
+
+def test_a_call_that_reads_counts_before_the_late_one_behind_it() -> None:
+    """Both may end while the engine looks from the one to the other."""
+
+    class Ending(Future[DraftReply]):
+        def __init__(self, looks: int) -> None:
+            super().__init__()
+            self.looks = looks
+
+        def done(self) -> bool:
+            self.looks -= 1
+            return self.looks < 0
+
+    class Both:
+        """Implements `covey.worker.Worker`."""
+
+        def submit(self, call: Callable[[DraftWork], DraftReply], work: DraftWork) -> Future[DraftReply]:
+            future = Ending(work.reading is not None)
+            if work.reading is not None:
+                future.set_result(call(work))
+                return future
+            future.exception = lambda _left=None: late(future, call, work)  # type: ignore[method-assign]
+            return future
+
+        def close(self) -> None: ...
+
+    def late(future: Ending, call: Callable[[DraftWork], DraftReply], work: DraftWork) -> None:
+        if not future.looks:
+            raise FutureTimeout
+        future.set_result(call(work))
+
+    drafter, active = Judging(), ActiveRequest(request(1, [1, 5], 40))
+    clock, batch = ManualClock(), Batch([active], np.ones(1, np.int32), (), (), 1)
+    drafting = Drafting({"one": drafter}, Roster(["one"], clock), clock, 0.1, worker=lambda _name: Both())
+    none = np.zeros(1, np.int32)
+    drafting.read(batch, [Reader("one", none, none + 2, 100)])
+    active.emit([7, 8, 9], 0.0)
+    drafting.draft(batch, Plan(none + 2, none + 1, ("one",)), lambda: None)
+    for _ in range(2):
+        drafting.settle()
+    assert active.seen["one"] == active.known == 5

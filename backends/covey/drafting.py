@@ -137,6 +137,7 @@ class Drafting:
         for name, late in list(self._late.items()):
             if late.future.done():
                 del self._late[name]
+                self._settle_read(name)  # it came first, and may have ended just now, too
                 self._roster.settled(name)
                 error = late.future.exception()
                 if error is not None:
