@@ -11,13 +11,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from covey.active import ActiveRequest
+from covey.active import ActiveRequest, Heard
 from covey.clock import RealClock
 from covey.engine import Engine
 from covey.planner.build import build
 from covey.planner.drafters import covey
 from covey.planner.drafters.beliefs import Beliefs
 from covey.planner.drafters.neighbours import Neighbours
+from covey.planner.drafters.policy import Assignment
 from covey.planner.drafters.replay import Replay
 from covey.planner.round_planner import RoundPlanner
 from covey.profile import SpeculationSettings
@@ -450,3 +451,29 @@ def reading_first(draft: Callable[[DraftWork], DraftReply], rounds: int) -> Call
         return replace(reply, status=status, trees=Trees.empty(rows), catch_up_seconds=0.05, draft_seconds=0.0)
 
     return answer
+
+
+@pytest.mark.parametrize(("told", "read", "budget"), [(224, 64, 160), (224, 0, 224), (0, 224, 224), (200, 200, 16)])
+def test_a_reader_is_given_time_for_all_that_it_has_not_read(told: int, read: int, budget: int) -> None:
+    """It was told more than the last budget was for, or has lost what it had read."""
+    world, rows = World("covey"), decoding([1], 200)
+    policy, roster = world.planner._drafters, world.engine.roster
+    rows[0].seen["math"], rows[0].heard["math"] = told, Heard(read, 24, [])
+    rows[0].belief = None
+    assigned = Assignment(("code",), ("prior",))
+    for name in roster.names:
+        if name not in ("code", "math"):
+            roster.failed(name)
+    (reader,) = policy.readers(batch_of(rows), assigned, roster)
+    assert (reader.drafter, reader.budget) == ("math", budget)
+
+
+def test_what_a_prompt_says_has_no_pole() -> None:
+    """Drafters that exclude every token of it leave the others far ahead of the mean."""
+    beliefs, active = Beliefs(list("abcd"), DEPTH), ActiveRequest(request(1, prompt(0, 1)))
+    for name, log_q in zip("abcd", (-0.1, -69.0, -69.0, -69.0)):
+        active.heard[name] = Heard(24, 24, [], 23 * log_q, 23)
+    beliefs.hear(active)
+    beliefs.look_around([active])
+    best = beliefs.expected([active])[0, :, DEPTH]
+    assert best[0] > 4.9 > 1.1 > best[1]

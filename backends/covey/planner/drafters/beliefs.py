@@ -159,7 +159,7 @@ class Beliefs:
         )
         odds = _logit(rates)
         usual = np.where(looked > 0, expected / np.maximum(looked, 1e-9), rates[:, :, 0])
-        usual = _sigmoid(_logit(usual) + hint)
+        usual = np.clip(_sigmoid(_logit(usual) + hint), EDGE, 1.0 - EDGE)
         own = np.clip((accepted + PRIOR * usual) / (looked + PRIOR), EDGE, 1.0 - EDGE)
         shift = hint + _logit(own) - _logit(usual)
         if np.any(deviations):

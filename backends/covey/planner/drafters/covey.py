@@ -336,7 +336,9 @@ class CoveyDrafters:
     def _reader(self, batch: Batch, drafter: int, rows: list[int], judge: list[int], most: int) -> Reader:
         name, unread = self._names[drafter], 0
         for active in (batch.rows[row] for row in rows):
-            heard = active.heard.get(name)
-            unread += active.known - max(active.seen.get(name, 0), heard.read if heard else 0)
+            read = self._beliefs.of(active).replays[drafter].end  # drafting, too
+            if name in active.heard:
+                read = max(read, active.heard[name].read)
+            unread += active.known - min(read, active.seen.get(name, 0))  # what it was told it may not have read yet
         budget = max(SHAPE, min(most, unread) // SHAPE * SHAPE)
         return Reader(name, np.asarray(rows, np.int32), np.asarray(judge, np.int32), budget)
