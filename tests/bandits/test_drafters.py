@@ -77,8 +77,9 @@ def test_names_carry_parameters() -> None:
     rewards = {name: policies.find(name).reward for name in ALL}
     assert {name for name, reward in rewards.items() if not reward} == {"fixed", "random", "router"}
     assert {name for name, reward in rewards.items() if reward == "efficiency"} == {
-        "ucb-be", "ucbspec", "exp3spec", "hedge",
+        "ucb-be", "ucbspec", "exp3spec",
     }  # fmt: skip
+    assert {name for name, reward in rewards.items() if reward == "hits"} == {"hedge"}
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,7 @@ def test_other_families_go_without(tmp_path: Path, caplog: pytest.LogCaptureFixt
 def test_an_exact_mode_that_is_not_to_be_had_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("covey.models.device.model.passes_agree", lambda *_: False)
     monkeypatch.setattr("covey.models.model.passes_agree", lambda *_: False)
+    monkeypatch.setattr("covey.models.model.kept_folder", lambda _: None)  # no verdict of another test's
     with pytest.raises(SettingError, match="numerics: invariant is not to be had"):
         opened(build(tmp_path, "llama", num_hidden_layers=1), "invariant")
 

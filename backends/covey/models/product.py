@@ -60,6 +60,9 @@ class Product:
         self._packed: torch.Tensor | None = _pack(weight, bias, alike)
         if self._packed is not None:
             self._weight = weight.new_empty(0)
+        self._most = 0  # rows that are multiplied at once; 0: any number
+        if alike and weight.device.type == "cpu":
+            self._most = self._alike(weight.dtype, tuple(weight.shape))
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         result = self.alone(x)
@@ -67,10 +70,39 @@ class Product:
 
     def alone(self, x: torch.Tensor) -> torch.Tensor:
         """This rank's product, without the others'."""
+        if self._most and len(x) > self._most:
+            return torch.cat([self._at_once(piece) for piece in x.split(self._most)])
+        return self._at_once(x)
+
+    def _at_once(self, x: torch.Tensor) -> torch.Tensor:
         if self._packed is None:
             return F.linear(x, self._weight, self.bias)
         result: torch.Tensor = torch.ops.mkldnn._linear_pointwise.default(x, self._packed, self.bias, "none", [], "")
         return result
+
+    def _alike(self, dtype: torch.dtype, shape: tuple[int, ...]) -> int:
+        """How many rows to multiply at once, for a row to have the same result in each of several row counts: of some
+        shapes oneDNN sums in another order where there are 33 to 255. A guess, made once for a shape, that saves
+        models from being given up; whether results are alike is for `numerics` to prove."""
+        key = dtype, shape, self._packed is None, torch.get_num_threads()
+        if key not in _MOST:
+            rows = torch.randn(_COUNTS[-1], self.width, generator=torch.Generator().manual_seed(4)).to(dtype)
+            alone = torch.cat([self._at_once(row) for row in rows.split(1)])
+            _MOST[key] = next((most for most in _PIECES if self._agrees(rows, alone, most)), 0)
+        return _MOST[key]
+
+    def _agrees(self, rows: torch.Tensor, alone: torch.Tensor, most: int) -> bool:
+        counts = [count for count in _COUNTS if count <= (most or _COUNTS[-1])]
+        return all(
+            torch.equal(self._at_once(rows[start : start + count]), alone[start : start + count])
+            for count in counts
+            for start in range(0, len(rows) - count + 1, max(count, 64))
+        )
+
+
+_COUNTS = (2, 3, 4, 5, 8, 16, 24, 32, 33, 48, 64, 96, 128, 192, 255, 256, 320, 512)
+_PIECES = (0, 32, 16, 8)
+_MOST: dict[object, int] = {}
 
 
 def _pack(weight: torch.Tensor, bias: torch.Tensor | None, alike: bool) -> torch.Tensor | None:
