@@ -82,7 +82,7 @@ class Belief:
 
 
 class Beliefs:
-    """Owns what is believed of groups; a request's own part stays with it (`ActiveRequest.belief`)."""
+    """Owns what tenants taught; a request's own part stays with it (`ActiveRequest.belief`)."""
 
     def __init__(self, names: Sequence[str], depth: int) -> None:
         self._names = list(names)
