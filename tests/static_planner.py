@@ -25,5 +25,5 @@ class StaticPlanner:
     def learn(self, done: Round) -> None:
         """Nothing to learn."""
 
-    def meanwhile(self, plan: Plan) -> None:
+    def meanwhile(self, batch: Batch, plan: Plan, roster: Roster) -> None:
         """Nothing was put off."""

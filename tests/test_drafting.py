@@ -465,7 +465,7 @@ def test_the_time_in_which_drafters_work_is_used() -> None:
     drafter.before = lambda: (working.set(), time.sleep(0.1), working.clear())[1]
 
     class Putting(StaticPlanner):
-        def meanwhile(self, plan: Plan) -> None:  # noqa: ARG002
+        def meanwhile(self, batch: Batch, plan: Plan, roster: Roster) -> None:  # noqa: ARG002
             used.append(working.wait(5))
 
     planner = Putting(2, 1)

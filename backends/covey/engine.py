@@ -145,7 +145,7 @@ class Engine:
         self._drafting.settle()
         plan = self.planner.plan(batch, self.roster, scheduler.token_budget)
         planned = now()
-        drafted = self._drafting.draft(batch, plan, partial(self.planner.meanwhile, plan))
+        drafted = self._drafting.draft(batch, plan, partial(self.planner.meanwhile, batch, plan, self.roster))
         kept = self.planner.select(batch, drafted, scheduler.token_budget)
         selected = now()
         self._drafting.read(batch, plan.readers)

@@ -312,7 +312,7 @@ class _Fixed:
     def learn(self, done: Round) -> None:
         """Nothing is learnt."""
 
-    def meanwhile(self, plan: Plan) -> None:
+    def meanwhile(self, batch: Batch, plan: Plan, roster: Roster) -> None:
         """Nothing waits."""
 
 

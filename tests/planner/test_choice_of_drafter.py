@@ -15,7 +15,7 @@ from covey.active import ActiveRequest, Heard
 from covey.clock import RealClock
 from covey.engine import Engine
 from covey.planner.build import build
-from covey.planner.drafters import covey
+from covey.planner.drafters import reading
 from covey.planner.drafters.beliefs import Beliefs
 from covey.planner.drafters.neighbours import Neighbours
 from covey.planner.drafters.policy import Assignment
@@ -202,6 +202,16 @@ def test_replayed_rounds_are_those_of_the_drafter_drafting(depth: int) -> None:
     assert len(replayed) >= len(drafted)
 
 
+def add(neighbours: Neighbours, number: int, looked: int, accepted: int) -> None:
+    """A round of the only drafter."""
+    counts = (1.0 * (np.arange(DEPTH) < count)[None] for count in (looked, accepted))
+    neighbours.add(np.array([number]), np.array([0], np.int32), *counts)
+
+
+def drafted(beliefs: Beliefs, active: ActiveRequest, drafter: int, looked: int, accepted: int) -> None:
+    beliefs.drafted([active], *(np.array([each], np.int32) for each in (drafter, looked, accepted)))
+
+
 def test_neighbours_are_those_with_the_same_words() -> None:
     neighbours = Neighbours(1, DEPTH)
     numbers = {}
@@ -209,7 +219,7 @@ def test_neighbours_are_those_with_the_same_words() -> None:
         domain = key % 4
         numbers[domain] = neighbours.join(np.asarray(prompt(domain, key), np.int32))
         for _ in range(10):
-            neighbours.add(numbers[domain], 0, DEPTH, DEPTH if domain == 2 else 0)
+            add(neighbours, numbers[domain], DEPTH, DEPTH if domain == 2 else 0)
     counts, _ = neighbours.of([numbers[domain] for domain in range(4)])
     shares = counts[:, 1, 0, 0] / counts[:, 0, 0, 0]
     assert shares[2] > 0.9
@@ -223,7 +233,7 @@ def test_the_oldest_neighbours_are_forgotten() -> None:
     first = neighbours.join(text)
     for _ in range(200):
         last = neighbours.join(text)
-    neighbours.add(first, 0, 1, 1)
+    add(neighbours, first, 1, 1)
     assert not neighbours.of([last])[0].any()
     assert not neighbours.of([first])[0].any()
 
@@ -233,9 +243,9 @@ def test_tenants_do_not_see_what_others_taught() -> None:
     text = prompt(0, 1)
     one, other, mine = (ActiveRequest(request(key, text, tenant=tenant)) for key, tenant in enumerate(("a", "b", "a")))
     for _ in range(50):
-        beliefs.drafted(one, 1, 4, 4)
-        beliefs.drafted(one, 0, 1, 0)
-    expected = beliefs.expected([mine, other])[:, :, DEPTH]
+        drafted(beliefs, one, 1, 4, 4)
+        drafted(beliefs, one, 0, 1, 0)
+    expected = beliefs.expected([mine, other], 0.0)[0][:, :, DEPTH]
     assert expected[0, 1] > 4.0 > 1.5 > expected[0, 0]
     assert expected[1, 0] == expected[1, 1], "of tenant b nothing is known"
 
@@ -244,12 +254,12 @@ def test_what_a_request_shows_outweighs_its_group() -> None:
     beliefs = Beliefs(["one", "two"], DEPTH)
     for key in range(20):
         for _ in range(10):
-            beliefs.drafted(ActiveRequest(request(key, prompt(0, key))), 1, 4, 4)
+            drafted(beliefs, ActiveRequest(request(key, prompt(0, key))), 1, 4, 4)
     active = ActiveRequest(request(99, prompt(0, 99)))
-    before = beliefs.expected([active])[0, 1, DEPTH]
+    before = beliefs.expected([active], 0.0)[0][0, 1, DEPTH]
     for _ in range(12):
-        beliefs.drafted(active, 1, 1, 0)
-    after = beliefs.expected([active])[0, 1, DEPTH]
+        drafted(beliefs, active, 1, 1, 0)
+    after = beliefs.expected([active], 0.0)[0][0, 1, DEPTH]
     assert before > 4.5
     assert after < 2.2
 
@@ -293,7 +303,7 @@ def test_reading_stays_within_its_share_of_time() -> None:
     world = World("covey")
     world.serve(random.Random(3).choices(range(4), k=60), count=100)
     read = sum(drafter.reads for drafter in world.drafters.values()) * 0.001
-    assert 0 < read < covey.SHARE * world.clock.now() + covey.START - covey.DEEPEST + 0.02
+    assert 0 < read < reading.SHARE * world.clock.now() + reading.START - reading.DEEPEST + 0.02
 
 
 def test_reading_is_paid_for_where_no_row_decodes() -> None:
@@ -301,7 +311,7 @@ def test_reading_is_paid_for_where_no_row_decodes() -> None:
     world = World("covey", step=0.02)
     world.serve(random.Random(3).choices(range(4), k=40), count=1)
     read = sum(drafter.reads for drafter in world.drafters.values()) * 0.02
-    assert 0 < read < covey.SHARE * world.clock.now() + covey.START - covey.DEEPEST + 0.2
+    assert 0 < read < reading.SHARE * world.clock.now() + reading.START - reading.DEEPEST + 0.2
 
 
 def test_a_request_that_names_its_drafter_has_it() -> None:
@@ -473,7 +483,7 @@ def test_what_a_prompt_says_has_no_pole() -> None:
     beliefs, active = Beliefs(list("abcd"), DEPTH), ActiveRequest(request(1, prompt(0, 1)))
     for name, log_q in zip("abcd", (-0.1, -69.0, -69.0, -69.0)):
         active.heard[name] = Heard(24, 24, [], 23 * log_q, 23)
-    beliefs.hear(active)
+    beliefs.hear([active])
     beliefs.look_around([active])
-    best = beliefs.expected([active])[0, :, DEPTH]
+    best = beliefs.expected([active], 0.0)[0][0, :, DEPTH]
     assert best[0] > 4.9 > 1.1 > best[1]

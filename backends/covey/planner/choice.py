@@ -25,6 +25,6 @@ class Planner(Protocol):
         """The round is over. What may wait is put off until `meanwhile`."""
         ...
 
-    def meanwhile(self, plan: Plan) -> None:
-        """Called while drafters work on that plan: there is time."""
+    def meanwhile(self, batch: Batch, plan: Plan, roster: Roster) -> None:
+        """Called while drafters work on that plan of this batch: there is time."""
         ...

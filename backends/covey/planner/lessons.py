@@ -42,9 +42,17 @@ def drafted_in(done: Round) -> bool:
     return bool((done.drafted.answered[:rows] & (done.plan.depth[:rows] > 0)).any())
 
 
-def read_for_long(done: Round) -> bool:
-    """Whether drafters had no time left for rows without a proposal, of which that says nothing."""
-    return done.drafted.catch_up_seconds > READING * (done.times.draft + done.times.verify)
+def tried(done: Round) -> Ints:
+    """By decoding row: how many of its drafter's drafts the round has tried, -1 where it says nothing of that drafter.
+    What was not worth verifying is not tried; what the drafter did not propose is: it had nothing to offer. That says
+    nothing where drafters may only have had no time left, having read for long."""
+    rows = done.batch.decoding
+    asked, proposed, kept = done.plan.depth[:rows], done.drafted.trees.sizes[:rows], done.kept.sizes[:rows]
+    looked = done.drafted.answered[:rows] & (asked > 0) & (done.reply.status[:rows] == RowStatus.OK)
+    if done.drafted.catch_up_seconds > READING * (done.times.draft + done.times.verify):
+        looked &= proposed > 0
+    depths: Ints = np.where(looked, np.where(kept < proposed, np.minimum(asked, kept), asked), -1).astype(np.int32)
+    return depths
 
 
 def lesson_of(done: Round, choice: Choice, max_depth: int) -> Lesson:
@@ -122,18 +130,13 @@ def _calls(done: Round, names: Iterable[str]) -> dict[str, DraftCall]:
 def _trials(done: Round, names: Iterable[str], max_depth: int) -> dict[str, Trials]:
     """Per drafter: how many rows' drafts were looked at and accepted, by position."""
     rows = done.batch.decoding
-    asked, width = done.plan.depth[:rows], done.plan.width[:rows]
-    proposed, kept = done.drafted.trees.sizes[:rows], done.kept.sizes[:rows]
-    # What was not worth verifying says nothing; what the drafter did not propose says that it had nothing.
-    depths = np.where(kept < proposed, np.minimum(asked, kept), asked)
-    looked = done.drafted.answered[:rows] & (asked > 0) & (done.reply.status[:rows] == RowStatus.OK)
-    if read_for_long(done):
-        looked &= proposed > 0
+    depths = tried(done)
+    looked = depths >= 0
     counts = (
-        np.where(looked, np.minimum(depths, max_depth), 0).astype(np.int32),
+        np.clip(depths, 0, max_depth),
         done.reply.accepted[:rows],
-        np.where(looked, asked * width, 0),
-        np.where(looked, proposed, 0),
+        np.where(looked, done.plan.depth[:rows] * done.plan.width[:rows], 0),
+        np.where(looked, done.drafted.trees.sizes[:rows], 0),
     )
     by_drafter = _by_drafter(done, names).items()
     return {name: _counted(max_depth, *(each[mine] for each in counts)) for name, mine in by_drafter}

@@ -84,12 +84,12 @@ class RoundPlanner:
         if not (self.policy.patient and drafted and done.running):
             self._catch_up()
 
-    def meanwhile(self, plan: Plan) -> None:
-        if self._unlearnt is None:
-            return
-        self._catch_up()
-        if plan.choice is not None and plan.choice.situation.shares:
-            self.policy.prepare(plan.choice.situation)
+    def meanwhile(self, batch: Batch, plan: Plan, roster: Roster) -> None:
+        if self._unlearnt is not None:
+            self._catch_up()
+            if plan.choice is not None and plan.choice.situation.shares:
+                self.policy.prepare(plan.choice.situation)
+        self._drafters.prepare(batch, roster)
 
     def state(self) -> JsonDict | None:
         """What the policy has learnt; the engine waits meanwhile, for less than a millisecond."""

@@ -45,6 +45,12 @@ class SwitchCost:
             self._known[lag, rows] = seconds
         return seconds
 
+    def alone(self, lags: Array) -> Array:
+        """As called for one row, for each of these lags. Does not mutate what is known."""
+        knots = np.append(LAGS, 16.0 * LAGS[-1])
+        seconds: Array = np.interp(lags, knots, [self(int(lag), 1) for lag in knots])
+        return np.where(lags > 0, seconds, 0.0)
+
     def observe(self, lag: int, rows: int, seconds: float) -> None:
         """A round that began with such a lag took so long to catch up."""
         if lag > 0 and rows > 0 and seconds > 0:

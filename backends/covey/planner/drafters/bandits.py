@@ -13,11 +13,11 @@ from covey.bandits.drafters.choice import Bandit
 from covey.bandits.drafters.policies import Policy, Setting
 from covey.bandits.length import Outcome, Situation
 from covey.planner.drafters.policy import ASKED, Assignment
-from covey.planner.lessons import read_for_long
+from covey.planner.lessons import tried
 from covey.roster import Roster
 from covey.rounds import Reader, Round
 from covey.scheduler import Batch
-from covey.types import Hit, Ints, RowStatus, Rule
+from covey.types import Hit, Ints, Rule
 
 READ_TOKENS = 512  # of a call that reads
 PATIENCE = 4  # rounds that wait for what others say of them: who has drafted since says nothing, having read on
@@ -72,6 +72,9 @@ class PerRequest:
             why.append(self._policy.name)
         return Assignment(tuple(drafters), tuple(why))
 
+    def prepare(self, batch: Batch, roster: Roster) -> None:
+        """Nothing to think about."""
+
     def readers(self, batch: Batch, assigned: Assignment, roster: Roster) -> tuple[Reader, ...]:
         if not self._informed:
             return ()
@@ -90,17 +93,13 @@ class PerRequest:
         return tuple(readers)
 
     def learn(self, done: Round) -> None:
-        rows, reply = done.batch.decoding, done.reply
-        depths, accepted, answered = done.plan.depth[:rows].tolist(), reply.accepted, done.drafted.answered
-        emitted = np.diff(reply.offsets).tolist()
-        reading, proposed = read_for_long(done), done.drafted.trees.sizes
-        for row, active in enumerate(done.batch.rows[:rows]):
-            if not (depths[row] and answered[row] and reply.status[row] == RowStatus.OK and done.plan.drafter[row]):
-                continue
-            if active.request.drafter or (reading and not proposed[row]):
+        reply = done.reply
+        depths, accepted, emitted = tried(done).tolist(), reply.accepted.tolist(), np.diff(reply.offsets).tolist()
+        for row, active in enumerate(done.batch.rows[: done.batch.decoding]):
+            if depths[row] <= 0 or active.request.drafter:
                 continue
             choice, drafter = self._choice(active), self._names.index(done.plan.drafter[row])
-            reward = min(1.0, int(accepted[row]) / depths[row])
+            reward = min(1.0, accepted[row] / depths[row])
             if self.divergence:
                 reward = float(reply.divergence[row]) if len(reply.divergence) else -1.0
                 if reward < 0.0:

@@ -11,6 +11,7 @@ count, so that a text may change its domain; what tenants teach stays with them.
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,8 +22,10 @@ import numpy.typing as npt
 from covey.active import ActiveRequest
 from covey.planner.drafters.neighbours import Neighbours
 from covey.planner.drafters.replay import Replay
+from covey.types import Ints
 
 Array = npt.NDArray[np.float64]
+Places = npt.NDArray[np.intp]
 
 FIRST = 0.6  # the first position's rate before anything is seen
 LEAN = 4.0  # rounds that the tenant's rates are worth to neighbours, and those of the position before to the tenant
@@ -43,13 +46,12 @@ class _Tenant:
         self.neighbours = Neighbours(drafters, depth)
         self._counts = np.zeros((2, drafters, depth))  # drafts looked at, accepted
 
-    def add(self, number: int, drafter: int, looked: int, accepted: int) -> None:
-        counts = self._counts[:, drafter]
-        if counts[0, 0] >= TENANT:
-            counts *= 1.0 - 1.0 / TENANT
-        counts[0, :looked] += 1.0
-        counts[1, :accepted] += 1.0
-        self.neighbours.add(number, drafter, looked, accepted)
+    def add(self, numbers: Places, drafters: Ints, looked: Array, accepted: Array) -> None:
+        """As `Neighbours.add`."""
+        for counts, more in zip(self._counts, (looked, accepted)):
+            np.add.at(counts, drafters, more)
+        self._counts *= (TENANT / np.maximum(self._counts[0, :, 0], TENANT))[:, None]
+        self.neighbours.add(numbers, drafters, looked, accepted)
 
     def rates(self) -> Array:
         """[drafters, depth]. Does not mutate."""
@@ -61,54 +63,89 @@ class _Tenant:
         return rates
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
 class Belief:
-    """Of one request. By drafter: drafts that were looked at, accepted, and expected by its neighbours' rates; how
-    likely it found the prompt; what the neighbours taught when that was last looked up."""
+    """Of one request: where its numbers stand in the table, whose neighbour it is, and what it was assigned."""
 
+    place: int
     tenant: _Tenant
     number: int
-    looked: Array
-    accepted: Array
-    expected: Array
-    likely: Array  # mean log q of a prompt token, where judged
-    rates: Array  # [drafters, depth]
-    rounds: Array
-    hint: Array  # log odds
-    replays: list[Replay]
-    prompt_heard: list[bool]
+    replays: list[Replay]  # by drafter
     drafter: int = -1  # in use
     why: str = ""
 
 
+class _Table:
+    """One row of numbers for each request that runs. A row is used again when its request is gone."""
+
+    def __init__(self, rows: int, drafters: int, depth: int) -> None:
+        # By request and drafter: drafts that were looked at, accepted, and expected by its neighbours' rates; up to
+        # where it is known how its text was drafted; and how likely it found a prompt token, where it has judged any.
+        self.looked, self.accepted, self.expected, self.likely = np.zeros((4, rows, drafters))
+        self.ends = np.zeros((rows, drafters), np.int64)
+        self.judged = np.zeros((rows, drafters), np.bool_)
+        # What the neighbours taught when that was last looked up: rates by position, rounds, log odds by the prompt.
+        self.rates = np.full((rows, drafters, depth), FIRST)
+        self.rounds, self.hint = np.zeros((2, rows, drafters))
+        self.free = list(range(rows))
+
+    def grow(self) -> None:
+        rows = len(self.looked)
+        for name in ("looked", "accepted", "expected", "likely", "ends", "judged", "rates", "rounds", "hint"):
+            array = getattr(self, name)
+            setattr(self, name, np.concatenate([array, np.zeros_like(array)]))
+        self.free += range(rows, 2 * rows)
+
+    def take(self) -> int:
+        """A row as of a new request."""
+        if not self.free:
+            self.grow()
+        place = self.free.pop()
+        for array in (self.looked, self.accepted, self.expected, self.likely, self.ends, self.judged):
+            array[place] = 0
+        for array in (self.rounds, self.hint):
+            array[place] = 0.0
+        self.rates[place] = FIRST
+        return place
+
+
 class Beliefs:
-    """Owns what tenants taught; a request's own part stays with it (`ActiveRequest.belief`)."""
+    """Owns what tenants taught and a table of the requests that run; a request keeps its place there
+    (`ActiveRequest.belief`)."""
 
     def __init__(self, names: Sequence[str], depth: int) -> None:
-        self._names = list(names)
+        self._index = {name: drafter for drafter, name in enumerate(names)}
         self._depth = depth
+        self._table = _Table(64, len(names), depth)
         self._tenants: OrderedDict[str, _Tenant] = OrderedDict()
 
     def of(self, active: ActiveRequest) -> Belief:
         """Made when it is first asked for."""
         belief: Belief | None = active.belief
         if belief is None:
-            count, tenant = len(self._names), self._tenant(active.request.tenant)
-            belief = active.belief = Belief(
-                tenant,
-                tenant.neighbours.join(active.request.prompt),
-                looked=np.zeros(count),
-                accepted=np.zeros(count),
-                expected=np.zeros(count),
-                likely=np.zeros(count),
-                rates=np.full((count, self._depth), FIRST),
-                rounds=np.zeros(count),
-                hint=np.zeros(count),
-                replays=[Replay(self._depth) for _ in range(count)],
-                prompt_heard=[False] * count,
-            )
+            tenant = self._tenant(active.request.tenant)
+            number = tenant.neighbours.join(active.request.prompt)
+            replays = [Replay(self._depth) for _ in self._index]
+            belief = active.belief = Belief(self._table.take(), tenant, number, replays)
+            weakref.finalize(belief, self._table.free.append, belief.place).atexit = False
             self.look_around([active])
         return belief
+
+    def places(self, rows: Sequence[ActiveRequest]) -> Places:
+        return np.array([self.of(active).place for active in rows], np.intp)
+
+    def ends(self, rows: Sequence[ActiveRequest]) -> npt.NDArray[np.int64]:
+        """As [rows, drafters], up to which position it is known how a text was drafted or would have been."""
+        ends: npt.NDArray[np.int64] = self._table.ends[self.places(rows)]
+        return ends
+
+    def rounds(self, active: ActiveRequest) -> float:
+        """Of its neighbours, whoever drafted."""
+        return float(self._table.rounds[self.of(active).place].sum())
+
+    def knows_prompt(self, active: ActiveRequest) -> bool:
+        """Whether any drafter has said how likely it finds it."""
+        return bool(self._table.judged[self.of(active).place].any())
 
     def look_around(self, rows: Sequence[ActiveRequest]) -> None:
         """Look up what the requests' neighbours have taught by now."""
@@ -116,74 +153,103 @@ class Beliefs:
         for active in rows:
             belief = self.of(active)
             by_tenant.setdefault(id(belief.tenant), []).append(belief)
+        table = self._table
         for beliefs in by_tenant.values():
-            tenant = beliefs[0].tenant
+            tenant, places = beliefs[0].tenant, [belief.place for belief in beliefs]
             counts, likely = tenant.neighbours.of([belief.number for belief in beliefs])
             looked, accepted = counts[:, 0], counts[:, 1]
-            rates = np.clip((accepted + LEAN * tenant.rates()) / (looked + LEAN), EDGE, 1.0 - EDGE)
-            for at, belief in enumerate(beliefs):
-                belief.rates, belief.rounds = rates[at], looked[at, :, 0]
-                told = belief.prompt_heard
-                if any(told):
-                    usual = likely[at, 0] * likely[at, 1] + ALIKE * belief.likely[told].mean()
-                    belief.hint = np.where(told, LIKELIHOOD * (belief.likely - usual / (likely[at, 0] + ALIKE)), 0.0)
+            table.rates[places] = np.clip((accepted + LEAN * tenant.rates()) / (looked + LEAN), EDGE, 1.0 - EDGE)
+            table.rounds[places] = looked[:, :, 0]
+            judged, own = table.judged[places], table.likely[places]
+            mean = own.sum(axis=1, where=judged) / np.maximum(judged.sum(axis=1), 1)
+            usual = (likely[:, 0] * likely[:, 1] + ALIKE * mean[:, None]) / (likely[:, 0] + ALIKE)
+            table.hint[places] = np.where(judged, LIKELIHOOD * (own - usual), 0.0)
 
-    def drafted(self, active: ActiveRequest, drafter: int, looked: int, accepted: int) -> None:
-        """A round of the request in which that drafter drafted; its tokens are part of the text."""
-        belief = self.of(active)
-        if looked:
-            self._record(belief, drafter, min(looked, self._depth), min(accepted, self._depth))
-        belief.replays[drafter].skip(active.known)
+    def drafted(self, rows: Sequence[ActiveRequest], drafters: Ints, looked: Ints, accepted: Ints) -> None:
+        """A round of those requests in which those drafters drafted; its tokens are part of their texts."""
+        for active, drafter in zip(rows, drafters.tolist()):
+            belief = self.of(active)
+            belief.replays[drafter].skip(active.known)
+            self._table.ends[belief.place, drafter] = belief.replays[drafter].end
+        reached = np.arange(self._depth)
+        self._record(rows, drafters, 1.0 * (reached < looked[:, None]), 1.0 * (reached < accepted[:, None]))
 
-    def hear(self, active: ActiveRequest) -> None:
-        """Take what drafters said of its text since the last time."""
-        belief = self.of(active)
-        for name, heard in active.heard.items():
-            drafter = self._names.index(name)
-            replay = belief.replays[drafter]
-            if heard.end > replay.end:
-                for looked, accepted in replay.take(heard.start, heard.hits):
-                    self._record(belief, drafter, looked, accepted)
-            if heard.prompt_tokens and not belief.prompt_heard[drafter]:
-                belief.prompt_heard[drafter] = True
-                belief.likely[drafter] = heard.prompt_log_q / heard.prompt_tokens
-                belief.tenant.neighbours.judged(belief.number, drafter, belief.likely[drafter])
+    def hear(self, rows: Sequence[ActiveRequest]) -> None:
+        """Take what drafters said of the requests' texts since the last time."""
+        told, drafters, counts = [], [], []
+        for active in rows:
+            belief = self.of(active)
+            for name, heard in active.heard.items():
+                drafter = self._index[name]
+                replay = belief.replays[drafter]
+                if heard.end > replay.end:
+                    rounds = list(replay.take(heard.start, heard.hits))
+                    self._table.ends[belief.place, drafter] = replay.end
+                    if rounds:
+                        told.append(active)
+                        drafters.append(drafter)
+                        counts.append([_reached(each, self._depth) for each in zip(*rounds)])
+                if heard.prompt_tokens and not self._table.judged[belief.place, drafter]:
+                    likely = heard.prompt_log_q / heard.prompt_tokens
+                    self._table.judged[belief.place, drafter] = True
+                    self._table.likely[belief.place, drafter] = likely
+                    belief.tenant.neighbours.judged(belief.number, drafter, likely)
+        if told:
+            looked, accepted = np.moveaxis(np.array(counts, np.float64), 1, 0)
+            self._record(told, np.array(drafters, np.int32), looked, accepted)
 
-    def expected(self, rows: Sequence[ActiveRequest], deviations: float | Array = 0.0) -> Array:
-        """Tokens of a round as [rows, drafters, depth + 1], plain decoding first; so many deviations above what is
-        likeliest, of all rows or of each."""
-        beliefs = [self.of(active) for active in rows]
+    def expected(self, rows: Sequence[ActiveRequest], *deviations: float | Array) -> list[Array]:
+        """Tokens of a round as [rows, drafters, depth + 1], plain decoding first: for each of these, so many deviations
+        above what is likeliest, of all rows or of each."""
+        places, table = self.places(rows), self._table
         rates, looked, accepted, expected, hint, rounds = (
-            np.stack([getattr(belief, name) for belief in beliefs])
-            for name in ("rates", "looked", "accepted", "expected", "hint", "rounds")
+            array[places]
+            for array in (table.rates, table.looked, table.accepted, table.expected, table.hint, table.rounds)
         )
-        odds = _logit(rates)
         usual = np.where(looked > 0, expected / np.maximum(looked, 1e-9), rates[:, :, 0])
         usual = np.clip(_sigmoid(_logit(usual) + hint), EDGE, 1.0 - EDGE)
         own = np.clip((accepted + PRIOR * usual) / (looked + PRIOR), EDGE, 1.0 - EDGE)
         shift = hint + _logit(own) - _logit(usual)
-        if np.any(deviations):
-            doubt = np.sqrt(1.0 / ((rounds + LEAN) * own * (1.0 - own)) + SPREAD**2 * PRIOR / (looked + PRIOR))
-            shift += np.reshape(deviations, (-1, 1)) * doubt
-        tokens = np.ones((*rates.shape[:2], self._depth + 1))
-        tokens[:, :, 1:] += np.cumsum(np.cumprod(_sigmoid(odds + shift[:, :, None]), axis=2), axis=2)
-        return tokens
+        doubt = np.sqrt(1.0 / ((rounds + LEAN) * own * (1.0 - own)) + SPREAD**2 * PRIOR / (looked + PRIOR))
+        odds, answers = _logit(rates), []
+        for each in deviations:
+            shifted = shift + np.reshape(each, (-1, 1)) * doubt
+            tokens = np.ones((*rates.shape[:2], self._depth + 1))
+            tokens[:, :, 1:] += np.cumsum(np.cumprod(_sigmoid(odds + shifted[:, :, None]), axis=2), axis=2)
+            answers.append(tokens)
+        return answers
 
     def _tenant(self, name: str) -> _Tenant:
         tenant = self._tenants.get(name)
         if tenant is None:
             if len(self._tenants) >= TENANTS:
                 self._tenants.popitem(last=False)
-            tenant = self._tenants[name] = _Tenant(len(self._names), self._depth)
+            tenant = self._tenants[name] = _Tenant(len(self._index), self._depth)
         self._tenants.move_to_end(name)
         return tenant
 
-    def _record(self, belief: Belief, drafter: int, looked: int, accepted: int) -> None:
-        keep = max(0.0, 1.0 - looked / OWN)
-        belief.looked[drafter] = keep * belief.looked[drafter] + looked
-        belief.accepted[drafter] = keep * belief.accepted[drafter] + accepted
-        belief.expected[drafter] = keep * belief.expected[drafter] + float(belief.rates[drafter, :looked].sum())
-        belief.tenant.add(belief.number, drafter, looked, accepted)
+    def _record(self, rows: Sequence[ActiveRequest], drafters: Ints, looked: Array, accepted: Array) -> None:
+        """How many rounds came to look at a draft's position, and accepted it, as [rows, depth]; no request and drafter
+        twice."""
+        beliefs = [self.of(active) for active in rows]
+        places, table = self.places(rows), self._table
+        at = places, drafters
+        total = looked.sum(axis=1)
+        keep = np.maximum(0.0, 1.0 - total / OWN)
+        table.looked[at] = keep * table.looked[at] + total
+        table.accepted[at] = keep * table.accepted[at] + accepted.sum(axis=1)
+        table.expected[at] = keep * table.expected[at] + (looked * table.rates[at]).sum(axis=1)
+        tenants = np.array([id(belief.tenant) for belief in beliefs])
+        numbers = np.array([belief.number for belief in beliefs])
+        for first in np.unique(tenants, return_index=True)[1].tolist():
+            mine = tenants == tenants[first]
+            beliefs[first].tenant.add(numbers[mine], drafters[mine], looked[mine], accepted[mine])
+
+
+def _reached(counts: Sequence[int], depth: int) -> Array:
+    """How many of them are at least 1, 2, ... depth."""
+    reached: Array = (np.asarray(counts)[:, None] > np.arange(depth)).sum(axis=0).astype(np.float64)
+    return reached
 
 
 def _logit(rates: Array) -> Array:

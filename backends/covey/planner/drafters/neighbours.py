@@ -19,6 +19,7 @@ import numpy.typing as npt
 from covey.types import Ints
 
 Array = npt.NDArray[np.float64]
+Places = npt.NDArray[np.intp]
 
 BUCKETS = 256
 SPREAD = np.uint32(0x9E3779B1)  # odd: neighbouring ids go to buckets far apart
@@ -37,7 +38,6 @@ class Neighbours:
         self._counts = np.zeros((REQUESTS, 2, drafters, depth))  # looked at, accepted
         self._likely = np.zeros((REQUESTS, 2, drafters))  # whether judged, and the mean log q of a token
         self._joined = 0
-        self.version = 0  # of what they taught
 
     def join(self, prompt: Ints) -> int:
         """A new request's number; the oldest is forgotten for it."""
@@ -46,15 +46,13 @@ class Neighbours:
         self._counts[place] = self._likely[place] = 0.0
         return self._joined - 1
 
-    def add(self, number: int, drafter: int, looked: int, accepted: int) -> None:
-        """A round of that request."""
-        if number >= self._joined - REQUESTS:
-            counts = self._counts[number % REQUESTS, :, drafter]
-            if counts[0, 0] >= ROUNDS:
-                counts *= 1.0 - 1.0 / ROUNDS
-            counts[0, :looked] += 1.0
-            counts[1, :accepted] += 1.0
-            self.version += 1
+    def add(self, numbers: Places, drafters: Ints, looked: Array, accepted: Array) -> None:
+        """Rounds of those requests, as [requests, depth]: how many came to look at a draft's position, and accepted it.
+        No request and drafter twice."""
+        live = numbers >= self._joined - REQUESTS
+        at = numbers[live] % REQUESTS, slice(None), drafters[live]
+        counts = self._counts[at] + np.stack([looked[live], accepted[live]], axis=1)
+        self._counts[at] = counts * (ROUNDS / np.maximum(counts[:, :1, :1], ROUNDS))
 
     def judged(self, number: int, drafter: int, log_q: float) -> None:
         """How likely that drafter found a token of the request's prompt."""

@@ -32,6 +32,10 @@ class DrafterPolicy(Protocol):
         """For every decoding row. One whose drafter cannot be asked decodes plainly."""
         ...
 
+    def prepare(self, batch: Batch, roster: Roster) -> None:
+        """Drafters work on this batch, and rounds like it will follow: there is time to think ahead."""
+        ...
+
     def readers(self, batch: Batch, assigned: Assignment, roster: Roster) -> tuple[Reader, ...]:
         """Who is to read what while the target works."""
         ...
@@ -52,6 +56,9 @@ class First:
 
     def assign(self, batch: Batch, roster: Roster) -> Assignment:
         return Assignment(named(batch, roster), tuple(_why(active) for active in batch.rows[: batch.decoding]))
+
+    def prepare(self, batch: Batch, roster: Roster) -> None:
+        """Nothing to think about."""
 
     def readers(self, batch: Batch, assigned: Assignment, roster: Roster) -> tuple[Reader, ...]:  # noqa: ARG002
         return ()

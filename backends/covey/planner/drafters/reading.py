@@ -1,0 +1,164 @@
+"""Which drafter reads what others drafted, so that what it would have drafted is known without trying it.
+
+A fixed share of all time goes into a bank, and calls that read are paid from it. They go first to the drafter that may
+be better than those in use for most rows, and while the bank is full to whoever has not read for longest. The prompt of
+a new request is read by drafters where nothing like it was seen yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from covey.active import ActiveRequest
+from covey.planner.drafters.beliefs import Beliefs
+from covey.planner.drafters.policy import ASKED, Assignment
+from covey.rounds import Reader, Round
+from covey.scheduler import Batch
+from covey.types import Rule
+
+SHARE = 0.02  # of all time may go into reading
+START, DEEPEST = 1.0, -0.1  # seconds in the bank at the start and at most, and the debt in which no prompt is read
+FULL = 0.25  # seconds in the bank from which on a reader is sought every round, be it who has not read for longest
+CHUNK = 16  # tokens of a row that are worth a call
+MOST_ROWS, MOST_TOKENS = 4, 256  # of a call that reads: neighbours learn from one another
+SHAPE = 16  # calls read multiples of so many tokens: a library prepares for every new shape, and few are used again
+WINDOW = 32  # last tokens of a text that are judged
+PROMPT, PROMPTS = 32, 2  # last tokens of a prompt that are judged, and prompts of a call
+PROMPT_TOKENS = 512  # of a call that reads prompts; longer ones are read by nobody who does not draft
+PROMPTERS = 8  # drafters that read a prompt
+SURE = 10.0  # rounds of neighbours, whoever drafted, after which a prompt is not read: hits say more
+HOPE = 1.5  # deviations by which a drafter may be better than it is believed, and is worth reading
+
+
+_Sought = tuple[int, list[ActiveRequest], list[int]]  # a drafter, whose text it reads, and from where on it judges that
+
+
+@dataclass(slots=True)
+class _Reads:
+    """One drafter's reading."""
+
+    seconds: float = 0.002  # that a call takes, as seen lately
+    round: int = 0  # of its last
+    prompts: bool = True  # whether it says anything of prompts
+    prompt: ActiveRequest | None = None  # one whose prompt it was to judge last
+
+
+class Reading:
+    """Owns the bank. What drafters said goes into the beliefs when rows are assigned."""
+
+    def __init__(self, names: Sequence[str], depth: int, beliefs: Beliefs) -> None:
+        """`depth`: the deepest that is drafted, by which drafters are compared."""
+        self._names = list(names)
+        self._depth = depth
+        self._beliefs = beliefs
+        self._reads = [_Reads() for _ in names]
+        self._round = 0
+        self._bank = START
+        self._sought: tuple[_Sought, ...] | None = None  # for the round that comes
+
+    def readers(self, batch: Batch, assigned: Assignment, serving: Sequence[int], *, fresh: bool) -> tuple[Reader, ...]:
+        """Those for prompts, else one that catches up. `fresh`: rows were assigned anew."""
+        prompts = self._for_prompts(batch, serving)
+        if prompts:
+            return prompts
+        if self._sought is None:
+            self.seek(batch, assigned, serving, fresh=fresh)
+        sought, self._sought = self._sought or (), None
+        rows = {id(active): row for row, active in enumerate(batch.rows[: batch.decoding])} if sought else {}
+        readers = []
+        for drafter, actives, judge in sought:
+            there = {rows[id(active)]: start for active, start in zip(actives, judge) if id(active) in rows}
+            if there:
+                readers.append(self._reader(batch, drafter, list(there), list(there.values()), MOST_TOKENS))
+        return tuple(readers)
+
+    def seek(self, batch: Batch, assigned: Assignment, serving: Sequence[int], *, fresh: bool) -> None:
+        """Find who is to catch up in the next round, if rows were assigned anew or the bank is full."""
+        due = self._bank > 0.0 and (fresh or self._bank >= FULL)
+        self._sought = self._catching_up(batch, assigned, serving) if due else ()
+
+    def learn(self, done: Round) -> None:
+        """What reading took, and whether drafters say anything of prompts."""
+        self._round += 1
+        self._bank = min(START, self._bank + SHARE * done.times.whole)
+        for name, seconds in done.drafted.read.items():
+            self._bank -= seconds
+            reads = self._reads[self._names.index(name)]
+            reads.seconds += 0.2 * (seconds - reads.seconds)
+            heard = reads.prompt.heard.get(name) if reads.prompt is not None else None
+            if heard is not None:
+                reads.prompts = heard.prompt_tokens > 0 or not heard.read  # for want of room
+                reads.prompt = None
+
+    def _for_prompts(self, batch: Batch, serving: Sequence[int]) -> tuple[Reader, ...]:
+        """Of requests that have not drafted yet. Nobody judges a first token, or anything under the rejection rule."""
+        new = [
+            (row, active)
+            for row, active in enumerate(batch.rows)
+            if not active.output
+            and not active.request.drafter
+            and active.request.speculation != "off"
+            and active.request.sampling.rule is Rule.COUPLED
+            and 1 < active.request.num_prompt <= PROMPT_TOKENS
+        ]
+        if not new or self._bank < DEEPEST:
+            return ()
+        wanted: dict[int, list[int]] = {}
+        for row, active in new:
+            if self._beliefs.rounds(active) >= SURE:
+                continue
+            unsure = [each for each in serving if self._reads[each].prompts and self._names[each] not in active.seen]
+            for each in unsure[:PROMPTERS]:
+                if len(wanted.setdefault(each, [])) < PROMPTS:
+                    wanted[each].append(row)
+        return tuple(self._prompts_of(batch, drafter, rows) for drafter, rows in wanted.items())
+
+    def _prompts_of(self, batch: Batch, drafter: int, rows: list[int]) -> Reader:
+        ends = [batch.rows[row].request.num_prompt for row in rows]
+        self._reads[drafter].prompt = batch.rows[rows[0]]
+        return self._reader(batch, drafter, rows, [max(1, end - PROMPT) for end in ends], PROMPT_TOKENS)
+
+    def _catching_up(self, batch: Batch, assigned: Assignment, serving: Sequence[int]) -> tuple[_Sought, ...]:
+        rows = [
+            row
+            for row, active in enumerate(batch.rows[: batch.decoding])
+            if assigned.why[row] != ASKED and active.request.sampling.rule is Rule.COUPLED
+        ]
+        if not rows:
+            return ()
+        actives = [batch.rows[row] for row in rows]
+        # A row's own drafter may rest while others serve again.
+        own = np.array([self._names.index(assigned.drafters[row]) for row in rows])
+        known, prompts = np.array([(active.known, active.request.num_prompt) for active in actives]).T
+        starts = np.maximum(self._beliefs.ends(actives)[:, serving], prompts[:, None])
+        worth = (known[:, None] - starts >= CHUNK) & (own[:, None] != np.asarray(serving))
+        if not worth.any():
+            return ()
+        likeliest, could = (each[:, :, self._depth] for each in self._beliefs.expected(actives, 0.0, HOPE))
+        now = likeliest[np.arange(len(rows)), own]
+        hope = np.where(worth, (could[:, serving] - now[:, None]).clip(0.0), -1.0)
+        order = np.argsort(-hope, axis=0, kind="stable")[:MOST_ROWS]  # of each drafter's rows, those that hope for most
+        promise = np.take_along_axis(hope, order, 0).clip(0.0).sum(axis=0)
+        best = int(promise.argmax())
+        if promise[best] <= 0.0:
+            if self._bank < FULL:
+                return ()
+            best = min(np.flatnonzero(worth.any(axis=0)).tolist(), key=lambda at: self._reads[serving[at]].round)
+        reads = self._reads[serving[best]]
+        if self._bank < reads.seconds:
+            return ()
+        reads.round, reads.prompt = self._round, None  # what it says next may be of no prompt
+        mine = [at for at in order[:, best].tolist() if worth[at, best]]
+        judge = np.maximum(starts[mine, best], known[mine] - WINDOW).tolist()
+        return ((serving[best], [actives[at] for at in mine], judge),)
+
+    def _reader(self, batch: Batch, drafter: int, rows: list[int], judge: list[int], most: int) -> Reader:
+        name, unread, actives = self._names[drafter], 0, [batch.rows[row] for row in rows]
+        for active, end in zip(actives, self._beliefs.ends(actives)[:, drafter].tolist()):
+            read = max(end, active.heard[name].read) if name in active.heard else end  # drafting, too
+            unread += active.known - min(read, active.seen.get(name, 0))  # what it was told it may not have read yet
+        budget = max(SHAPE, min(most, unread) // SHAPE * SHAPE)
+        return Reader(name, np.asarray(rows, np.int32), np.asarray(judge, np.int32), budget)
