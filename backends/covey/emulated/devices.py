@@ -128,6 +128,7 @@ class EmulatedTarget:
     ) -> None:
         self._verify = Surface(costs.verify)
         self._model, self._clock = model, clock
+        self._used = 0  # blocks, while a pass goes on: summed once, as there are as many texts as rows
         self._ledger: Ledger[_Text, TargetReply] = Ledger(
             partial(_Text.of, model), _nothing_to_release, exclusive=True, epoch=EPOCH, now=clock.now
         )
@@ -166,6 +167,7 @@ class EmulatedTarget:
     def _step(self, work: TargetWork) -> TargetReply:
         started = self._clock.now()
         self._ledger.update(work)
+        self._used = self.used
         rows = [self._row(work, row) for row in range(len(work.tags))]
         passed = [row for row in rows if row.computed]
         seconds = self._verify(len(passed), sum(row.computed for row in passed)) if passed else 0.0
@@ -180,13 +182,14 @@ class EmulatedTarget:
         start, end = int(work.trees.offsets[row]), int(work.trees.offsets[row + 1])
         chunk = min(int(work.chunk[row]), len(text.tokens) - text.num_cached_tokens)
         last = text.num_cached_tokens + chunk == len(text.tokens)
-        held = self.used - self._blocks(text.num_cached_tokens)
+        held = self._used - self._blocks(text.num_cached_tokens)
         if held + self._blocks(text.num_cached_tokens + chunk) > self._info.total_blocks:
             return _Done(RowStatus.NO_BLOCKS)
         nodes = end - start if last else 0
         if held + self._blocks(text.num_cached_tokens + chunk + nodes) > self._info.total_blocks:
             start, nodes = end, 0  # a tree that finds no room is left out
         text.num_cached_tokens += chunk
+        self._used = held + self._blocks(text.num_cached_tokens)
         if not last:
             return _Done(RowStatus.OK, chunk)
         tree = work.trees.tokens[start:end].tolist(), work.trees.parents[start:end].tolist()
@@ -194,6 +197,7 @@ class EmulatedTarget:
         new = self._walk(text, *tree)
         text.append(self._model, new)
         text.num_cached_tokens = len(text.tokens) - 1
+        self._used = held + self._blocks(text.num_cached_tokens)
         return _Done(RowStatus.OK, chunk + nodes, tuple(new), alike)
 
     def _walk(self, text: _Text, tokens: list[int], parents: list[int]) -> list[int]:
