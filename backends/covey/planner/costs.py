@@ -132,13 +132,9 @@ class RoundCosts:
         fuller = np.stack([self._verify_features(rows, tokens, prefill) for tokens in passes])
         return np.maximum(self._verify.mean(fuller - plain), 0.0)
 
-    def together(self, seconds: Sequence[float]) -> float:
-        """What drafters take that are asked at the same time, each of which takes so long alone."""
-        longest = max(seconds)
-        return longest + self._crowding * (sum(seconds) - longest)
-
-    def side_by_side(self, seconds: Sequence[Array]) -> Array:
-        """As `together`, by depth."""
+    def side_by_side(self, seconds: Sequence[float] | Sequence[Array]) -> Array:
+        """What drafters take that are asked at the same time, each of which takes so long alone: a number each, or one
+        for each depth."""
         longest = np.max(seconds, axis=0)
         together: Array = longest + self._crowding * (np.sum(seconds, axis=0) - longest)
         return together

@@ -213,7 +213,7 @@ class Covey:
 
     def _switch(self, situation: Situation) -> float:
         of = self._switch_costs.of
-        return self.expectations.together([of(name)(lag, rows) for name, rows, lag in situation.lags()])
+        return float(self.expectations.side_by_side([of(name)(lag, rows) for name, rows, lag in situation.lags()]))
 
     def state(self) -> JsonDict:
         return {**self.expectations.state(), "switching": self._switch_costs.state()}

@@ -74,10 +74,6 @@ class Expectations:
         self._last = key, expected
         return expected
 
-    def together(self, seconds: Sequence[float]) -> float:
-        """What drafters take that are asked at the same time, each of which takes so long alone."""
-        return self._costs.together(seconds)
-
     def without_drafts(self, rows: int) -> Array:
         """Seconds of a round in which all rows draft, by depth, but for what drafters take; before anything is known
         all depths take as long."""
@@ -88,9 +84,10 @@ class Expectations:
         """Seconds that a drafter takes for so many rows, by depth."""
         return self._costs.drafting(drafter, rows)
 
-    def side_by_side(self, drafts: Sequence[Array]) -> Array:
-        """As `together`, of seconds by depth."""
-        return self._costs.side_by_side(drafts)
+    def side_by_side(self, seconds: Sequence[float] | Sequence[Array]) -> Array:
+        """What drafters take that are asked at the same time, each of which takes so long alone: a number each, or one
+        for each depth."""
+        return self._costs.side_by_side(seconds)
 
     def more(self, situation: Situation) -> list[float]:
         """Seconds that its prompt tokens add to the pass, by depth."""
