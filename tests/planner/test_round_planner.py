@@ -243,6 +243,8 @@ def test_rounds_that_leave_no_depth_to_the_policy_teach_it_all_the_same() -> Non
         serving.engine.submit(request(key, [1, 2, key], 60, speculation=speculation))
     serving.run(8)
     assert not made.decisions.latest(), "it was not asked"
+    chosen = [(labels, rows) for name, labels, rows in made.totals.figures() if name == "covey_drafter_chosen_total"]
+    assert chosen == [({"drafter": "first", "why": "first"}, 3 * 6)], "of 7 rounds, the last still unlearnt"
     expected = made.policy.expectations.of(Situation(3, 4, shares=(("first", 3),)))  # type: ignore[attr-defined]
     assert expected.seconds[4] == pytest.approx(0.012, rel=0.2)
     per_row = [tokens / 3 for tokens in expected.tokens]

@@ -31,6 +31,14 @@ def test_choices_are_counted_by_depth_and_reason() -> None:
     assert total(totals, "covey_planner_regret_seconds_total") == pytest.approx(20 * 0.1)
 
 
+def test_rows_are_counted_by_drafter_and_reason() -> None:
+    totals = PlannerTotals()
+    totals.draft({("code", "best"): 3, ("general", "explore"): 1})
+    totals.draft({("code", "best"): 2})
+    assert total(totals, "covey_drafter_chosen_total", drafter="code", why="best") == 5
+    assert total(totals, "covey_drafter_chosen_total", drafter="general", why="explore") == 1
+
+
 def test_nothing_is_lost_to_a_depth_that_was_not_to_be_had_or_never_played() -> None:
     totals = PlannerTotals()
     totals.add(1, Reason("best", (0.3, 0.2, 0.1)), ceiling=1, switch="", tokens=10, seconds=1.0)

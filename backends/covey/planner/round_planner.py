@@ -111,12 +111,13 @@ class RoundPlanner:
     def _learn_of(self, done: Round, choice: Choice) -> None:
         situation = choice.situation
         self._drafters.learn(done)
+        chosen = Counter(each for each in zip(done.plan.drafter, done.plan.why) if each[0])
+        self.totals.draft(chosen)
         if choice.previous == 0 and choice.depth > 0 and done.drafted.catch_up:
             for name, rows, lag in situation.lags():
                 self._switch_costs.of(name).observe(lag, rows, done.drafted.catch_up.get(name, 0.0))
         if situation.rows and done.batch.decoding and (situation.shares or self._listens):
-            chosen = Counter(zip(done.plan.drafter, done.plan.why))
-            drafters = tuple((name, why, rows) for (name, why), rows in chosen.items() if name)
+            drafters = tuple((name, why, rows) for (name, why), rows in chosen.items())
             self._teach(lesson_of(done, choice, self._max_depth), drafters)
 
     def _teach(self, lesson: Lesson, drafters: tuple[tuple[str, str, int], ...]) -> None:

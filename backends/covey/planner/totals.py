@@ -1,9 +1,11 @@
-"""Running totals of a planner's choices: how often each was made and why, and what it was expected to take and took."""
+"""Running totals of a planner's choices: how often each depth and each drafter was chosen and why, and what a choice
+was expected to take and took."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 
 from covey.bandits.length import Reason
 
@@ -12,7 +14,8 @@ class PlannerTotals:
     """Added to by the engine's thread, once a round; read by any."""
 
     def __init__(self) -> None:
-        self._rounds: dict[tuple[int, str], int] = {}
+        self._rounds: Counter[tuple[int, str]] = Counter()
+        self._drafters: Counter[tuple[str, str]] = Counter()
         self._switches = {"on": 0, "off": 0}
         self._predicted = 0.0
         self._observed = 0.0
@@ -20,8 +23,7 @@ class PlannerTotals:
 
     def add(self, depth: int, reason: Reason, *, ceiling: int, switch: str, tokens: int, seconds: float | None) -> None:
         """`switch` is on, off or empty. `seconds` is None for a round that says nothing about what its depth costs."""
-        key = depth, reason.word
-        self._rounds[key] = self._rounds.get(key, 0) + 1
+        self._rounds[depth, reason.word] += 1
         if switch:
             self._switches[switch] += 1
         predicted = reason.predicted
@@ -32,10 +34,16 @@ class PlannerTotals:
             self._predicted += tokens * predicted[depth]
             self._observed += seconds
 
+    def draft(self, rows: Mapping[tuple[str, str], int]) -> None:
+        """So many rows of a round were each drafter's, by drafter and why."""
+        self._drafters.update(rows)
+
     def figures(self) -> Iterator[tuple[str, dict[str, str], float]]:
         """Metric, labels, value so far. Does not mutate."""
         for (depth, why), rounds in list(self._rounds.items()):
             yield "covey_planner_rounds_total", {"depth": str(depth), "why": why}, rounds
+        for (drafter, why), rows in list(self._drafters.items()):
+            yield "covey_drafter_chosen_total", {"drafter": drafter, "why": why}, rows
         for to, switches in self._switches.items():
             yield "covey_planner_switches_total", {"to": to}, switches
         yield "covey_planner_predicted_seconds_total", {}, self._predicted

@@ -1,9 +1,8 @@
-"""Running totals of who drafts and what drafters brought, as vLLM counts it: drafts, their tokens, those accepted, by
-position too."""
+"""Running totals of what drafters brought, as vLLM counts it: drafts, their tokens, those accepted, by position too; and
+of what they read."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -28,11 +27,9 @@ class Drafts:
 
     def __init__(self) -> None:
         self._by_drafter: dict[str, _Brought] = {}
-        self._chosen: Counter[tuple[str, str]] = Counter()
         self._read: dict[str, tuple[int, float]] = {}  # calls and seconds
 
     def add(self, record: RoundRecord) -> None:
-        self._chosen.update(zip(record.plan.drafter, record.plan.why))
         for name, seconds in record.read.items():
             calls, before = self._read.get(name, (0, 0.0))
             self._read[name] = calls + 1, before + seconds
@@ -50,9 +47,6 @@ class Drafts:
 
     def totals(self) -> Iterator[tuple[str, dict[str, str], float]]:
         """Metric, labels, value so far. Does not mutate."""
-        for (name, why), rows in list(self._chosen.items()):
-            if name:
-                yield "covey_drafter_chosen_total", {"drafter": name, "why": why}, rows
         for name, (calls, seconds) in list(self._read.items()):
             yield "covey_drafter_reads_total", {"drafter": name}, calls
             yield "covey_drafter_read_seconds_total", {"drafter": name}, seconds
