@@ -27,7 +27,7 @@ ORDER = [
     {"planner"},
     {"drafting"},
     {"engine", "streaming"},
-    {"measure"},
+    {"measure", "measure_rounds"},
     {"models", "sampling", "tritonio"},
     {"emulated"},
     {"target"},

@@ -13,11 +13,13 @@ import pytest
 from covey.bandits.length import Situation
 from covey.emulated.devices import EmulatedDrafter, EmulatedTarget, HashModel
 from covey.errors import PortError
-from covey.measure import LONG_ROUND, SECONDS, Curves
+from covey.measure import Curves
+from covey.measure_rounds import FURTHER, LONG_ROUND, SECONDS
 from covey.planner.build import build
 from covey.planner.cost_table import Surface, load_costs
+from covey.planner.switching import SwitchCosts
 from covey.profile import Profile, SchedulerSettings, SpeculationSettings
-from covey.types import DraftReply, DraftWork, TargetReply, TargetWork
+from covey.types import DrafterInfo, DraftReply, DraftWork, TargetReply, TargetWork
 from covey_client.costs.table import CostTable
 from loadtest.simulation.virtual import VirtualClock
 
@@ -53,11 +55,13 @@ class Deployment:
         self.clock = Jittery()
         self.target = EmulatedTarget(costs, MODEL, self.clock, blocks=blocks)
         self.drafter = EmulatedDrafter(costs, MODEL, self.clock, name=NAME, rates={"": rates})
+        self.further: dict[str, EmulatedDrafter] = {}
         speculation = SpeculationSettings(drafters=(NAME,), max_depth=DEPTH, draft_deadline_ms=60000)
         self.profile = Profile("test", scheduler=SchedulerSettings(token_budget=512), speculation=speculation)
 
     def curves(self, folder: Path | None = None, **given: object) -> Curves:
-        return Curves(self.target, {NAME: self.drafter}, self.profile, self.clock, folder, **given)  # type: ignore[arg-type]
+        drafters = {NAME: self.drafter, **self.further}
+        return Curves(self.target, drafters, self.profile, self.clock, folder, **given)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("base", [0.002, 0.03, 0.25])
@@ -132,6 +136,60 @@ def test_a_damaged_table_is_named_and_measured_again(
     assert str(path) in caplog.text
     assert damage == "folder" or path.read_text() != whole[:200]
     assert damage == "folder" or load_costs(path) == found
+
+
+class Silent(EmulatedDrafter):
+    """Answers nothing, and says who it is once it is `up`."""
+
+    up = False
+
+    def info(self) -> DrafterInfo:
+        if not self.up:
+            raise PortError("loading")
+        return super().info()
+
+    def draft(self, work: DraftWork) -> DraftReply:  # noqa: ARG002
+        raise PortError("broken")
+
+
+def further(made: Deployment, name: str, slower: float, of: type[EmulatedDrafter] = EmulatedDrafter) -> None:
+    """A drafter beside the first that takes so many times as long for everything."""
+    costs = table()
+    draft = tuple((rows, depth, slower * seconds) for rows, depth, seconds in costs.draft[NAME])
+    switch = tuple((lag, rows, slower * seconds) for lag, rows, seconds in costs.switch[NAME])
+    costs = replace(costs, draft={name: draft}, switch={name: switch})
+    made.further[name] = of(costs, MODEL, made.clock, name=name, rates={"": (0.5,)})
+
+
+def test_each_drafter_has_a_curve_and_a_switch_cost_of_its_own() -> None:
+    made = Deployment(table())
+    for name, slower in (("slow", 3.0), ("quick", 0.5)):
+        further(made, name, slower)
+    found = made.curves().get()
+    assert made.clock.now() <= SECONDS + 2 * FURTHER + 1.0
+    assert set(found.draft) == set(found.switch) == {NAME, "slow", "quick"}
+    usual = Surface(table().draft[NAME])
+    for name, slower in ((NAME, 1.0), ("slow", 3.0), ("quick", 0.5)):
+        for rows, depth, seconds in found.draft[name]:
+            assert seconds == pytest.approx(slower * usual(rows, depth), rel=0.15), (name, rows, depth)
+        assert len({depth for rows, depth, _ in found.draft[name] if rows == 1}) > 1, "what a call takes, and a step"
+        assert len({rows for rows, _, _ in found.draft[name]}) > 1
+    costs = {name: SwitchCosts(found.switch).of(name)(8, 1) for name in found.switch}
+    assert costs["slow"] == pytest.approx(3 * costs[NAME], rel=0.3)
+    assert costs["quick"] == pytest.approx(0.5 * costs[NAME], rel=0.3)
+
+
+def test_a_further_drafter_that_fails_has_no_curve_and_hinders_nobody(tmp_path: Path) -> None:
+    made = Deployment(table())
+    further(made, "silent", 1.0, Silent)
+    further(made, "last", 1.0)
+    assert set(made.curves(tmp_path).get().draft) == {NAME, "last"}
+    before = made.clock.now()
+    made.curves(tmp_path).get()
+    assert made.clock.now() == before, "they are kept for those that answered"
+    made.further["silent"].up = True  # type: ignore[attr-defined]
+    assert set(made.curves(tmp_path).get().draft) == {NAME, "last"}
+    assert made.clock.now() > before, "it is tried when it is there"
 
 
 def test_who_does_not_know_himself_is_measured_and_not_kept(tmp_path: Path) -> None:

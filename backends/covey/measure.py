@@ -16,40 +16,20 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
-import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import numpy as np
-
-from covey.engine import Engine
-from covey.errors import SettingError
+from covey.errors import PortError, SettingError
+from covey.measure_rounds import Bench
 from covey.planner.cost_table import load_costs
-from covey.planner.rows import lay_out, named, spare
 from covey.ports import Clock, Drafter, Target
 from covey.profile import Profile
-from covey.roster import Roster
-from covey.rounds import Drafted, Plan, Round, RoundRecord
-from covey.scheduler import Batch, Scheduler
-from covey.types import Progress, Request, Sampling, Trees
-from covey_client.costs.samples import Samples
 from covey_client.costs.table import CostTable
 
 log = logging.getLogger("covey.measure")
 
-VERSION = 1  # changes when other things are measured, or in another way
-SECONDS, AGAIN = 3.0, 0.5  # in all, and of these for looking again at what was seen first. No round takes
-STEADY = 1.5  # times as long as before: more is another machine, or one that others use
-LONG_ROUND = 0.1  # more than this of either: slow devices are given the time for as many rounds
-ROWS = ((1, 4, 16), (64,), (8, 32, 2))  # in the order in which they are worth knowing: time may be up before the last
-# Rounds of a visit: the first is unlike those that follow it, and one of these may be an outlier; of long ones there is
-# time for one alone.
-FIRST, SEEN = 1, 3
-VISITS = 4  # of each shape at most
-PROMPT, ROOM = 8, 128  # tokens of a row, and those that it may emit
-TENANT = "\0measure"  # finds nothing of anybody's in any cache
+VERSION = 2  # changes when other things are measured, or in another way
 
 
 class Curves:
@@ -66,20 +46,22 @@ class Curves:
         go_on: Callable[[], bool] = lambda: True,
         caller: str = "",
     ) -> None:
-        """The first drafter is the one measured. `folder` keeps tables, None nothing. Measuring ends early where
-        `go_on` says so. `caller` is that of the engine that will serve."""
+        """`folder` keeps tables, None nothing. Measuring ends early where `go_on` says so. `caller` is the name of the
+        engine that will serve."""
         self._target, self._drafters, self._profile = target, dict(drafters), profile
         self._clock, self._folder, self._go_on, self._caller = clock, folder, go_on, caller
 
     def get(self) -> CostTable:
-        """Raises PortError where target or drafter cannot say who they are."""
-        path = self._path()
+        """Raises PortError where the target or the first drafter cannot say who they are."""
+        who = self._who()
+        path = self._path(who)
         kept = _kept(path) if path is not None else None
         if kept is not None:
             log.info("cost curves as %s has them: %s", path, kept.origin)
             return kept
         started = self._clock.now()
-        bench = _Bench(self._target, self._drafters, self._profile, self._clock, self._caller)
+        drafters = {name: self._drafters[name] for name in who}
+        bench = Bench(self._target, drafters, self._profile, self._clock, self._caller)
         whole = bench.run(self._go_on)
         seconds = self._clock.now() - started
         table = bench.samples.table(
@@ -100,15 +82,26 @@ class Curves:
                 log.warning("cost curves cannot be kept in %s, every start will measure them: %s", path, error)
         return table
 
-    def _path(self) -> Path | None:
+    def _who(self) -> dict[str, str]:
+        """Identities by drafter. A further one that does not answer now is not measured."""
+        who: dict[str, str] = {}
+        for name, drafter in self._drafters.items():
+            try:
+                who[name] = drafter.info().identity
+            except PortError as error:
+                if not who:
+                    raise
+                log.warning("what %s takes is not measured: %s", name, error)
+        return who
+
+    def _path(self, who: Mapping[str, str]) -> Path | None:
         """None where nothing can be kept, or somebody does not know who he is."""
         speculation, scheduler = self._profile.speculation, self._profile.scheduler
-        who = [("target", self._target.info().identity)]
-        who += [(name, self._drafters[name].info().identity) for name in list(self._drafters)[:1]]
-        if self._folder is None or not all(identity for _, identity in who):
+        identities = [("target", self._target.info().identity), *who.items()]
+        if self._folder is None or not all(identity for _, identity in identities):
             return None
         limits = [VERSION, speculation.max_depth, scheduler.max_running, scheduler.token_budget]
-        digest = hashlib.sha256(json.dumps([limits, who]).encode()).hexdigest()
+        digest = hashlib.sha256(json.dumps([limits, identities]).encode()).hexdigest()
         return self._folder / f"{digest[:32]}.json"
 
 
@@ -129,195 +122,3 @@ def _shown(table: CostTable) -> str:
     """Plain rounds, which every choice is weighed against."""
     plain = ", ".join(f"{rows} row(s) {1000 * seconds:.1f} ms" for rows, seconds in table.plain)
     return f"plain rounds of {plain}" if plain else "nothing was seen"
-
-
-class _Bench:
-    """An engine with nobody to answer, whose every round has the depth that is measured."""
-
-    def __init__(
-        self, target: Target, drafters: Mapping[str, Drafter], profile: Profile, clock: Clock, caller: str
-    ) -> None:
-        self.samples = Samples()
-        settings, info = profile.scheduler, target.info()
-        self._clock = clock
-        self._planner = _Fixed(tuple(drafters)[:1], info.vocab_size)
-        scheduler = Scheduler(
-            max_running=settings.max_running,
-            max_waiting=settings.max_running,
-            token_budget=settings.token_budget,
-            growth_tokens=ROOM,
-            block_size=info.block_size,
-        )
-        self._room = min(ROOM, info.max_positions - PROMPT)
-        self._engine = Engine(
-            target,
-            scheduler,
-            self._planner,
-            _Nobody(),
-            clock,
-            drafters=dict(list(drafters.items())[:1]),
-            draft_deadline=profile.speculation.draft_deadline_ms / 1000,
-            observe=self._observe,
-            caller=caller,
-        )
-        self._max_depth = profile.speculation.max_depth if drafters else 0
-        self._most = min(scheduler.max_running, info.total_blocks // -(-(PROMPT + self._room) // info.block_size))
-        self._rng = np.random.default_rng(0)
-        self._vocabulary = info.vocab_size
-        self._keys = 0
-        self._seen: list[RoundRecord] = []
-        self._spent = self._took = 0.0  # seconds, in all and by the last round
-        self.steady = True  # the machine was, as far as was seen
-
-    def run(self, go_on: Callable[[], bool]) -> bool:
-        """Measure until all is seen or time is up; False when it had to end before."""
-        try:
-            for rows, depth in self._shapes():
-                if self._spent >= SECONDS - AGAIN:
-                    break
-                if not self._visit(rows, depth, go_on):
-                    return False
-            return self._again(go_on)
-        finally:
-            self._leave()
-
-    def _again(self, go_on: Callable[[], bool]) -> bool:
-        """See what was seen first once more: whether the machine is still as it was. False as for `run`."""
-        for rows in ROWS[0]:
-            before = len(self.samples.plain.get(rows, ()))
-            if not before or self._spent >= SECONDS:
-                continue
-            if not self._visit(rows, 0, go_on):
-                return False
-            plain = self.samples.plain[rows]
-            spans = [statistics.median(part) for part in (plain[:before], plain[before:]) if part]
-            self.steady &= max(spans) <= STEADY * min(spans)
-        return True
-
-    def _shapes(self) -> Iterator[tuple[int, int]]:
-        """Rows and depth, the most telling first: plain rounds are what every draft is weighed against."""
-        groups = [[rows for rows in group if rows <= self._most] for group in ROWS]
-        for _ in range(VISITS):
-            for group in groups:
-                yield from ((rows, 0) for rows in group)
-                yield from self._drafting(group, lambda deepest: {deepest // 3, deepest})
-            for group in groups:
-                yield from self._drafting(group, lambda deepest: {1, 2 * deepest // 3} - {deepest // 3, deepest})
-
-    def _drafting(self, group: Sequence[int], depths: Callable[[int], set[int]]) -> Iterator[tuple[int, int]]:
-        for rows in group:
-            deepest = min(self._max_depth, self._engine.scheduler.token_budget // rows - 1)
-            yield from ((rows, depth) for depth in sorted(depths(deepest)) if depth > 0)
-
-    def _visit(self, rows: int, depth: int, go_on: Callable[[], bool]) -> bool:
-        """Rounds of one shape; False when there can be no more of any."""
-        self._planner.depth = 0
-        self._fill(rows, (FIRST + SEEN) * (depth + 1) + 1)
-        while not self._decoding(rows):  # their prompts are read first
-            if not go_on() or not self._round():
-                return False
-        self._planner.depth = depth
-        self._seen = []
-        self._planner.lag, least = 0, math.inf
-        for _ in range(FIRST + SEEN):
-            if not go_on() or not self._round():
-                return False
-            least = min(least, self._took)
-            if len(self._seen) > FIRST and least > LONG_ROUND:
-                break
-        drafter = next(iter(self._planner.drafters), "")
-        began = self._seen[0]
-        if began.catch_up_seconds > 0:
-            self.samples.began(drafter, self._planner.lag, rows, began.catch_up_seconds)
-        fitting = [each for each in self._seen[FIRST:] if _fits(each, rows, depth)]
-        if self._planner.answered:
-            self.samples.decoded(rows, depth, drafter, fitting)
-        return True
-
-    def _round(self) -> bool:
-        started = self._clock.now()
-        done = self._engine.round()
-        self._took = self._clock.now() - started
-        self._spent += min(LONG_ROUND, self._took)
-        return done
-
-    def _fill(self, rows: int, room: int) -> None:
-        """So many requests, each with room for what is to come."""
-        running = list(self._engine.scheduler.running.values())
-        kept = [active for active in running if active.room > room][:rows]
-        for active in running:
-            if active not in kept:
-                self._engine.cancel(active.key)
-        for _ in range(rows - len(kept)):
-            self._keys += 1
-            prompt = self._rng.integers(self._vocabulary // 4, self._vocabulary, PROMPT).astype(np.int32)
-            sampling = Sampling(temperature=1.0, seed=self._keys)
-            self._engine.submit(Request(self._keys, prompt, self._room, sampling, PROMPT, tenant=TENANT))
-
-    def _decoding(self, rows: int) -> bool:
-        """Whether as many rows as that decode, and no other has begun."""
-        running = self._engine.scheduler.running.values()
-        return len(running) == rows and all(active.decoding for active in running)
-
-    def _observe(self, record: RoundRecord) -> None:
-        self._seen.append(record)
-
-    def _leave(self) -> None:
-        """Have the target free what was opened, and end the engine's threads. The drafter frees it when it hears from
-        the caller's next engine."""
-        self._planner.depth = 0
-        for key in list(self._engine.scheduler.running):
-            self._engine.cancel(key)
-        self._engine.round()
-        self._engine.stop()
-        self._engine.run()  # returns at once
-
-
-def _fits(record: RoundRecord, rows: int, depth: int) -> bool:
-    return (record.decoding, record.rows, record.drafted) == (rows, rows, rows * depth)
-
-
-class _Fixed:
-    """Implements `Planner`: one depth for every row. A drafter that has nothing to propose for random text took what it
-    takes; its drafts are made up, so that the pass has the tokens that it is measured for."""
-
-    def __init__(self, drafters: Sequence[str], vocabulary: int) -> None:
-        self.drafters = tuple(drafters)
-        self.depth = 0
-        self.lag = 0  # the longest mean of tokens that the drafter had to catch up on, since it was set to nothing
-        self.answered = True  # by the drafter, in the last round that asked it
-        self._vocabulary = vocabulary
-
-    def plan(self, batch: Batch, roster: Roster, budget: int) -> Plan:
-        depth = min(self.depth, spare(batch, budget))
-        if depth and batch.rows:  # there are none where tags are freed and nothing else
-            unseen = [active.known - active.seen.get(self.drafters[0], 0) for active in batch.rows]
-            self.lag = max(self.lag, -(-sum(unseen) // len(unseen)))
-        return lay_out(batch, named(batch, roster), roster, budget, depth, 1)
-
-    def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:  # noqa: ARG002
-        rows, trees = batch.rows[: batch.decoding], drafted.trees
-        self.answered = not self.depth or bool(drafted.answered[: batch.decoding].all())
-        whole = len(rows) * self.depth
-        if len(trees.tokens) == whole or len(rows) < len(batch.rows):
-            return trees
-        parents = np.tile(np.arange(-1, self.depth - 1, dtype=np.int32), len(rows))
-        return Trees(
-            np.arange(0, whole + 1, self.depth, dtype=np.int32),
-            np.arange(whole, dtype=np.int32) % self._vocabulary,
-            parents,
-            -(parents + 2).astype(np.float32),
-        )
-
-    def learn(self, done: Round) -> None:
-        """Nothing is learnt."""
-
-    def meanwhile(self, batch: Batch, plan: Plan, roster: Roster) -> None:
-        """Nothing waits."""
-
-
-class _Nobody:
-    """Implements `covey.ports.Sink`."""
-
-    def publish(self, batch: Sequence[Progress]) -> None:
-        """Nobody asked."""

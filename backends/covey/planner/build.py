@@ -40,8 +40,9 @@ def build(
     that the curves have knots for; larger ones are extrapolated. `tokenizer`: as in
     `covey.bandits.drafters.policies.Setting`."""
     max_depth = policies.fixed_depth(settings.policy) or settings.max_depth
-    if costs is not None and drafters and drafters[0] not in costs.draft:
-        log.warning("cost table %s knows nothing of %s: its costs are learnt from nothing", costs.name, drafters[0])
+    unknown = [name for name in drafters if costs is not None and name not in costs.draft]
+    if costs is not None and unknown:
+        log.warning("cost table %s knows nothing of %s: learnt from nothing", costs.name, ", ".join(unknown))
     switch_costs = SwitchCosts(costs.switch if costs is not None else None)
     policy = policies.make(
         settings.policy,

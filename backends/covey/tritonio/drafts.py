@@ -1,5 +1,5 @@
-"""Running totals of what drafters brought, as vLLM counts it: drafts, their tokens, those accepted, by position too; and
-of what they read."""
+"""Running totals of what drafters brought, as vLLM counts it: drafts, their tokens, those accepted, by position too.
+And of what they read."""
 
 from __future__ import annotations
 

@@ -1,0 +1,236 @@
+"""Rounds that nobody asked for, one shape after the other, to see what they take (`covey.measure`).
+
+A visit to a shape is a few rounds of as many rows, all as deep. The first drafter is seen at many, and the target with
+it; a further one at few, as verifying its drafts takes what the first one's take.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from covey.engine import Engine
+from covey.planner.rows import lay_out, spare
+from covey.ports import Clock, Drafter, Target
+from covey.profile import Profile
+from covey.roster import Roster
+from covey.rounds import Drafted, Plan, Round, RoundRecord
+from covey.scheduler import Batch, Scheduler
+from covey.types import Progress, Request, Sampling, Trees
+from covey_client.costs.samples import Samples
+
+SECONDS, AGAIN = 3.0, 0.5  # in all, and of these for looking again at what was seen first
+FURTHER = 1.0  # seconds more at most for each drafter but the first
+LONG_ROUND = 0.1  # a round takes no more of these than this: slow devices are given the time for as many rounds
+STEADY = 1.5  # times as long as before: more is another machine, or one that others use
+ROWS = ((1, 4, 16), (64,), (8, 32, 2))  # in the order in which they are worth knowing: time may be up before the last
+FEW = (1, 16, 4)  # of a drafter but the first
+# Rounds of a visit: the first is unlike those that follow it, and one of these may be an outlier; of long ones there is
+# time for one alone.
+FIRST, SEEN = 1, 3
+VISITS = 4  # of each shape at most
+PROMPT, ROOM = 8, 128  # tokens of a row, and those that it may emit
+TENANT = "\0measure"  # finds nothing of anybody's in any cache
+
+
+class Bench:
+    """An engine with nobody to answer, whose every round has the depth that is measured."""
+
+    def __init__(
+        self, target: Target, drafters: Mapping[str, Drafter], profile: Profile, clock: Clock, caller: str
+    ) -> None:
+        self.samples = Samples()
+        settings, info = profile.scheduler, target.info()
+        self._clock = clock
+        self._planner = _Fixed(info.vocab_size)
+        self._drafters = tuple(drafters) or ("",)
+        scheduler = Scheduler(
+            max_running=settings.max_running,
+            max_waiting=settings.max_running,
+            token_budget=settings.token_budget,
+            growth_tokens=ROOM,
+            block_size=info.block_size,
+        )
+        self._room = min(ROOM, info.max_positions - PROMPT)
+        self._engine = Engine(
+            target,
+            scheduler,
+            self._planner,
+            _Nobody(),
+            clock,
+            drafters=drafters,
+            draft_deadline=profile.speculation.draft_deadline_ms / 1000,
+            observe=self._observe,
+            caller=caller,
+        )
+        self._max_depth = profile.speculation.max_depth if drafters else 0
+        self._most = min(scheduler.max_running, info.total_blocks // -(-(PROMPT + self._room) // info.block_size))
+        self._rng = np.random.default_rng(0)
+        self._vocabulary = info.vocab_size
+        self._keys = 0
+        self._seen: list[RoundRecord] = []
+        self._spent = self._took = 0.0  # seconds, in all and by the last round
+        self.steady = True  # the machine was, as far as was seen
+
+    def run(self, go_on: Callable[[], bool]) -> bool:
+        """Measure until all is seen or time is up; False when it had to end before."""
+        ends = SECONDS - AGAIN
+        try:
+            for drafter in self._drafters:
+                self._planner.drafter = drafter
+                for rows, depth in self._shapes() if drafter == self._drafters[0] else self._few_shapes():
+                    if self._spent >= ends:
+                        break
+                    if not self._visit(rows, depth, go_on):
+                        return False
+                ends += FURTHER
+            return self._again(go_on, ends - FURTHER + AGAIN)
+        finally:
+            self._leave()
+
+    def _again(self, go_on: Callable[[], bool], ends: float) -> bool:
+        """See what was seen first once more: whether the machine is still as it was. False as for `run`."""
+        for rows in ROWS[0]:
+            before = len(self.samples.plain.get(rows, ()))
+            if not before or self._spent >= ends:
+                continue
+            if not self._visit(rows, 0, go_on):
+                return False
+            plain = self.samples.plain[rows]
+            spans = [statistics.median(part) for part in (plain[:before], plain[before:]) if part]
+            self.steady &= max(spans) <= STEADY * min(spans)
+        return True
+
+    def _shapes(self) -> Iterator[tuple[int, int]]:
+        """Rows and depth, the most telling first: plain rounds are what every draft is weighed against."""
+        groups = [[rows for rows in group if rows <= self._most] for group in ROWS]
+        for _ in range(VISITS):
+            for group in groups:
+                yield from ((rows, 0) for rows in group)
+                yield from self._drafting(group, lambda deepest: {deepest // 3, deepest})
+            for group in groups:
+                yield from self._drafting(group, lambda deepest: {1, 2 * deepest // 3} - {deepest // 3, deepest})
+
+    def _few_shapes(self) -> Iterator[tuple[int, int]]:
+        """As `_shapes`, of a drafter but the first."""
+        yield from self._drafting([rows for rows in FEW if rows <= self._most], lambda deepest: {1, deepest})
+
+    def _drafting(self, group: Sequence[int], depths: Callable[[int], set[int]]) -> Iterator[tuple[int, int]]:
+        for rows in group:
+            deepest = min(self._max_depth, self._engine.scheduler.token_budget // rows - 1)
+            yield from ((rows, depth) for depth in sorted(depths(deepest)) if depth > 0)
+
+    def _visit(self, rows: int, depth: int, go_on: Callable[[], bool]) -> bool:
+        """Rounds of one shape; False when there can be no more of any."""
+        self._planner.depth = 0
+        self._fill(rows, (FIRST + SEEN) * (depth + 1) + 1)
+        while not self._decoding(rows):  # their prompts are read first
+            if not go_on() or not self._round():
+                return False
+        self._planner.depth = depth
+        self._seen = []
+        self._planner.lag, least = 0, math.inf
+        for _ in range(FIRST + SEEN):
+            if not go_on() or not self._round():
+                return False
+            least = min(least, self._took)
+            if len(self._seen) > FIRST and least > LONG_ROUND:
+                break
+        drafter, began = self._planner.drafter, self._seen[0]
+        if began.catch_up_seconds > 0:
+            self.samples.began(drafter, self._planner.lag, rows, began.catch_up_seconds)
+        fitting = [each for each in self._seen[FIRST:] if _fits(each, rows, depth)]
+        if self._planner.answered:
+            self.samples.decoded(rows, depth, drafter, fitting)
+        return True
+
+    def _round(self) -> bool:
+        started = self._clock.now()
+        done = self._engine.round()
+        self._took = self._clock.now() - started
+        self._spent += min(LONG_ROUND, self._took)
+        return done
+
+    def _fill(self, rows: int, room: int) -> None:
+        """So many requests, each with room for what is to come."""
+        running = list(self._engine.scheduler.running.values())
+        kept = [active for active in running if active.room > room][:rows]
+        for active in running:
+            if active not in kept:
+                self._engine.cancel(active.key)
+        for _ in range(rows - len(kept)):
+            self._keys += 1
+            prompt = self._rng.integers(self._vocabulary // 4, self._vocabulary, PROMPT).astype(np.int32)
+            sampling = Sampling(temperature=1.0, seed=self._keys)
+            self._engine.submit(Request(self._keys, prompt, self._room, sampling, PROMPT, tenant=TENANT))
+
+    def _decoding(self, rows: int) -> bool:
+        """Whether as many rows as that decode, and no other has begun."""
+        running = self._engine.scheduler.running.values()
+        return len(running) == rows and all(active.decoding for active in running)
+
+    def _observe(self, record: RoundRecord) -> None:
+        self._seen.append(record)
+
+    def _leave(self) -> None:
+        """Have the target free what was opened, and end the engine's threads. The drafter frees it when it hears from
+        the caller's next engine."""
+        self._planner.depth = 0
+        for key in list(self._engine.scheduler.running):
+            self._engine.cancel(key)
+        self._engine.round()
+        self._engine.stop()
+        self._engine.run()  # returns at once
+
+
+def _fits(record: RoundRecord, rows: int, depth: int) -> bool:
+    return (record.decoding, record.rows, record.drafted) == (rows, rows, rows * depth)
+
+
+class _Fixed:
+    """Implements `Planner`: one depth and one drafter for every row. A drafter that has nothing to propose for random
+    text took what it takes; its drafts are made up, so that the pass has the tokens that it is measured for."""
+
+    def __init__(self, vocabulary: int) -> None:
+        self.drafter = ""
+        self.depth = 0
+        self.lag = 0  # the longest mean of tokens that the drafter had to catch up on, since it was set to nothing
+        self.answered = True  # by the drafter, in the last round that asked it
+        self._vocabulary = vocabulary
+
+    def plan(self, batch: Batch, roster: Roster, budget: int) -> Plan:
+        depth = min(self.depth, spare(batch, budget))
+        if depth and batch.rows:  # there are none where tags are freed and nothing else
+            unseen = [active.known - active.seen.get(self.drafter, 0) for active in batch.rows]
+            self.lag = max(self.lag, -(-sum(unseen) // len(unseen)))
+        return lay_out(batch, (self.drafter,) * batch.decoding, roster, budget, depth, 1)
+
+    def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:  # noqa: ARG002
+        rows, trees = batch.rows[: batch.decoding], drafted.trees
+        self.answered = not self.depth or bool(drafted.answered[: batch.decoding].all())
+        whole = len(rows) * self.depth
+        if len(trees.tokens) == whole or len(rows) < len(batch.rows):
+            return trees
+        parents = np.tile(np.arange(-1, self.depth - 1, dtype=np.int32), len(rows))
+        return Trees(
+            np.arange(0, whole + 1, self.depth, dtype=np.int32),
+            np.arange(whole, dtype=np.int32) % self._vocabulary,
+            parents,
+            -(parents + 2).astype(np.float32),
+        )
+
+    def learn(self, done: Round) -> None:
+        """Nothing is learnt."""
+
+    def meanwhile(self, batch: Batch, plan: Plan, roster: Roster) -> None:
+        """Nothing waits."""
+
+
+class _Nobody:
+    """Implements `covey.ports.Sink`."""
+
+    def publish(self, batch: Sequence[Progress]) -> None:
+        """Nobody asked."""
