@@ -85,7 +85,6 @@ PARTS: dict[str, Sequence[Patch]] = {
     "doubt of what is unplayed": [(covey, "DRIFT", 0.0)],
     "stale": [(covey, "STALE", 0.0), (covey, "LEAST", 0.0)],
     "several rounds": [(covey, "ACROSS", 1), (covey, "AMONG", 1)],
-    "clear": [(covey, "CLEAR", 0.0)],
     "alarm": [(acceptance._Suspicion, "weigh", lambda *_: False)],
     "fading": [(acceptance.Acceptance, "idle", lambda *_: None)],
     "haste": [(regression, "HASTE", 1.0)],

@@ -49,7 +49,6 @@ SURE = 0.05  # relative deviation of a depth's seconds below which they are know
 BLIND = 0.3  # ... of what plain decoding takes where nothing like it was seen
 HORIZON = 100  # rounds over which finding out may save time: a batch seldom stays as it is for longer
 STALE, LEAST = 1.3, 0.003  # a depth known about as well as the one in use is not explored: no more is to be learnt
-CLEAR = 0.03  # of a plain round's tokens that another depth beside prefill must gain
 
 
 def _improvement(ratio: float, deviation: float) -> float:
@@ -152,8 +151,7 @@ class Covey:
             if depth > 0 and usual == 0 and situation.previous == 0:  # else it is owed whatever is done now
                 time += self._switch(situation)
             gains.append(expected.tokens[depth] - speed * time)
-        best = max(range(len(gains)), key=gains.__getitem__)
-        return best if gains[best] - gains[usual] > CLEAR * expected.tokens[usual] else usual
+        return max(range(len(gains)), key=gains.__getitem__)
 
     def _settled(self, situation: Situation, expected: Expected, best: int, restart: float) -> int:
         """The depth in use, changed when keeping it has cost as much as changing it will."""
