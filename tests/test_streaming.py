@@ -95,7 +95,13 @@ class Bench:
     def say(self, key: int, text: str, finish: Finish | None = None, error: Exception | None = None) -> None:
         ids = self.ids(text)
         self.streamer.publish(
-            [Progress(key, ids, np.zeros(len(ids), np.float32), finish, error, 8, 6, acceptance=(1, 0, 3))]
+            [
+                Progress(
+                    *(key, ids, np.zeros(len(ids), np.float32), finish, error, 8, 6),
+                    acceptance=(1, 0, 3),
+                    drafters=(("b", 8, 6),),
+                )
+            ]
         )
 
 
@@ -120,6 +126,7 @@ def test_a_stream_and_a_single_answer_carry_the_same(bench: Bench) -> None:
     last = two.chunks[0]
     assert (last.num_input, last.num_output, last.drafted, last.accepted, last.seed) == (3, 13, 8, 6, 9)
     assert last.acceptance == (1, 0, 3)
+    assert last.drafters == (("b", 8, 6),)
     assert len(last.logprobs) == 13
     assert bench.streamer.open == 0
 

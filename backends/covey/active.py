@@ -53,6 +53,7 @@ class ActiveRequest:
     drafted: int = 0
     accepted: int = 0
     acceptance: list[int] = field(default_factory=list)  # place j: drafts of which j tokens were accepted
+    by_drafter: dict[str, tuple[int, int]] = field(default_factory=dict)  # drafted, accepted
     seen: dict[str, int] = field(default_factory=dict)  # drafter -> tokens of this request that it was told
     heard: dict[str, Heard] = field(default_factory=dict)  # what drafters that read it said of its text
     belief: Any = None  # what a planner has learnt of it; nobody else looks
@@ -113,8 +114,10 @@ class ActiveRequest:
         self.output += tokens
         self.rounds += 1
 
-    def judged(self, drafted: int, accepted: int) -> None:
+    def judged(self, drafter: str, drafted: int, accepted: int) -> None:
         """Count one draft that was verified."""
+        before = self.by_drafter.get(drafter, (0, 0))
+        self.by_drafter[drafter] = before[0] + drafted, before[1] + accepted
         self.drafted += drafted
         self.accepted += accepted
         self.acceptance += [0] * (accepted + 1 - len(self.acceptance))
@@ -143,6 +146,7 @@ class ActiveRequest:
             rounds=self.rounds,
             acceptance=tuple(self.acceptance),
             flagged=self.flagged,
+            drafters=tuple((name, *counts) for name, counts in self.by_drafter.items()),
         )
 
     def last_word(self, finish: Finish, error: Exception | None = None) -> Progress:

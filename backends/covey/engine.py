@@ -30,7 +30,7 @@ from covey.ledger import new_origin
 from covey.planner.choice import Planner
 from covey.ports import Clock, Drafter, Sink, Target
 from covey.roster import Roster
-from covey.rounds import Round, RoundRecord, Times, record_of
+from covey.rounds import Plan, Round, RoundRecord, Times, record_of
 from covey.scheduler import Batch, Scheduler
 from covey.types import Finish, Progress, Request, RowStatus, TargetReply, Trees
 from covey.worker import Thread, Worker
@@ -153,7 +153,7 @@ class Engine:
         if reply is None:
             return True
         verified = now()
-        progress = self._commit(batch, kept, reply, verified)
+        progress = self._commit(batch, plan, kept, reply, verified)
         if progress:
             self._sink.publish(progress)
         times = Times(planned - started, selected - planned, verified - selected, now() - verified)
@@ -208,7 +208,7 @@ class Engine:
         self._total_blocks = reply.total_blocks
         return reply
 
-    def _commit(self, batch: Batch, trees: Trees, reply: TargetReply, now: float) -> list[Progress]:
+    def _commit(self, batch: Batch, plan: Plan, trees: Trees, reply: TargetReply, now: float) -> list[Progress]:
         progress = []
         sizes = trees.sizes.tolist()
         status, cached, accepted, reused = (
@@ -237,7 +237,7 @@ class Engine:
             end = start + len(kept)
             active.emit(kept, now)
             if sizes[row]:
-                active.judged(sizes[row], min(accepted[row], len(kept)))
+                active.judged(plan.drafter[row], sizes[row], min(accepted[row], len(kept)))
             if finish is not None:
                 self._close(active)
             progress.append(active.progress(reply.tokens[start:end], reply.logprobs[start:end], finish))

@@ -49,6 +49,7 @@ class Chunk:
     tpot: float | None = None
     attainment: str = ""  # on the last, of an `Attainment`; "" where there was no objective
     flagged: bool = False
+    drafters: tuple[tuple[str, int, int], ...] = ()  # name, tokens drafted and accepted
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,6 +361,7 @@ class Streamer:
                         answer.tpot,
                         "" if finish is None else answer.attainment(finish, refused=False) or "",
                         last.flagged,
+                        last.drafters,
                     )
                 )
         except CoveyError:

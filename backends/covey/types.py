@@ -384,6 +384,7 @@ class Progress(NamedTuple):
     rounds: int = 0
     acceptance: tuple[int, ...] = ()  # place j: drafts of the request so far of which j tokens were accepted
     flagged: bool = False  # at its arrival its objective was not expected to be met
+    drafters: tuple[tuple[str, int, int], ...] = ()  # in the order in which they first drafted: name, drafted, accepted
 
 
 JsonDict = dict[str, Any]

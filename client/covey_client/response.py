@@ -30,6 +30,9 @@ class Usage:
     acceptance_rate: float = 0.0
     mean_acceptance_length: float = 0.0  # tokens a verified draft brought, the target's own one included
     acceptance_histogram: tuple[int, ...] = ()  # place j: drafts of which j tokens were accepted
+    drafters: tuple[str, ...] = ()  # who drafted, and tokens drafted and accepted by each of them
+    draft_tokens_by_drafter: tuple[int, ...] = ()
+    accepted_draft_tokens_by_drafter: tuple[int, ...] = ()
     ttft_ms: float = 0.0  # as the server measured them; 0: no such token yet
     tpot_ms: float = 0.0
 

@@ -95,6 +95,9 @@ OUTPUTS = (
     Field("total_draft_tokens", "INT32", USAGE, "drafted tokens so far", named="draft_tokens"),
     Field("mean_acceptance_length", "FP32", USAGE, "tokens a draft brought, with the target's own; 0 without drafts"),
     Field("acceptance_histogram", "INT32", USAGE, "place j: drafts of which j tokens were accepted", many=True),
+    Field("drafters", "BYTES", USAGE, "who drafted, in the order in which they first did", many=True),
+    Field("draft_tokens_by_drafter", "INT32", USAGE, "drafted tokens of each of them", many=True),
+    Field("accepted_draft_tokens_by_drafter", "INT32", USAGE, "accepted tokens of each of them", many=True),
     Field(
         "measured_ttft_ms",
         "FP32",

@@ -82,14 +82,22 @@ def test_answers_of_both_protocols_read_alike() -> None:
         ("num_output_tokens", "INT32", struct.pack("<i", 1)),
         ("mean_acceptance_length", "FP32", struct.pack("<f", 2.25)),
         ("acceptance_histogram", "INT32", struct.pack("<3i", 1, 1, 2)),
+        ("drafters", "BYTES", b"\x01\x00\x00\x00a\x02\x00\x00\x00bc"),
+        ("draft_tokens_by_drafter", "INT32", struct.pack("<2i", 3, 1)),
         ("new_in_a_later_version", "FP64", b"12345678"),
     ):
         message.outputs.add(name=name, datatype=dtype, shape=[1])
         message.raw_output_contents.append(data)
-    chunk = Chunk(
-        "é", (9,), (), "eos", 0, Usage(output_tokens=1, mean_acceptance_length=2.25, acceptance_histogram=(1, 1, 2))
+    usage = Usage(
+        output_tokens=1,
+        mean_acceptance_length=2.25,
+        acceptance_histogram=(1, 1, 2),
+        drafters=("a", "bc"),
+        draft_tokens_by_drafter=(3, 1),
     )
+    chunk = Chunk("é", (9,), (), "eos", 0, usage)
     drafts = '"mean_acceptance_length": 2.25, "acceptance_histogram": [1, 1, 2]'
+    drafts += ', "drafters": ["a", "bc"], "draft_tokens_by_drafter": [3, 1]'
     line = f'{{"text_output": "é", "output_ids": 9, "finish_reason": "eos", "num_output_tokens": 1, {drafts}, "x": 1}}'
     assert from_grpc(message) == from_json(line) == chunk
     assert from_grpc(service_pb2.ModelInferResponse()) is None

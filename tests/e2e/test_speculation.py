@@ -29,7 +29,7 @@ def test_every_drafter_gives_the_same_text(server: Server, temperature: float) -
     settings = {"max_tokens": 48, "temperature": temperature, "seed": 11}
     with Client(server.grpc_url) as client:
         plain = [client.generate(prompt, speculation="off", **settings) for prompt in PROMPTS]
-        assert all(answer.usage.draft_tokens == 0 for answer in plain)
+        assert all(answer.usage.draft_tokens == 0 and not answer.usage.drafters for answer in plain)
         for name, (prompt, expected) in itertools.product(DRAFTERS, zip(PROMPTS, plain)):
             answer = client.generate(prompt, speculation="fixed:3", drafter=name, **settings)
             assert answer.tokens == expected.tokens, (name, prompt)
@@ -39,6 +39,9 @@ def test_every_drafter_gives_the_same_text(server: Server, temperature: float) -
                 rate = usage.accepted_draft_tokens / usage.draft_tokens
                 assert usage.acceptance_rate == pytest.approx(rate, abs=1e-6)
                 assert_histogram(usage)
+                assert usage.drafters == (name,)
+                assert usage.draft_tokens_by_drafter == (usage.draft_tokens,)
+                assert usage.accepted_draft_tokens_by_drafter == (usage.accepted_draft_tokens,)
         for prompt, expected in zip(PROMPTS, plain):
             assert client.generate(prompt, **settings).tokens == expected.tokens, "auto"
             assert client.generate(prompt, num_draft_tokens=5, **settings).tokens == expected.tokens

@@ -54,6 +54,9 @@ def outputs(chunk: Chunk) -> dict[str, Any]:
         "total_draft_tokens": np.array([chunk.drafted], np.int32),
         "mean_acceptance_length": np.array([1 + chunk.accepted / drafts if drafts else 0.0], np.float32),
         "acceptance_histogram": np.array(chunk.acceptance, np.int32),
+        "drafters": np.array([name.encode() for name, _, _ in chunk.drafters], np.object_),
+        "draft_tokens_by_drafter": np.array([drafted for _, drafted, _ in chunk.drafters], np.int32),
+        "accepted_draft_tokens_by_drafter": np.array([accepted for _, _, accepted in chunk.drafters], np.int32),
         "measured_ttft_ms": np.array([1000 * (chunk.ttft or 0.0)], np.float32),
         "measured_tpot_ms": np.array([1000 * (chunk.tpot or 0.0)], np.float32),
         "slo_attainment": np.array([chunk.attainment.encode()], np.object_),
@@ -200,6 +203,7 @@ def answered(message: Message) -> Chunk:
     value: dict[str, Any] = {**message.value, **message.arrays}
     value["finish"] = None if value["finish"] is None else Finish(value["finish"])
     value["acceptance"] = tuple(value["acceptance"])
+    value["drafters"] = tuple(map(tuple, value["drafters"]))
     return Chunk(**value)
 
 
