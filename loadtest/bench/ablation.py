@@ -88,7 +88,6 @@ PARTS: dict[str, Sequence[Patch]] = {
     "alarm": [(acceptance._Suspicion, "weigh", lambda *_: False)],
     "fading": [(acceptance.Acceptance, "idle", lambda *_: None)],
     "haste": [(regression, "HASTE", 1.0)],
-    "rising": [(costs, "_rising", lambda values: values)],
     "pause": [(costs, "PAUSE", 0.0)],
 }
 

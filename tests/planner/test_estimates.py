@@ -237,17 +237,6 @@ def test_a_pass_after_a_plain_one_may_be_faster_than_tokens_say() -> None:
     assert seconds == pytest.approx(expected, rel=0.05)
 
 
-def test_a_deeper_pass_is_never_thought_to_take_less() -> None:
-    """One depth was measured while the machine was slow."""
-    costs = RoundCosts(4, 32)
-    for _ in range(60):
-        for depth, verify in ((1, 0.010), (2, 0.020), (4, 0.014)):
-            costs.observe(4, calls(4, depth), verified=4 + 4 * depth, verify=verify, draft=0.003, overhead=0.0)
-    seconds, _ = costs.predict(4, (("d", 4),), (4, 8, 12, 16, 20))
-    assert (np.diff(seconds[1:]) >= 0).all()
-    assert 0.017 < seconds[2] <= seconds[4] < 0.023 + 0.001
-
-
 COSTS = {
     "covey_costs": 1,
     "name": "test",

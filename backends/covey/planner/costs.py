@@ -34,12 +34,6 @@ TOGETHER = 0.05  # weight of a new round in c
 GUESS = 0.1  # a drafted token's time before any was drafted, in passes over one row
 
 
-def _rising(values: Array) -> Array:
-    """The values, where one is less than one before it brought to where both are between: more tokens take no less."""
-    monotonic: Array = (np.maximum.accumulate(values) + np.minimum.accumulate(values[::-1])[::-1]) / 2
-    return monotonic
-
-
 def _shape(tokens: Array, table: CostTable | None) -> Array:
     """The shape f of a pass over so many tokens, with f(1) = 1: from the table's passes with drafts, whatever the rows,
     else a guess for a device that is not known. Doubt is relative to it, so that a device unlike the guess would long
@@ -50,7 +44,7 @@ def _shape(tokens: Array, table: CostTable | None) -> Array:
         return seconds_at
     line = Surface((1, count, seconds) for _, count, seconds in cells)  # the mean of those with as many tokens
     seconds_at = np.array([line(1, count) for count in tokens])
-    return np.maximum(_rising(seconds_at) / max(float(seconds_at[0]), 1e-9), 0.1)
+    return np.maximum(seconds_at / max(float(seconds_at[0]), 1e-9), 0.1)
 
 
 class RoundCosts:
@@ -115,7 +109,6 @@ class RoundCosts:
         """Seconds of a round but for what drafters take, by depth."""
         verify, overhead = self._cached(rows, passes)
         seconds: Array = self._verify.mean(verify)
-        seconds[1:] = _rising(seconds[1:])
         if self._overhead.scaled:
             seconds += self._overhead.mean(overhead)
         return seconds
