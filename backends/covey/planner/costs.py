@@ -56,6 +56,7 @@ class RoundCosts:
         self._tokens = doublings(max_rows * (max_depth + 1))
         self._features: dict[tuple[int, Passes], tuple[Array, Array]] = {}
         self._drafting: dict[int, Array] = {}
+        self._up_to: dict[int, Array] = {}
         self._verifying: dict[tuple[int, int], Array] = {}
         shape = _shape(self._tokens, table)
         doubt = np.zeros((len(shape) + len(self._rows) + 2,) * 2)
@@ -113,10 +114,13 @@ class RoundCosts:
             seconds += self._overhead.mean(overhead)
         return seconds
 
-    def drafting(self, drafter: str, rows: int) -> Array:
-        """Seconds that one drafter takes for so many rows, by depth."""
-        seconds: Array = np.maximum(self._draft(drafter).mean(self._drafting_features(rows)), 0.0)
-        seconds[0] = 0.0
+    def drafting(self, drafter: str, most: int) -> Array:
+        """Seconds that one drafter takes for 0, 1, ... and so many rows, by depth."""
+        features = self._up_to.get(most)
+        if features is None:
+            features = self._up_to[most] = np.stack([self._drafting_features(rows) for rows in range(1, most + 1)])
+        seconds = np.zeros((most + 1, len(self._depths)))
+        seconds[1:, 1:] = np.maximum(self._draft(drafter).mean(features[:, 1:]), 0.0)
         return seconds
 
     def more(self, rows: int, prefill: int, passes: Passes) -> Array:
@@ -125,7 +129,7 @@ class RoundCosts:
         fuller = np.stack([self._verify_features(rows, tokens, prefill) for tokens in passes])
         return np.maximum(self._verify.mean(fuller - plain), 0.0)
 
-    def side_by_side(self, seconds: Sequence[float] | Sequence[Array]) -> Array:
+    def side_by_side(self, seconds: Sequence[float] | Array) -> Array:
         """What drafters take that are asked at the same time, each of which takes so long alone: a number each, or one
         for each depth."""
         longest = np.max(seconds, axis=0)

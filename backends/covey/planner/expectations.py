@@ -80,11 +80,11 @@ class Expectations:
         passes = tuple(rows * (depth + 1) for depth in range(self._max_depth + 1))
         return self._costs.without_drafts(rows, passes) if self._costs.known else np.ones(self._max_depth + 1)
 
-    def drafting(self, drafter: str, rows: int) -> Array:
-        """Seconds that a drafter takes for so many rows, by depth."""
-        return self._costs.drafting(drafter, rows)
+    def drafting(self, drafter: str, most: int) -> Array:
+        """Seconds that a drafter takes for 0, 1, ... and so many rows, by depth."""
+        return self._costs.drafting(drafter, most)
 
-    def side_by_side(self, seconds: Sequence[float] | Sequence[Array]) -> Array:
+    def side_by_side(self, seconds: Sequence[float] | Array) -> Array:
         """What drafters take that are asked at the same time, each of which takes so long alone: a number each, or one
         for each depth."""
         return self._costs.side_by_side(seconds)

@@ -1,25 +1,24 @@
 """`covey`: the drafters of all rows together, by expected tokens per second.
 
-    value(S) = max over depths of  sum over rows of max over i in S of tokens(row, i)  /  seconds(rows by drafter)
-
-tokens are believed of each request (`beliefs`), less what it costs to move it: the catch-up of a drafter that has not
-seen its text, spread over the rounds that the request may still have. S grows from the best single drafter by the one
-that gains most, while any gains: each further drafter is one more call, and rows that gain little by it share one.
-Arms of all kinds are compared so, by what a round of theirs takes and brings. Decoding without drafts is the length
-policy's to choose, which is asked afterwards, for the mix that comes of this.
+Tokens are believed of each request (`beliefs`), less what it costs to move it: the catch-up of a drafter that has not
+seen its text, spread over the rounds that the request may still have. The drafters in use are those that together bring
+most in the time they take (`joint`): each further drafter is one more call, and rows that gain little by it share one.
+Arms of all kinds are compared so. Decoding without drafts is the length policy's to choose, which is asked afterwards,
+for the mix that comes of this.
 
 What other drafters would have done is read, not tried (`reading`). A few rows are assigned anew every other round, many
-every eighth, while drafters work on the round before.
+every eighth.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from covey.active import ActiveRequest
 from covey.bandits.length import Outcome, Situation
+from covey.planner.drafters import joint
 from covey.planner.drafters.beliefs import Array, Beliefs
 from covey.planner.drafters.policy import ASKED, Assignment
 from covey.planner.drafters.reading import Reading
@@ -37,7 +36,6 @@ EVERY = 8  # rounds after which many rows are assigned anew; a few rows sooner
 READABLE, TRIED = -0.5, 0.5
 MOVES = 16  # tokens of lag from which on moving a row to a drafter costs anything
 LONGEST, SHORTEST = 32.0, 4.0  # rounds over which a catch-up is spread
-GAIN = 1.01  # that a further drafter must bring: its rows' catch-up and its process' share of the cores are not in it
 
 
 class CoveyDrafters:
@@ -85,12 +83,10 @@ class CoveyDrafters:
         return self._assigned[1]
 
     def prepare(self, batch: Batch, roster: Roster) -> None:
-        rows, serving = batch.rows[: batch.decoding], self._who_serves(roster)
-        due = self._age + 1 >= _every(rows)
-        if due:
-            self._anew(rows, serving)
-            self._age = -1
-        self._reading.seek(batch, self._assigned[1], serving, fresh=due)
+        """Rows are not assigned anew ahead of the round: requests that come meanwhile are assigned with them, and
+        drafters would see them a round late (1.5 % of throughput on the emulated pair, 16 callers)."""
+        fresh = self._age + 1 >= _every(batch.rows[: batch.decoding])
+        self._reading.seek(batch, self._assigned[1], self._who_serves(roster), fresh=fresh)
 
     def readers(self, batch: Batch, assigned: Assignment, roster: Roster) -> tuple[Reader, ...]:
         return self._reading.readers(batch, assigned, self._who_serves(roster), fresh=self._age == 0)
@@ -159,57 +155,23 @@ class CoveyDrafters:
             belief.drafter, belief.why = chosen[row], why[row]
         return Assignment(tuple(self._names[each] for each in chosen), tuple(why))
 
-    def _joint(self, rows: Sequence[ActiveRequest], serving: Sequence[int], fixed: Sequence[int]) -> list[int]:
+    def _joint(self, rows: Sequence[ActiveRequest], serving: Sequence[int], asked: Sequence[int]) -> list[int]:
         """The drafters of rows that leave it open; those of the others are asked anyway."""
         (tokens,) = self._beliefs.expected(rows, _trust(rows))
-        tokens = tokens[:, serving][:, :, self._depths]  # [rows, serving, depths]
+        tokens = tokens[:, serving][:, :, self._depths]
         if self._speed:
             tokens -= self._moves(rows, serving, tokens[:, :, -1])[:, :, None] * (self._depths > 0)
-        count = len(rows) + len(fixed)
-        base = self._expectations.without_drafts(count)[self._depths]
-        in_use = {serving.index(each): fixed.count(each) for each in set(fixed) if each in serving}
-        chosen = list(in_use)
-        if not chosen:
-            drafts = np.stack([self._expectations.drafting(self._names[each], count)[self._depths] for each in serving])
-            emitted = tokens.sum(axis=0)
-            speeds = (emitted / (base + drafts)).max(axis=1)
-            # Where plain decoding is best all drafters are as good, but for what they bring at the greatest depth.
-            chosen = [int(np.lexsort((emitted[:, -1], speeds))[-1])]
-        mine = tokens[:, chosen].max(axis=1)
-        most = self._value(mine, base, chosen, tokens, serving, in_use)
-        while len(chosen) < len(serving) and len(rows) + len(in_use) > 1:
-            values = {
-                each: self._value(np.maximum(mine, tokens[:, each]), base, [*chosen, each], tokens, serving, in_use)
-                for each in range(len(serving))
-                if each not in chosen
-            }
-            best = max(values, key=values.__getitem__)
-            if values[best] <= GAIN * most:
-                break
-            most = values[best]
-            chosen.append(best)
-            mine = np.maximum(mine, tokens[:, best])
-        self._speed, self._set = most, [serving[each] for each in chosen]
+        count, expectations = len(rows) + len(asked), self._expectations
+        batch = joint.Batch(
+            tokens,
+            expectations.without_drafts(count)[self._depths],
+            np.stack([expectations.drafting(self._names[each], count)[:, self._depths] for each in serving]),
+            {serving.index(each): asked.count(each) for each in set(asked) if each in serving},
+            expectations.side_by_side,
+        )
+        chosen, self._speed = joint.best_set(batch)
+        self._set = [serving[each] for each in chosen]
         return [serving[chosen[each]] for each in tokens[:, chosen, -1].argmax(axis=1).tolist()]
-
-    def _value(
-        self,
-        mine: Array,
-        base: Array,
-        chosen: Sequence[int],
-        tokens: Array,
-        serving: Sequence[int],
-        in_use: Mapping[int, int],
-    ) -> float:
-        """Tokens per second of the best depth."""
-        whose = tokens[:, chosen, -1].argmax(axis=1)
-        counts = np.bincount(whose, minlength=len(chosen)).tolist()
-        drafts = [
-            self._expectations.drafting(self._names[serving[each]], count + in_use.get(each, 0))[self._depths]
-            for each, count in zip(chosen, counts)
-            if count or each in in_use
-        ]
-        return float((mine.sum(axis=0) / (base + self._expectations.side_by_side(drafts))).max())
 
     def _moves(self, rows: Sequence[ActiveRequest], serving: Sequence[int], deepest: Array) -> Array:
         """Tokens a round that moving each row to each drafter costs: nothing for one that has no drafter yet, since

@@ -1,0 +1,89 @@
+"""The set of drafters that a batch uses: beside the definition, spelled out, and all sets there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from covey.planner.drafters.beliefs import Array
+from covey.planner.drafters.joint import GAIN, Batch, best_set
+
+DEPTHS = 5
+
+
+def together(crowding: float, seconds: Array) -> Array:
+    longest: Array = seconds.max(axis=0)
+    return longest + crowding * (seconds.sum(axis=0) - longest)
+
+
+def batch_of(seed: int, *, asked: dict[int, int] | None = None, crowding: float = 0.5) -> Batch:
+    rng = np.random.default_rng(seed)
+    rows, drafters = int(rng.integers(1, 12)), int(rng.integers(2, 6))
+    rates = rng.uniform(0.1, 0.95, (rows, drafters, 1))
+    tokens = 1.0 + np.cumsum(rates ** np.arange(1, DEPTHS + 1), axis=2)
+    tokens = np.concatenate([np.ones((rows, drafters, 1)), tokens], axis=2)
+    asked = {each: count for each, count in (asked or {}).items() if each < drafters}
+    most = rows + sum(asked.values())
+    calls, steps = rng.uniform(0.0005, 0.004, (2, drafters, 1, 1))
+    counts, depths = np.arange(most + 1)[:, None], np.arange(DEPTHS + 1)
+    drafts = (calls + steps * depths) * (1 + 0.02 * counts) * (counts > 0) * (depths > 0)
+    plain = 0.01 + 0.0003 * most * (depths + 1)
+    return Batch(tokens, plain, drafts, asked, lambda seconds: together(crowding, seconds))
+
+
+def value(batch: Batch, chosen: Sequence[int]) -> float:
+    """As defined, row by row."""
+    counts = {each: batch.asked.get(each, 0) for each in chosen}
+    emitted = np.zeros(DEPTHS + 1)
+    for row in batch.tokens:
+        counts[max(chosen, key=lambda each: row[each, -1])] += 1
+        emitted += row[list(chosen)].max(axis=0)
+    drafts = np.stack([batch.drafts[each, count] for each, count in counts.items()])
+    speeds: Array = emitted / (batch.plain + batch.together(drafts))
+    return float(speeds.max())
+
+
+@pytest.mark.parametrize("asked", [{}, {1: 3}, {0: 1, 1: 2}], ids=str)
+@pytest.mark.parametrize("seed", range(20))
+def test_no_further_drafter_gains_and_each_one_did(seed: int, asked: dict[int, int]) -> None:
+    batch = batch_of(seed, asked=asked)
+    chosen, speed = best_set(batch)
+    assert speed == pytest.approx(value(batch, chosen))
+    for each in range(batch.tokens.shape[1]):
+        if each not in chosen and len(batch.tokens) + len(batch.asked) > 1:
+            assert value(batch, [*chosen, each]) <= GAIN * speed * (1 + 1e-9)
+    least = max(1, len(batch.asked))
+    assert set(chosen[: len(batch.asked)]) == set(batch.asked)
+    for size in range(least + 1, len(chosen) + 1):
+        assert value(batch, chosen[:size]) > GAIN * value(batch, chosen[: size - 1])
+
+
+@pytest.mark.parametrize("crowding", [0.0, 0.3, 1.0])
+def test_it_is_seldom_far_from_the_best_of_all_sets(crowding: float) -> None:
+    shares = []
+    for seed in range(100):
+        batch = batch_of(seed, crowding=crowding)
+        drafters = range(batch.tokens.shape[1])
+        every = [each for size in drafters for each in combinations(drafters, size + 1)]
+        shares.append(best_set(batch)[1] / max(value(batch, each) for each in every))
+    assert np.mean(shares) > 0.99
+    assert min(shares) > 0.9
+
+
+def test_one_request_has_one_drafter() -> None:
+    batch = batch_of(3)
+    alone = Batch(batch.tokens[:1], batch.plain, batch.drafts[:, :2], {}, batch.together)
+    chosen, speed = best_set(alone)
+    assert len(chosen) == 1
+    assert speed == pytest.approx(max(value(alone, [each]) for each in range(batch.tokens.shape[1])))
+
+
+def test_where_nobody_helps_the_one_that_brings_most_is_kept_at_hand() -> None:
+    """All are as fast at depth 0: later rounds may draft again."""
+    batch = batch_of(5)
+    slow = Batch(batch.tokens, batch.plain, batch.drafts * 1000, {}, batch.together)
+    chosen, _ = best_set(slow)
+    assert chosen == [int(batch.tokens[:, :, -1].sum(axis=0).argmax())]
