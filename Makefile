@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.covey-setup
 PYTEST := $(BIN)/python -m pytest
-SIDE_BY_SIDE := $(PYTEST) --numprocesses auto --maxprocesses 4 --dist worksteal
+SIDE_BY_SIDE := $(PYTEST) --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 SOURCES := $(wildcard backends client loadtest tests constraints.py generate.py)
 
 HOST         ?= 127.0.0.1
@@ -52,8 +52,8 @@ loadtest: setup
 	  $(if $(COMPARE),--compare '$(COMPARE)') $(ARGS)
 
 test: setup
-	$(SIDE_BY_SIDE) -m "not slow and not e2e"
-	$(PYTEST) -m "not slow and e2e"
+	$(SIDE_BY_SIDE) -m "not slow and not alone"
+	$(PYTEST) -m "not slow and alone" tests/e2e
 
 test-all: setup
 	$(SIDE_BY_SIDE) -m "not e2e"

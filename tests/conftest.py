@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,10 +26,13 @@ from covey.private import KEPT_VARIABLE
 from covey.server import FREE, Options, Server
 from covey_client import wire
 
-os.environ[KEPT_VARIABLE] = tempfile.mkdtemp(prefix="covey-kept-")  # what a busy machine measures serves nobody later
-atexit.register(shutil.rmtree, os.environ[KEPT_VARIABLE], ignore_errors=True)
+if "PYTEST_XDIST_WORKER" not in os.environ:  # what a busy machine measures serves nobody later, but all of this run
+    os.environ[KEPT_VARIABLE] = tempfile.mkdtemp(prefix="covey-kept-")
+    atexit.register(shutil.rmtree, os.environ[KEPT_VARIABLE], ignore_errors=True)
 
 CANNED = Path(__file__).parent / "server" / "canned_backend.py"
+OWN_SERVERS = {"test_drain", "test_emulated_profile", "test_faults", "test_own_model", "test_reload", "test_revival"}
+LONG = ("tests/test_lossless_grid.py", "tests/models/device/", "tests/models/kernels/", "tests/models/test_parallel")
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,33 @@ def _config(decoupled: bool, parameters: dict[str, str]) -> str:
             lines.append(f'{kind} [ {{ name: "{field.name}" data_type: TYPE_{dtype} dims: [ {dims} ]{optional} }} ]')
     lines += [f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}' for key, value in parameters.items()]
     return "\n".join(lines) + "\n"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: end-to-end tests wait for their servers, and others run meanwhile."""
+    return (os.cpu_count() or 1) + 1
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Side by side, one process runs a whole file, and one all that ask the server of `tests/e2e`: what they share is
+    made once. xdist's own `loadgroup` cannot say so: since pytest 9.2 it no longer sees groups."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class OneServer(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return "tests/e2e" if file.startswith("tests/e2e/") and Path(file).stem not in OWN_SERVERS else file
+
+    return OneServer(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest begins first, so that no process ends long after the others."""
+    items.sort(key=lambda item: (item.get_closest_marker("e2e") is None, not item.nodeid.startswith(LONG)))
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -112,7 +113,11 @@ def test_what_is_left_out_is_said_wherever_one_looks(running: Server, capsys: py
     assert f"Drafting: {', '.join(LOOKUPS)}, " in said
     assert tuple(Reports(running.http_url).facts().drafters) == LOOKUPS, "the first serves who names none"
     metrics = running.metrics_url.removesuffix("/metrics")
-    assert status.read(running.http_url, metrics).served["left_out"] == ", ".join(NEURAL)
+    until = time.monotonic() + 30
+    while not (served := status.read(running.http_url, metrics).served):  # metrics come up a while after the models
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    assert served["left_out"] == ", ".join(NEURAL)
     assert main(["status", "--url", running.http_url, "--metrics-url", metrics]) == 0
     assert f"left out, for their vocabulary is not the target's: {NEURAL[0]}," in capsys.readouterr().out
     body = json.dumps({"text_input": "a", "max_tokens": 3, "drafter": NEURAL[0]}).encode()

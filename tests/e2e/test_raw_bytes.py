@@ -17,6 +17,7 @@ from covey_client import Client
 pytestmark = pytest.mark.e2e
 
 PROMPT = "Once upon a time"
+SETTINGS: dict[str, Any] = {"max_tokens": 200, "min_tokens": 200, "temperature": 1.0, "seed": 7}
 BAD_NAME = b'{"text_input":"a","max_tokens":2,"x\xff":1}'
 BAD_VALUE = b'{"text_input":"a","max_tokens":2,"x":"\xc3("}'
 BAD_SURROGATE = b'{"text_input":"a","max_tokens":2,"\xed\xa0\x80":1}'
@@ -37,14 +38,18 @@ def post(server: Server, path: str, body: bytes) -> tuple[int, bytes]:
         connection.close()
 
 
-@pytest.fixture
-def beside(server: Server) -> Any:
-    """A stream runs meanwhile, and says what it said alone."""
-    settings = {"max_tokens": 200, "min_tokens": 200, "temperature": 1.0, "seed": 7}
+@pytest.fixture(scope="module")
+def alone(server: Server) -> tuple[int, ...]:
     with Client(server.grpc_url) as client:
-        alone = client.generate(PROMPT, **settings).tokens
+        return client.generate(PROMPT, **SETTINGS).tokens
+
+
+@pytest.fixture
+def beside(server: Server, alone: tuple[int, ...]) -> Any:
+    """A stream runs meanwhile, and says what it said alone."""
+    with Client(server.grpc_url) as client:
         found: list[tuple[int, ...]] = []
-        thread = threading.Thread(target=lambda: found.append(client.generate(PROMPT, **settings).tokens))
+        thread = threading.Thread(target=lambda: found.append(client.generate(PROMPT, **SETTINGS).tokens))
         thread.start()
         yield
         thread.join()
