@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from covey_client.commands import chat, generate, profile, profiles, status, top
+from covey_client.commands import chat, generate, plan_star, profile, profiles, status, top
 from covey_client.errors import (
     Cancelled,
     ConnectionLost,
@@ -27,6 +27,7 @@ COMMANDS = (
     top,
     profiles,
     profile,
+    plan_star,
 )  # each adds its subparser, whose default `run` takes the parsed arguments
 STATUS: dict[type[CoveyClientError], int] = {
     InvalidRequest: 2,

@@ -1,0 +1,103 @@
+"""`covey plan-star`: for how many targets one drafter is enough, from measured times; asks no server."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from covey_client.commands import flags
+from covey_client.errors import InvalidRequest
+from covey_client.star import paper, picture
+from covey_client.star.model import Point, Star
+
+
+def add(subparsers: flags.Subparsers) -> None:
+    parser = subparsers.add_parser(
+        "plan-star",
+        help="for how many targets one drafter is enough",
+        description="From what a drafter and a target were measured to take: the number of targets that keep one "
+        "drafter busy (N_full), the most with which each is no slower than alone (N_max), and tokens per second.",
+    )
+    times = parser.add_argument_group("measured, in milliseconds")
+    times.add_argument("--step-ms", type=float, metavar="T", help="t_s: one level of a draft")
+    times.add_argument("--verify-ms", type=float, metavar="T", help="t_v: a target's pass over a draft")
+    times.add_argument("--plain-ms", type=float, metavar="T", help="a target's token without drafts")
+    times.add_argument("--transfer-ms", type=float, default=0.0, metavar="T", help="t_c: messages of a round")
+    times.add_argument("--cold-step-ms", type=float, default=0.0, metavar="T", help="t_s after a long gap")
+    times.add_argument("--cold-after-ms", type=float, default=10.0, metavar="T", help="that gap")
+    times.add_argument("--half-verify-ms", type=float, metavar="T", help="a pass over half the rows: two lanes' gain")
+    parser.add_argument("--acceptance", type=float, metavar="B", help="share of drafts accepted where earlier ones were")
+    parser.add_argument("--depth", type=int, default=4, metavar="D", help="tokens of a draft (default: 4)")
+    parser.add_argument("--most", type=int, default=8, metavar="N", help="targets in the table (default: 8)")
+    parser.add_argument("--paper", action="store_true", help="instead: StarSD's Table 1 beside the formula")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="a picture, .png or .svg")
+    parser.add_argument("--json", action="store_true")
+    parser.set_defaults(run=run)
+
+
+def run(given: argparse.Namespace) -> int:
+    if given.most < 1:
+        raise InvalidRequest(f"most: got {given.most}, allowed: 1 and above")
+    star = paper.star() if given.paper else _star(given)
+    points = [star.point(count) for count in range(1, given.most + 1)]
+    if given.plot is not None:
+        picture.draw(star, points, given.plot)
+    if given.json:
+        lanes = None if given.half_verify_ms is None else star.two_lanes(1, given.half_verify_ms / 1000)
+        found = {"full": star.full, "most": star.most, "tokens_per_round": star.tokens, "two_lanes": lanes}
+        print(json.dumps(found | {"points": [dataclasses.asdict(point) for point in points]}))
+        return 0
+    Console().print(_beside(points) if given.paper else _table(points))
+    print(f"N_full {star.full}, N_max {star.most}, {star.tokens:.2f} tokens a round")
+    if given.half_verify_ms is not None:
+        print(f"two lanes: {star.two_lanes(1, given.half_verify_ms / 1000):.2f} times as fast at one target")
+    return 0
+
+
+def _star(given: argparse.Namespace) -> Star:
+    needed = {"step-ms": given.step_ms, "verify-ms": given.verify_ms, "plain-ms": given.plain_ms}
+    missing = [name for name, value in {**needed, "acceptance": given.acceptance}.items() if value is None]
+    if missing:
+        raise InvalidRequest(f"--{missing[0]} is needed: covey profile and covey top say what was measured")
+    try:
+        return Star(
+            step=given.step_ms / 1000,
+            verify=given.verify_ms / 1000,
+            transfer=given.transfer_ms / 1000,
+            acceptance=given.acceptance,
+            depth=given.depth,
+            plain=given.plain_ms / 1000,
+            cold_step=given.cold_step_ms / 1000,
+            cold_after=given.cold_after_ms / 1000,
+        )
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from None
+
+
+def _table(points: list[Point]) -> Table:
+    table = Table("targets", "tokens/s", "each", "round ms", "wait ms", "idle ms", "drafter's load", box=None)
+    for point in points:
+        numbers = (point.whole, point.each, 1e3 * point.round, 1e3 * point.wait, 1e3 * point.idle)
+        table.add_row(str(point.targets), *(f"{number:.1f}" for number in numbers), f"{point.load:.0%}")
+    return table
+
+
+def _beside(points: list[Point]) -> Table:
+    """The paper's figures are each followed by the formula's. Its throughputs are shown both ways where they differ."""
+    table = Table("N", "R_q", "", "R_p", "", "wait", "", "idle", "", "load", "", "O", "N O_i", box=None, padding=(0, 1))
+    for row, point in zip(paper.TABLE, points):
+        pairs = (
+            (row.calls, point.calls),
+            (row.rounds, 1 / point.round),
+            (row.wait, 1e3 * point.wait),
+            (row.idle, 1e3 * point.gap),
+            (row.load, 100 * point.load),
+            (row.whole, row.targets * row.each),
+        )
+        table.add_row(str(row.targets), *(f"{number:.1f}" for pair in pairs for number in pair))
+    return table

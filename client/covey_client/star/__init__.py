@@ -1,0 +1,1 @@
+"""One drafter for several targets: what that brings, by a formula."""
