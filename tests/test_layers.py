@@ -21,6 +21,7 @@ FOREIGN = ("torch", "transformers", "triton_python_backend_utils", "tritonclient
 ORDER = [
     {"errors", "types"},
     {"ports", "profile", "clock", "private", "admin", "worker", "ledger", "wire", "registry", "objectives", "pace"},
+    {"company"},
     {"bandits", "kv", "verify", "text", "tokenization", "vocabulary", "prompts"},
     {"scheduler", "active", "roster"},
     {"rounds"},
@@ -32,6 +33,7 @@ ORDER = [
     {"emulated"},
     {"target"},
     {"drafters"},
+    {"star"},
     {"server", "training"},
 ]
 

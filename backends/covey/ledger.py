@@ -9,10 +9,11 @@ An origin names a caller and which incarnation of it speaks:
 
 Tags are kept by origin, so that several callers share one drafter and each knows its own tags alone. A new incarnation
 knows nothing of what the one before it opened and would never free it, so its first message closes that. A caller that
-never comes back is forgotten when others call after its lease has run out; until then its tags are the first to go
-when room is needed, because nobody uses them. A caller that is alone keeps its tags however long it is silent.
+never comes back is forgotten when others call after its lease has run out. A caller that is alone keeps its tags
+however long it is silent. Where room is short, whoever holds most forgets first, and those that are silent before all
+others: nobody who uses a tag loses it to one that holds more.
 
-The messages are answered one at a time. Knows neither tensors nor Triton.
+Messages are answered one at a time, or those of several callers at once. Knows neither tensors nor Triton.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ import hashlib
 import logging
 import secrets
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -34,6 +35,7 @@ log = logging.getLogger("covey.ledger")
 CALLER_BITS, INCARNATION_BITS = 31, 32
 UNNUMBERED = 0  # a message that nobody sends again
 MOST_TAGS = 2048  # that a drafter keeps; those it forgets are opened again with all their tokens
+SILENT = 5.0  # seconds without a message after which a caller's tags are the first to go when room is needed
 LEASE = 600.0  # seconds without a message after which a caller is taken for gone
 
 
@@ -113,6 +115,25 @@ class Ledger(Generic[State, Reply]):
     def once(self, work: Work, answer: Callable[[Work], Reply]) -> Reply:
         """What the message was answered when it came before, else `answer(work)`, which must call `update` before it
         changes anything. Raises PortError for a message that was begun before and never answered."""
+        (reply,) = self.together([work], lambda works: [answer(each) for each in works])
+        return reply
+
+    def together(self, works: list[Work], answer: Callable[[list[Work]], list[Reply]]) -> list[Reply]:
+        """The same of messages of several callers, which are answered at once."""
+        stored = [self._stored(work) for work in works]
+        new = [work for work, reply in zip(works, stored) if reply is None]
+        answers = iter(answer(new) if new else ())
+        replies = []
+        for work, reply in zip(works, stored):
+            if reply is None:
+                reply = self._callers[self._who(work.origin)].reply = next(answers)
+            replies.append(reply)
+        while not self._exclusive and len(self._open) > self._most:
+            ((largest, _count),) = Counter(origin for origin, _tag in self._open).most_common(1)
+            self._close(next(key for key in self._open if key[0] == largest), ended=False)
+        return replies
+
+    def _stored(self, work: Work) -> Reply | None:
         caller = self._callers.get(self._who(work.origin))
         if (
             caller is not None
@@ -122,11 +143,7 @@ class Ledger(Generic[State, Reply]):
             if caller.reply is None:
                 raise PortError(f"message {work.sequence} failed when it first came")
             return caller.reply
-        reply = answer(work)
-        self._callers[self._who(work.origin)].reply = reply
-        while not self._exclusive and len(self._open) > self._most:
-            self._close(next(iter(self._open)), ended=False)
-        return reply
+        return None
 
     def update(self, work: Work) -> dict[int, State]:
         """Begin a message: close what its caller's incarnation before left and what it frees, and open what it opens.
@@ -153,15 +170,26 @@ class Ledger(Generic[State, Reply]):
         self._open.move_to_end(key)
         return state
 
-    def evict(self, work: Work, where: Callable[[State], bool]) -> bool:
-        """Forget the least recently used tag of those whose state is `where` and that are no rows of the message.
-        False when there is none."""
-        rows = {(work.origin, tag) for tag in work.tags.tolist()}
+    def evict(self, works: Sequence[Work], work: Work, where: Callable[[State], bool]) -> bool:
+        """Make room for one of the messages that are answered at once: forget the least recently used tag, of those
+        whose state is `where` and that are no rows of them, of a silent caller, else of whoever holds most tokens, if
+        that is its own sender or holds more. False when there is none."""
+        now = self._now()
+        rows = {(each.origin, tag) for each in works for tag in each.tags.tolist()}
+        held: dict[int, int] = {work.origin: 0}
+        first: dict[int, tuple[int, int]] = {}
         for key, state in self._open.items():
-            if key not in rows and where(state):
-                self._close(key, ended=False)
-                return True
-        return False
+            if where(state):
+                held[key[0]] = held.get(key[0], 0) + state.known
+                if key not in rows:
+                    first.setdefault(key[0], key)
+        silent = {each.origin for each in self._callers.values() if now - each.heard > SILENT}
+        for origin in first.keys() & silent:
+            held[origin] += 1 << 62  # before all others
+        fair = [origin for origin in first if origin == work.origin or held[origin] > held[work.origin]]
+        if fair:
+            self._close(first[max(fair, key=held.__getitem__)], ended=False)
+        return bool(fair)
 
     def clear(self) -> None:
         """Forget all callers and close their tags."""

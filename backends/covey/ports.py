@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from covey.types import DrafterInfo, DraftReply, DraftWork, Progress, Resized, TargetInfo, TargetReply, TargetWork
 
@@ -38,6 +38,15 @@ class Drafter(Protocol):
 
     def draft(self, work: DraftWork) -> DraftReply:
         """Catch up and propose. Mutates the drafter only; raises PortError when it could not."""
+        ...
+
+
+@runtime_checkable
+class SharedDrafter(Drafter, Protocol):
+    """A drafter that makes one pass for the calls of several senders."""
+
+    def draft_together(self, works: Sequence[DraftWork]) -> list[DraftReply]:
+        """What `draft` does, of calls of different senders that do not read; if it raises, none of them is answered."""
         ...
 
 

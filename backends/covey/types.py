@@ -38,7 +38,7 @@ class RowStatus(IntEnum):
     OK = 0
     NO_BLOCKS = 1  # the pool is exhausted: nothing of this row was done
     STALE = 2  # the tag is unknown here: open it again with all its tokens
-    SKIPPED = 3  # a drafter had no budget left for this row's catch-up; nothing was proposed
+    SKIPPED = 3  # a drafter had no budget or no time for this row; nothing was proposed
     FAULT = 4  # the model's logits allow no token: not finite, or all masked
 
 
@@ -142,6 +142,18 @@ class Trees:
             self.scores[nodes] if len(self.scores) else self.scores,
             None if q_ids is None else q_ids[nodes],
             None if q_probs is None else q_probs[nodes],
+        )
+
+    def part(self, start: int, end: int) -> Trees:
+        """Those of rows `start` to `end`."""
+        first, last = self.offsets[start], self.offsets[end]
+        return Trees(
+            self.offsets[start : end + 1] - first,
+            self.tokens[first:last],
+            self.parents[first:last],
+            self.scores[first:last] if len(self.scores) else self.scores,
+            None if self.q_ids is None else self.q_ids[first:last],
+            None if self.q_probs is None else self.q_probs[first:last],
         )
 
     @property
@@ -275,6 +287,8 @@ class DraftWork:
     epoch: int = 0
     origin: int = 0
     reading: Reading | None = None  # a call that reads proposes nothing: every depth is 0
+    patience: float = 0.0  # seconds in which the answer is of use; 0: not said
+    plain: float = 0.0  # seconds that a token of the sender's takes where nobody drafts for it; 0: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +303,8 @@ class DraftReply:
     catch_up_seconds: float
     draft_seconds: float
     judged: Judged | None = None  # answers a call that reads
+    wait_seconds: float = 0.0  # before the drafter came to it
+    again_seconds: float = 0.0  # the drafter does not serve this sender now: ask again in so long
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,6 +335,8 @@ class DrafterInfo:
     epoch: int
     resident_bytes: int
     identity: str = ""  # as for a target
+    wait_seconds: float = 0.0  # for a turn, of one more sender now
+    step_seconds: float = 0.0  # of a level of a draft, of late; 0: not known
 
 
 CUSTOM = "custom"  # what requests with objectives of their own and without a class are counted under

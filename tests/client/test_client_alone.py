@@ -42,7 +42,7 @@ def command(installed: Path, *words: str, status: int) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", [each.__name__.rpartition(".")[2] for each in COMMANDS])
+@pytest.mark.parametrize("name", [each.__name__.rpartition(".")[2].replace("_", "-") for each in COMMANDS])
 def test_every_command_explains_itself(installed: Path, name: str) -> None:
     assert f"usage: covey {name}" in command(installed, name, "--help", status=0)
 

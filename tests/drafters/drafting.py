@@ -31,9 +31,9 @@ class Text:
 class Sender:
     """Sends texts to one drafter and notes what it holds."""
 
-    def __init__(self, drafter: Drafter) -> None:
+    def __init__(self, drafter: Drafter, origin: int | None = None) -> None:
         self.drafter = drafter
-        self.origin = secrets.randbits(62)
+        self.origin = secrets.randbits(62) if origin is None else origin
         self.sequence = 0
         self.epoch = 0
 

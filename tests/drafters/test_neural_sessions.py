@@ -11,6 +11,7 @@ from covey.drafters import load_drafter
 from covey.drafters.fused_stepper import FusedStepper
 from covey.drafters.paged_stepper import PagedStepper
 from covey.errors import SettingError
+from covey.ledger import new_origin
 from covey.profile import Profile, TargetSettings
 from covey.target.runner import blocks_in
 from covey.types import RowStatus, Sampling
@@ -36,7 +37,7 @@ def test_deltas_rollback_and_gaps(kind: str, request: pytest.FixtureRequest) -> 
         drafter.check()
         assert (reply.status == RowStatus.OK).all()
         anew = [Text(item.tag, item.tokens, item.sampling) for item in now]
-        again = Sender(fresh).send(anew, depth.tolist(), width)
+        again = Sender(fresh, new_origin("again")).send(anew, depth.tolist(), width)
         assert np.array_equal(reply.trees.tokens, again.trees.tokens)
         assert np.array_equal(reply.trees.parents, again.trees.parents)
         for row, item in enumerate(now):

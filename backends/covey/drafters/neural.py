@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from covey.company import beside, parted
 from covey.drafters.fastest import make_stepper
 from covey.drafters.judging import Piece, TextReader, judged
 from covey.drafters.proposing import Lattice, Rows, joined, propose_trees
@@ -138,13 +139,24 @@ class NeuralDrafter:
     def draft(self, work: DraftWork) -> DraftReply:
         return self._ledger.once(work, self._draft)
 
-    def _draft(self, work: DraftWork) -> DraftReply:
+    @torch.inference_mode()
+    def draft_together(self, works: Sequence[DraftWork]) -> list[DraftReply]:
+        return self._ledger.together(list(works), self._draft_together)
+
+    def _draft_together(self, works: list[DraftWork]) -> list[DraftReply]:
+        return [self._draft(works[0])] if len(works) == 1 else parted(self._draft(beside(works), works), works)
+
+    def _draft(self, work: DraftWork, works: Sequence[DraftWork] = ()) -> DraftReply:
+        """`works`: the messages whose rows `work` has, where it is not a message itself."""
         started = time.perf_counter()
-        status, rows = self._update(work)
+        works = works or (work,)
+        updated = [self._update(each) for each in works]
+        status = np.concatenate([each for each, _ in updated])
+        rows = [session for _, sessions in updated for session in sessions]
         ready: list[tuple[int, Session]] = []
         reads: list[Piece | None] = []
         if work.reading is None:
-            ready, pieces = self._catch_up(work, status, rows)
+            ready, pieces = self._catch_up(work, works, status, rows)
         else:
             reads = self._to_read(work, work.reading, status, rows)
             pieces = [piece for piece in reads if piece is not None]
@@ -196,12 +208,13 @@ class NeuralDrafter:
         self._table.remove(session.sequence.settings)
 
     def _catch_up(
-        self, work: DraftWork, status: Ints, rows: list[Session | None]
+        self, work: DraftWork, works: Sequence[DraftWork], status: Ints, rows: list[Session | None]
     ) -> tuple[list[tuple[int, Session]], list[Piece]]:
         """Returns the rows that can propose; those beyond the budget, and without room, are SKIPPED. And what is to be
         read until no row has more pending tokens than the first step takes along."""
         budget = self._limits.catch_up_tokens
         depths, widths = work.depth.tolist(), work.width.tolist()
+        senders = [each for each in works for _ in range(len(each.tags))]
         few = self._together([session for session in rows if session is not None])
         ready, pieces = [], []
         for row, session in enumerate(rows):
@@ -216,7 +229,7 @@ class NeuralDrafter:
             behind = count < pending - leave
             nodes = 0 if behind else depth * widths[row]
             if session.known + depth > self._model.max_positions or not self._make_room(
-                work, session, session.width + nodes
+                works, senders[row], session, session.width + nodes
             ):
                 status[row] = RowStatus.SKIPPED
                 continue
@@ -240,7 +253,7 @@ class NeuralDrafter:
             self._skip(session)
             count = min(session.unread, budget)
             if session.known > self._model.max_positions or not self._make_room(
-                work, session, session.sequence.num_cached_tokens + count
+                (work,), work, session, session.sequence.num_cached_tokens + count
             ):
                 status[row], count = RowStatus.SKIPPED, 0
             budget -= count
@@ -260,10 +273,10 @@ class NeuralDrafter:
         contiguous = min([session.contiguous for session in sessions])
         return min(max(2, TOGETHER // len(sessions)), contiguous, TOGETHER)
 
-    def _make_room(self, work: DraftWork, session: Session, columns: int) -> bool:
-        """Own slots for so many, evicting what was drafted longest ago."""
+    def _make_room(self, works: Sequence[DraftWork], work: DraftWork, session: Session, columns: int) -> bool:
+        """Own slots for so many, evicting what was drafted longest ago, for a row of `work`."""
         while not self._sequences.reserve(session.sequence, columns):
-            if not self._ledger.evict(work, lambda each: bool(each.sequence.blocks)):
+            if not self._ledger.evict(works, work, lambda each: bool(each.sequence.blocks)):
                 return False
         return True
 

@@ -18,6 +18,7 @@ from functools import partial
 
 import numpy as np
 
+from covey.company import beside, parted
 from covey.ledger import Ledger
 from covey.models.identity import identity
 from covey.planner.cost_table import Surface
@@ -295,10 +296,19 @@ class EmulatedDrafter:
     def draft(self, work: DraftWork) -> DraftReply:
         return self._ledger.once(work, self._draft)
 
-    def _draft(self, work: DraftWork) -> DraftReply:
+    def draft_together(self, works: Sequence[DraftWork]) -> list[DraftReply]:
+        return self._ledger.together(list(works), self._draft_together)
+
+    def _draft_together(self, works: list[DraftWork]) -> list[DraftReply]:
+        return [self._draft(works[0])] if len(works) == 1 else parted(self._draft(beside(works), works), works)
+
+    def _draft(self, work: DraftWork, works: Sequence[DraftWork] = ()) -> DraftReply:
+        """`works`: the messages whose rows `work` has, where it is not a message itself."""
         started = self._clock.now()
-        self._ledger.update(work)
-        rows = [self._text(work, row) for row in range(len(work.tags))]
+        rows = []
+        for each in works or (work,):
+            self._ledger.update(each)
+            rows += [self._text(each, row) for row in range(len(each.tags))]
         lags, judged = self._catch_up(rows) if work.reading is None else self._read(rows, work.reading)
         catch_up = self._switch(sum(lags) / len(lags), len(lags)) if self._switch is not None and lags else 0.0
         chains = [

@@ -79,6 +79,7 @@ def check_draft_work(work: DraftWork) -> None:
         _rows(rows, judge=work.reading.judge)
         _within(-1, judge=work.reading.judge)
         must(not work.depth.any(), "a call that reads is to draft, too")
+    _times(work.patience, work.plain)
     _opens(work.opens)
 
 
@@ -99,7 +100,8 @@ def check_target_reply(reply: TargetReply, rows: int | None) -> None:
         must(bool(shares.all()), "divergence %s: each is a share, or -1", reply.divergence)
     free, total = reply.free_blocks, reply.total_blocks
     must(0 <= free <= total, "%d of %d blocks are free", free, total)
-    _seconds(reply.epoch, reply.seconds)
+    must(reply.epoch >= 0, "epoch %d", reply.epoch)
+    _times(reply.seconds)
 
 
 def check_draft_reply(reply: DraftReply, rows: int | None) -> None:
@@ -109,7 +111,8 @@ def check_draft_reply(reply: DraftReply, rows: int | None) -> None:
     _trees(reply.trees, len(reply.status))
     if reply.judged is not None:
         _judged(reply.judged, len(reply.status))
-    _seconds(reply.epoch, reply.catch_up_seconds, reply.draft_seconds)
+    must(reply.epoch >= 0, "epoch %d", reply.epoch)
+    _times(reply.catch_up_seconds, reply.draft_seconds, reply.wait_seconds, reply.again_seconds)
 
 
 def _judged(judged: Judged, rows: int) -> None:
@@ -134,6 +137,7 @@ def check_info(info: TargetInfo | DrafterInfo) -> None:
         _numbers({"block_size": info.block_size, "total_blocks": info.total_blocks}, 1)
     else:
         _numbers({"resident_bytes": info.resident_bytes}, 0)
+        _numbers({"wait_seconds": info.wait_seconds, "step_seconds": info.step_seconds}, 0.0)
 
 
 def _head(sequence: int, epoch: int, origin: int) -> None:
@@ -146,8 +150,7 @@ def _answers(status: Ints, rows: int | None) -> None:
     _within(0, _LAST_STATUS, status=status)
 
 
-def _seconds(epoch: int, *seconds: float) -> None:
-    must(epoch >= 0, "epoch %d", epoch)
+def _times(*seconds: float) -> None:
     for each in seconds:
         must(0 <= each <= _LARGEST, "it took %g seconds", each)
 

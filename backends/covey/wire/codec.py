@@ -45,7 +45,7 @@ from covey.wire.checks import (
 )
 from covey.wire.token import same
 
-VERSION = 6
+VERSION = 7
 REQUEST_TENSOR = "message"
 REPLY_TENSOR = "reply"
 
@@ -90,6 +90,7 @@ DRAFT_WORK = Layout(
     5,
     {
         "head": "i8",
+        "seconds": "f8",
         "tags": "i4",
         "keep": "i4",
         "offsets": "i4",
@@ -145,9 +146,14 @@ def seal(message: Ints, token: int) -> None:
 
 def authenticate(message: Ints, token: int) -> None:
     """Raises PortError for a message that no model of this server sent."""
-    kind_of(message)
-    if not same(int(message[_TOKEN:_COUNT].view(np.int64)[0]), token):
+    if not same(token_of(message), token):
         raise PortError("the message is not of this server's own models")
+
+
+def token_of(message: Ints) -> int:
+    """The token that the message was sealed with; raises PortError for a message of another version."""
+    kind_of(message)
+    return int(message[_TOKEN:_COUNT].view(np.int64)[0])
 
 
 def kind_of(message: Ints) -> int:
@@ -272,6 +278,7 @@ def encode_draft_work(work: DraftWork) -> Ints:
     return pack(
         DRAFT_WORK,
         head=[work.sequence, work.epoch, work.origin, int(work.q_rows), work.reading.budget if work.reading else -1],
+        seconds=[work.patience, work.plain],
         tags=work.tags,
         keep=work.keep,
         offsets=work.offsets,
@@ -287,6 +294,7 @@ def encode_draft_work(work: DraftWork) -> Ints:
 def decode_draft_work(message: Ints) -> DraftWork:
     fields = unpack(DRAFT_WORK, message)
     sequence, epoch, origin, q_rows, budget = _numbers(fields.pop("head"), 5)
+    patience, plain = _numbers(fields.pop("seconds"), 2)
     judge = fields.pop("judge")
     opens, frees = _opens_in(fields)
     for name in _OPENS:
@@ -300,6 +308,8 @@ def decode_draft_work(message: Ints) -> DraftWork:
         epoch=epoch,
         origin=origin,
         reading=Reading(judge, budget) if budget >= 0 else None,
+        patience=patience,
+        plain=plain,
     )
     check_draft_work(work)
     return work
@@ -310,7 +320,7 @@ def encode_draft_reply(reply: DraftReply) -> Ints:
     return pack(
         DRAFT_REPLY,
         head=[reply.epoch],
-        seconds=[reply.catch_up_seconds, reply.draft_seconds],
+        seconds=[reply.catch_up_seconds, reply.draft_seconds, reply.wait_seconds, reply.again_seconds],
         status=reply.status,
         seen=reply.seen,
         **_trees_out(reply.trees),
@@ -326,7 +336,7 @@ def encode_draft_reply(reply: DraftReply) -> Ints:
 def decode_draft_reply(message: Ints, rows: int | None = None) -> DraftReply:
     """The answer to a message of so many `rows`, where that is known."""
     fields = unpack(DRAFT_REPLY, message)
-    catch_up, draft = _numbers(fields["seconds"], 2)
+    catch_up, draft, wait, again = _numbers(fields["seconds"], 4)
     (epoch,) = _numbers(fields["head"], 1)
     judged = None
     if len(fields["hit_offsets"]):
@@ -338,7 +348,7 @@ def decode_draft_reply(message: Ints, rows: int | None = None) -> DraftReply:
             fields["prompt_log_q"],
             fields["prompt_tokens"],
         )
-    reply = DraftReply(fields["status"], fields["seen"], _trees_in(fields), epoch, catch_up, draft, judged)
+    reply = DraftReply(fields["status"], fields["seen"], _trees_in(fields), epoch, catch_up, draft, judged, wait, again)
     check_draft_reply(reply, rows)
     return reply
 

@@ -31,7 +31,7 @@ def add(subparsers: flags.Subparsers) -> None:
     times.add_argument("--cold-step-ms", type=float, default=0.0, metavar="T", help="t_s after a long gap")
     times.add_argument("--cold-after-ms", type=float, default=10.0, metavar="T", help="that gap")
     times.add_argument("--half-verify-ms", type=float, metavar="T", help="a pass over half the rows: two lanes' gain")
-    parser.add_argument("--acceptance", type=float, metavar="B", help="share of drafts accepted where earlier ones were")
+    parser.add_argument("--acceptance", type=float, metavar="B", help="share of drafts accepted behind accepted ones")
     parser.add_argument("--depth", type=int, default=4, metavar="D", help="tokens of a draft (default: 4)")
     parser.add_argument("--most", type=int, default=8, metavar="N", help="targets in the table (default: 8)")
     parser.add_argument("--paper", action="store_true", help="instead: StarSD's Table 1 beside the formula")

@@ -1,0 +1,62 @@
+"""One call to a shared drafter, and its answer where nothing is drafted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from covey.errors import CoveyError
+from covey.ledger import INCARNATION_BITS
+from covey.types import DraftReply, DraftWork, RowStatus, Trees
+
+Answered = Callable[[DraftReply | CoveyError], None]
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """`work.origin` is one that no other server's call can have (`covey.star.callers`)."""
+
+    work: DraftWork
+    caller: str  # whose targets ask: the name of a server, "" for this one
+    arrived: float
+    answered: list[Answered] = field(default_factory=list)  # more than one where the message came again meanwhile
+
+    @property
+    def who(self) -> int:
+        """The sender, whichever its incarnation."""
+        return self.work.origin >> INCARNATION_BITS
+
+    @property
+    def due(self) -> float:
+        """Until when an answer is of use."""
+        return self.arrived + (self.work.patience or float("inf"))
+
+    @property
+    def depth(self) -> int:
+        return int(self.work.depth.max(initial=0))
+
+    @property
+    def rows(self) -> int:
+        return len(self.work.tags)
+
+    def answer(self, reply: DraftReply | CoveyError) -> None:
+        for answered in self.answered:
+            answered(reply)
+
+
+def plainly(work: DraftWork, epoch: int, wait: float, again: float = 0.0) -> DraftReply:
+    """`decode plainly`: the drafter was told nothing of the message. What it held before it still holds, and what the
+    message opens is to be opened again. What the message frees is the answerer's to remember."""
+    opened = [opening.tag for opening in work.opens]
+    return DraftReply(
+        status=np.full(len(work.tags), RowStatus.SKIPPED, np.int32),
+        seen=np.where(np.isin(work.tags, opened), 0, work.keep).astype(np.int32),
+        trees=Trees.empty(len(work.tags)),
+        epoch=epoch,
+        catch_up_seconds=0.0,
+        draft_seconds=0.0,
+        wait_seconds=wait,
+        again_seconds=again,
+    )

@@ -1,0 +1,246 @@
+"""A drafter that serves several senders: one queue, and one thread that never idles while a call waits.
+
+    submit      a call comes; one that came before shares its answer, one of a sender too many is refused
+    take        late calls are told so; the next call is chosen, and whose rows join it              (queue)
+    draft       one pass for all of them
+    answer      each its own part; who waited how long and took how much is noted                    (accounts)
+
+Refused and late calls are answered `decode plainly`: the drafter is told nothing of them but, later, what they free.
+Calls that fail together are served one by one for a while, so that one which breaks the drafter fails alone. The only
+sender there is can be served in the thread that brings its call (`at_once`). Knows no Triton.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+from covey.errors import CoveyError, PortError
+from covey.ledger import UNNUMBERED
+from covey.ports import Drafter, SharedDrafter
+from covey.star.accounts import AGAIN, UNLIMITED, Accounts
+from covey.star.callers import HERE
+from covey.star.calls import Answered, Call, plainly
+from covey.star.queue import DraftQueue, Rules
+from covey.star.speed import Speed
+from covey.types import DrafterInfo, DraftReply, DraftWork
+
+log = logging.getLogger("covey.star")
+
+APART = 10.0  # seconds in which nothing is joined after calls that failed together
+
+
+class DraftService:
+    """Owns the drafter, the queue before it and the accounts of whom it serves."""
+
+    def __init__(
+        self,
+        drafter: Drafter,
+        rules: Rules | None = None,
+        weights: Mapping[str, float] | None = None,
+        *,
+        admission: bool = True,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._drafter = drafter
+        self._together = drafter.draft_together if isinstance(drafter, SharedDrafter) else None
+        self._queue = DraftQueue(rules or Rules(), weights)
+        self._speed = Speed()
+        self._accounts = Accounts()
+        self._admission = admission
+        self._now = now
+        self._changed = threading.Condition()
+        self._serving: list[Call] = []
+        self._frees: dict[int, tuple[int, ...]] = {}  # by origin: of messages that the drafter was not told of
+        self._apart_until = -APART
+        self._idle_since, self._idle, self._joined = now(), 0.0, 0
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+
+    # ---- any thread -------------------------------------------------------------------------------------------------
+
+    def info(self) -> DrafterInfo:
+        """What the drafter says of itself, and how long one more sender would wait for its turn."""
+        with self._changed:
+            ahead = self._serving + self._queue.calls()
+        wait = sum(self._speed.seconds(call.rows, call.depth) for call in ahead)
+        return replace(self._drafter.info(), wait_seconds=wait, step_seconds=self._speed.step(1))
+
+    def at_once(self, work: DraftWork, caller: str) -> DraftReply | None:
+        """Serves the call in this thread if its sender is alone; else None, and nothing was done. Raises CoveyError
+        when the drafter fails."""
+        call = Call(work, caller, self._now())
+        with self._changed:
+            self._part(call.arrived)
+            if self._stopped or self._serving or len(self._queue) or any(who != call.who for who in self._accounts):
+                return None
+            self._accounts.called(call)
+            self._begun([call])
+        (answer,) = self._served([call])
+        call.answer(answer)  # to whoever sent the message again meanwhile
+        if isinstance(answer, CoveyError):
+            raise answer
+        return answer
+
+    def submit(self, work: DraftWork, caller: str, answered: Answered) -> None:
+        """Take a call; `answered` gets its answer once, in any thread."""
+        call = Call(work, caller, self._now(), [answered])
+        refusal: DraftReply | CoveyError
+        with self._changed:
+            self._part(call.arrived)
+            same = self._same(work)
+            if same is not None:
+                same.answered.append(answered)
+                return
+            if self._stopped:
+                refusal = PortError("the drafter is stopping")
+            elif self._admission and caller != HERE and not self._accounts.admits(call.who):
+                self._accounts.turned_away(call, "refused", 0.0)
+                refusal = self._plainly(call, AGAIN)
+            else:
+                self._accounts.called(call)
+                self._queue.put(call)
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, name="draft-service", daemon=True)
+                    self._thread.start()
+                self._changed.notify_all()
+                return
+        call.answer(refusal)
+
+    def draft(self, work: DraftWork, caller: str = HERE) -> DraftReply:
+        """The same, and waits for the answer. Raises CoveyError when the drafter fails."""
+        answers: list[DraftReply | CoveyError] = []
+        done = threading.Event()
+
+        def answered(answer: DraftReply | CoveyError) -> None:
+            answers.append(answer)
+            done.set()
+
+        self.submit(work, caller, answered)
+        done.wait()
+        (answer,) = answers
+        if isinstance(answer, CoveyError):
+            raise answer
+        return answer
+
+    def stop(self) -> None:
+        """Serve nobody any more; calls that wait fail."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def counters(self) -> Iterator[tuple[str, dict[str, str], float]]:
+        """Metric, labels, value so far. Does not mutate."""
+        with self._changed:
+            figures = self._accounts.figures()
+        for caller, totals in figures.items():
+            labels = {"origin": caller or "own"}
+            for outcome in ("drafted", "late", "refused", "failed"):
+                yield "covey_draft_calls_total", labels | {"outcome": outcome}, totals[outcome]
+            yield "covey_draft_wait_seconds_total", labels, totals["wait"]
+            yield "covey_draft_service_seconds_total", labels, totals["service"]
+            yield "covey_draft_levels_total", labels, totals["levels"]
+        yield "covey_draft_idle_seconds_total", {}, self._idle
+        yield "covey_draft_joined_total", {}, self._joined
+
+    def gauges(self) -> Iterator[tuple[str, dict[str, str], float]]:
+        """Metric, labels, value. Does not mutate."""
+        with self._changed:
+            most = self._accounts.most
+        yield "covey_draft_senders", {}, len(self._accounts)
+        yield "covey_draft_most_senders", {}, -1 if most == UNLIMITED else most
+        yield "covey_draft_step_seconds", {}, self._speed.step(1)
+
+    # ---- the service's own thread, or that of `at_once` -------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._stopped and (self._serving or not len(self._queue)):
+                    self._changed.wait()
+                now = self._now()
+                if self._stopped:
+                    left = self._queue.calls()
+                    break
+                late = self._queue.late(now, self._speed)
+                for call in late:
+                    self._accounts.turned_away(call, "late", now - call.arrived)
+                answers = [self._plainly(call) for call in late]
+                shared = self._together is not None and now >= self._apart_until
+                calls = self._queue.take(now, self._speed, shared=shared)
+                if calls:
+                    self._begun(calls)
+            for call, reply in zip(late, answers):
+                call.answer(reply)
+            for call, answer in zip(calls, self._served(calls) if calls else ()):
+                call.answer(answer)
+        for call in left:
+            call.answer(PortError("the drafter is stopping"))
+
+    def _begun(self, calls: list[Call]) -> None:
+        self._serving = calls
+        self._idle += self._now() - self._idle_since
+        self._joined += len(calls) - 1
+
+    def _served(self, calls: list[Call]) -> list[DraftReply | CoveyError]:
+        """Drafts for the calls and notes what that took; their answers."""
+        started = self._now()
+        missed = {call.work.origin: self._frees.pop(call.work.origin, ()) for call in calls}
+        works = [replace(call.work, frees=missed[call.work.origin] + call.work.frees) for call in calls]
+        answers: list[DraftReply | CoveyError]
+        try:
+            if len(works) > 1:
+                assert self._together is not None
+                replies = self._together(works)
+            else:
+                replies = [self._drafter.draft(works[0])]
+            answers = [
+                replace(reply, wait_seconds=reply.wait_seconds + started - call.arrived)
+                for call, reply in zip(calls, replies)
+            ]
+        except Exception as error:
+            if not isinstance(error, CoveyError):
+                log.exception("a drafter raised what no drafter should")
+                error = PortError(f"{type(error).__name__}: {error}")
+            replies, answers = [], [error] * len(calls)
+            self._frees.update((origin, frees) for origin, frees in missed.items() if frees)
+        ended = self._now()
+        with self._changed:
+            self._serving, self._idle_since = [], ended
+            self._queue.served(calls, ended - started)
+            if replies:
+                depth, rows = max(call.depth for call in calls), sum(call.rows for call in calls)
+                self._speed.update(rows, depth, replies[0].draft_seconds)
+            elif len(calls) > 1:
+                self._apart_until = ended + APART
+            for call, answer in zip(calls, answers):
+                if isinstance(answer, CoveyError):
+                    self._accounts.turned_away(call, "failed", started - call.arrived)
+                else:
+                    self._accounts.served(call, answer, (ended - started) / len(calls), ended)
+            self._changed.notify_all()
+        return answers
+
+    def _same(self, work: DraftWork) -> Call | None:
+        """The call of this very message that waits, or is served now."""
+        if work.sequence == UNNUMBERED:
+            return None
+        message = work.origin, work.sequence
+        calls = self._serving + self._queue.calls()
+        return next((call for call in calls if (call.work.origin, call.work.sequence) == message), None)
+
+    def _part(self, now: float) -> None:
+        """Forget senders that are silent."""
+        for who in self._accounts.gone(now):
+            self._queue.forget(who)
+
+    def _plainly(self, call: Call, again: float = 0.0) -> DraftReply:
+        work = call.work
+        if work.frees:
+            self._frees[work.origin] = self._frees.get(work.origin, ()) + work.frees
+        return plainly(work, self._drafter.info().epoch, self._now() - call.arrived, again)

@@ -1,0 +1,386 @@
+"""One drafter for several senders: texts and tags apart, nobody idle or starved, nothing hangs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from covey.drafters.neural import NeuralDrafter
+from covey.emulated.devices import EmulatedDrafter, HashModel
+from covey.errors import CoveyError, PortError
+from covey.ledger import new_origin
+from covey.ports import Drafter
+from covey.profile import DrafterSettings
+from covey.star.accounts import AGAIN, GONE
+from covey.star.queue import Rules
+from covey.star.service import DraftService
+from covey.types import DrafterInfo, DraftReply, DraftWork, RowStatus, Sampling
+from covey_client.costs.table import CostTable
+from loadtest.simulation.virtual import VirtualClock
+from tests.drafters.drafting import Sender, Text, rows_of
+from tests.models import tiny_models
+
+VOCABULARY = 97
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_models.build(tmp_path_factory.mktemp("shared"), "llama")
+
+
+def neural(folder: Path, blocks: int = 80) -> NeuralDrafter:
+    return NeuralDrafter.load(folder, DrafterSettings(kv_blocks=blocks, block_size=16, dtype="float32"), name="draft")
+
+
+def emulated(_folder: Path) -> EmulatedDrafter:
+    steps = ((1, 1, 0.001), (64, 64, 0.001))
+    costs = CostTable("made up", "for tests", steps, (), {"draft": steps}, {"draft": steps})
+    return EmulatedDrafter(costs, HashModel(VOCABULARY), VirtualClock(), name="draft", rates={"": (0.7,)})
+
+
+class Held:
+    """A drafter whose calls wait until they are let go, and that notes which came together."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self.drafter = drafter
+        self.together: list[int] = []
+        self.gate = threading.Event()
+        self.inside = threading.Event()
+        self.failure: CoveyError | None = None
+
+    def info(self) -> DrafterInfo:
+        return self.drafter.info()
+
+    def draft(self, work: DraftWork) -> DraftReply:
+        return self.draft_together([work])[0]
+
+    def draft_together(self, works: Sequence[DraftWork]) -> list[DraftReply]:
+        self.together.append(len(works))
+        self.inside.set()
+        assert self.gate.wait(30)
+        if self.failure is not None:
+            raise self.failure
+        made: list[DraftReply] = self.drafter.draft_together(works)  # type: ignore[attr-defined]
+        return made
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., DraftService]]:
+    made: list[DraftService] = []
+
+    def start(drafter: Drafter, **given: Any) -> DraftService:
+        made.append(DraftService(drafter, **given))
+        return made[-1]
+
+    yield start
+    for service in made:
+        service.stop()
+
+
+class From:
+    """One server's way to the service, as `Sender` has it."""
+
+    def __init__(self, service: DraftService, name: str) -> None:
+        self.service, self.name = service, name
+
+    def info(self) -> DrafterInfo:
+        return self.service.info()
+
+    def draft(self, work: DraftWork) -> DraftReply:
+        return self.service.draft(work, self.name)
+
+
+def prompt(rng: np.random.Generator, length: int) -> list[int]:
+    return [int(token) for token in rng.integers(3, VOCABULARY, length)]
+
+
+def later(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            found.append(call())
+        except CoveyError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread, found
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize("make", [neural, emulated], ids=["neural", "emulated"])
+def test_rows_of_several_senders_are_drafted_in_one_pass_and_as_if_alone(
+    make: Callable[[Path], Any], folder: Path, serve: Callable[..., DraftService]
+) -> None:
+    held, fresh = Held(make(folder)), make(folder)
+    service, rng = serve(held, admission=False), np.random.default_rng(3)
+    senders = [Sender(From(service, name), new_origin(name)) for name in ("a", "b", "c", "d")]
+    alone = [Sender(fresh, new_origin(f"{index}")) for index in range(4)]
+    samplings = [Sampling(), Sampling(temperature=1.0, seed=7)]
+    texts = [[Text(tag, prompt(rng, 5 + 9 * tag), samplings[tag % 2]) for tag in range(3)] for _ in senders]
+    copies = [[Text(each.tag, list(each.tokens), each.sampling) for each in own] for own in texts]
+    for turn in range(6):
+        held.gate.clear()
+        held.inside.clear()
+        first = later(lambda even=turn % 2 == 0: senders[0].send(texts[0], 3, q_rows=even))
+        held.inside.wait(10)  # the drafter is busy: the others join
+        rest = [later(lambda i=i: senders[i].send(texts[i], [1 + i, 2, 4], 1 + i % 2)) for i in (1, 2, 3)]
+        until(lambda: len(service._queue) == 3)
+        held.gate.set()
+        replies = []
+        for thread, found in (first, *rest):
+            thread.join(30)
+            replies.append(found[0])
+        assert held.together[-2:] == [1, 3]
+        for index, reply in enumerate(replies):
+            depth = 3 if not index else [1 + index, 2, 4]
+            width = 1 if not index else 1 + index % 2
+            expected = alone[index].send(copies[index], depth, width)
+            assert rows_of(reply.trees) == rows_of(expected.trees), (turn, index)
+            assert reply.status.tolist() == expected.status.tolist()
+            assert (reply.trees.q_ids is not None) == (index == 0 and turn % 2 == 0 and make is neural)
+        for own, copied in zip(texts, copies):
+            for each, copy in zip(own, copied):
+                new = prompt(rng, 1 + turn % 3)
+                each.tokens += new
+                copy.tokens += new
+    if make is neural:
+        held.drafter.check()  # type: ignore[attr-defined]
+
+
+def test_one_sender_s_tags_and_frees_are_nothing_to_another(folder: Path, serve: Callable[..., DraftService]) -> None:
+    drafter, rng = neural(folder), np.random.default_rng(4)
+    service = serve(drafter, admission=False)
+    one, two = (Sender(From(service, name), new_origin(name)) for name in ("one", "two"))
+    mine, other = Text(1, prompt(rng, 20)), Text(1, prompt(rng, 20))
+    one.send([mine], 2)
+    two.send([other], 2)
+    two.send([other], 2, frees=[])
+    two.send([], [], frees=[1])
+    assert one.send([mine], 2).status.tolist() == [RowStatus.OK]
+    restarted = Sender(From(service, "two"), new_origin("two"))
+    restarted.send([Text(5, prompt(rng, 9))], 2)
+    assert one.send([mine], 2).status.tolist() == [RowStatus.OK], "another's new incarnation closes its own alone"
+    assert two.send([Text(1, other.tokens, seen=20)], 2).status.tolist() == [RowStatus.STALE]
+
+
+def test_a_sender_that_floods_the_pool_evicts_its_own(folder: Path, serve: Callable[..., DraftService]) -> None:
+    drafter, rng = neural(folder, blocks=24), np.random.default_rng(5)
+    service = serve(drafter, admission=False)
+    modest, greedy = (Sender(From(service, name), new_origin(name)) for name in ("modest", "greedy"))
+    mine = [Text(tag, prompt(rng, 30)) for tag in (1, 2)]
+    modest.send(mine, 2)
+    for tag in range(40):
+        greedy.send([Text(tag, prompt(rng, 30))], 2)
+    reply = modest.send(mine, 2)
+    assert reply.status.tolist() == [RowStatus.OK, RowStatus.OK]
+    assert reply.catch_up_seconds == 0.0, "its keys are still there"
+    drafter.check()
+
+
+def test_a_late_call_is_told_to_decode_plainly_and_nothing_is_lost(
+    folder: Path, serve: Callable[..., DraftService]
+) -> None:
+    held, rng = Held(neural(folder)), np.random.default_rng(6)
+    held.gate.set()
+    service = serve(held, admission=False)
+    busy, hasty = (Sender(From(service, name), new_origin(name)) for name in ("busy", "hasty"))
+    long, short, freed = Text(1, prompt(rng, 20)), Text(1, prompt(rng, 20)), Text(2, prompt(rng, 20))
+    busy.send([long], 4)
+    hasty.send([short, freed], 4)
+    held.gate.clear()
+    held.inside.clear()
+    first = later(lambda: busy.send([long], 4))
+    held.inside.wait(10)
+    short.tokens += [9, 8]
+    hurried = replace(hasty.work([short], 4, frees=[2]), patience=0.01)
+    second = later(lambda: service.draft(hurried, "hasty"))
+    until(lambda: len(service._queue) == 1)
+    time.sleep(0.03)
+    held.gate.set()
+    first[0].join(20)
+    second[0].join(20)
+    reply = second[1][0]
+    assert reply.status.tolist() == [RowStatus.SKIPPED]
+    assert reply.seen.tolist() == [20], "what it held before"
+    assert not len(reply.trees.tokens)
+    assert reply.wait_seconds >= 0.01
+    again = hasty.send([short], 4)
+    assert again.status.tolist() == [RowStatus.OK]
+    assert again.seen.tolist() == [22]
+    assert hasty.send([Text(2, freed.tokens, seen=20)], 2).status.tolist() == [RowStatus.STALE], "freed all the same"
+
+
+def test_a_message_that_comes_again_is_drafted_once(folder: Path, serve: Callable[..., DraftService]) -> None:
+    held, rng = Held(neural(folder)), np.random.default_rng(7)
+    service = serve(held, admission=False)
+    sender = Sender(From(service, "a"), new_origin("a"))
+    work = sender.work([Text(1, prompt(rng, 12))], 3)
+    first = later(lambda: service.draft(work, "a"))
+    held.inside.wait(10)
+    second = later(lambda: service.draft(work, "a"))
+    time.sleep(0.05)
+    held.gate.set()
+    first[0].join(20)
+    second[0].join(20)
+    third = service.draft(work, "a")
+    assert rows_of(first[1][0].trees) == rows_of(second[1][0].trees) == rows_of(third.trees)
+    assert held.together == [1, 1], "the third was answered from the books"
+
+
+def test_who_breaks_the_drafter_breaks_it_for_himself_alone(folder: Path, serve: Callable[..., DraftService]) -> None:
+    held, rng = Held(neural(folder)), np.random.default_rng(8)
+    service = serve(held, admission=False)
+    senders = [Sender(From(service, name), new_origin(name)) for name in ("a", "b", "c")]
+    texts = [Text(1, prompt(rng, 12)) for _ in senders]
+
+    def round_of_all() -> list[Any]:
+        held.gate.clear()
+        held.inside.clear()
+        calls = [later(lambda: senders[0].send([texts[0]], 2))]
+        held.inside.wait(10)
+        calls += [later(lambda i=i: senders[i].send([texts[i]], 2)) for i in (1, 2)]
+        until(lambda: len(service._queue) == 2)
+        held.gate.set()
+        for thread, _ in calls:
+            thread.join(20)
+        return [found[0] for _, found in calls]
+
+    assert all(isinstance(each, DraftReply) for each in round_of_all())
+    held.failure = PortError("out of memory")
+    assert all(isinstance(each, PortError) for each in round_of_all())
+    held.failure = None
+    for sender, text in zip(senders, texts):
+        sender.epoch, text.seen = 0, None
+    assert all(isinstance(each, DraftReply) for each in round_of_all())
+    assert held.together[-3:] == [1, 1, 1], "apart for a while"
+    held.drafter.check()  # type: ignore[attr-defined]
+
+
+def test_a_sender_too_many_is_refused_and_asks_again(folder: Path, serve: Callable[..., DraftService]) -> None:
+    """A drafter that needs 10 ms a call, senders that are away for 10 ms and gain 2 tokens of 11 ms: two fit."""
+
+    class Slow:
+        time = 0.0
+
+        def __init__(self) -> None:
+            self.drafter = neural(folder)
+
+        def info(self) -> DrafterInfo:
+            return self.drafter.info()
+
+        def draft(self, work: DraftWork) -> DraftReply:
+            Slow.time += 0.010
+            return self.drafter.draft(work)
+
+    rng = np.random.default_rng(9)
+    service = serve(Slow(), now=lambda: Slow.time)
+    senders = [Sender(From(service, f"{index}"), new_origin(f"{index}")) for index in range(3)]
+    texts = [Text(1, prompt(rng, 12)) for _ in senders]
+
+    def ask(index: int, plain: float = 0.011) -> DraftReply:
+        reply = service.draft(replace(senders[index].work([texts[index]], 2), plain=plain), f"{index}")
+        texts[index].seen = int(reply.seen[0]) or None
+        senders[index].epoch = reply.epoch
+        texts[index].tokens += prompt(rng, 2)
+        return reply
+
+    for _ in range(30):
+        for index in (0, 1):
+            assert ask(index).status.tolist() == [RowStatus.OK]
+        Slow.time += 0.001
+    gauges = {name: value for name, _, value in service.gauges()}
+    assert gauges["covey_draft_most_senders"] == 2
+    refused = ask(2)
+    assert refused.status.tolist() == [RowStatus.SKIPPED]
+    assert refused.seen.tolist() == [0]
+    assert refused.again_seconds == AGAIN
+    Slow.time += GONE + 1
+    assert ask(0).status.tolist() == [RowStatus.OK]
+    assert ask(2).status.tolist() == [RowStatus.OK], "one has left"
+    calls = [(labels, value) for name, labels, value in service.counters() if name == "covey_draft_calls_total"]
+    counted = {(labels["origin"], labels["outcome"]): value for labels, value in calls}
+    assert (counted["2", "refused"], counted["2", "drafted"]) == (1, 1)
+
+
+def test_nothing_hangs_when_it_stops(folder: Path) -> None:
+    held, rng = Held(neural(folder)), np.random.default_rng(10)
+    service = DraftService(held, admission=False)
+    senders = [Sender(From(service, name), new_origin(name)) for name in ("a", "b")]
+    first = later(lambda: senders[0].send([Text(1, prompt(rng, 12))], 2))
+    held.inside.wait(10)
+    second = later(lambda: senders[1].send([Text(1, prompt(rng, 12))], 2))
+    until(lambda: len(service._queue) == 1)
+    ending = threading.Thread(target=service.stop)
+    ending.start()
+    held.gate.set()
+    for thread in (ending, first[0], second[0]):
+        thread.join(20)
+        assert not thread.is_alive()
+    assert isinstance(first[1][0], DraftReply)
+    assert isinstance(second[1][0], PortError)
+    with pytest.raises(PortError):
+        service.draft(senders[0].work([Text(2, prompt(rng, 4))], 1), "a")
+
+
+def test_the_only_sender_is_served_in_its_own_thread_and_a_second_through_the_queue(
+    folder: Path, serve: Callable[..., DraftService]
+) -> None:
+    service, rng = serve(neural(folder), admission=False), np.random.default_rng(11)
+    one, two = (Sender(From(service, name), new_origin(name)) for name in ("one", "two"))
+    text = Text(1, prompt(rng, 12))
+    reply = service.at_once(one.work([text], 3), "one")
+    assert reply is not None
+    assert len(reply.trees.tokens) == 3
+    assert service.at_once(two.work([Text(1, prompt(rng, 12))], 3), "two") is None, "another is served"
+    assert service._thread is None
+
+
+def test_random_traffic_of_many_threads_drafts_what_a_drafter_of_its_own_would(
+    folder: Path, serve: Callable[..., DraftService]
+) -> None:
+    """Evictions, refusals, late answers and re-openings change who is drafted for, never what is proposed."""
+    drafter = neural(folder, blocks=60)
+    service = serve(drafter, rules=Rules(rows=5, bound=0.01), admission=False)
+    problems: list[str] = []
+
+    def run(index: int) -> None:
+        rng = np.random.default_rng(100 + index)
+        own = Sender(From(service, f"{index}"), new_origin(f"{index}"))
+        fresh = Sender(neural(folder), new_origin("fresh"))
+        texts = [Text(tag, prompt(rng, int(rng.integers(4, 40)))) for tag in range(3)]
+        for turn in range(25):
+            now = [each for each in texts if rng.random() < 0.7] or texts[:1]
+            work = replace(own.work(now, 3), patience=0.005 if rng.random() < 0.2 else 0.0)
+            reply = own._noted(now, service.draft(work, own.drafter.name))  # type: ignore[attr-defined]
+            for each, seen in zip(now, reply.seen.tolist()):
+                each.seen = each.seen if seen else None
+            expected = fresh.send([Text(each.tag, list(each.tokens), each.sampling) for each in now], 3)
+            for got, wanted, status in zip(rows_of(reply.trees), rows_of(expected.trees), reply.status.tolist()):
+                if status == RowStatus.OK and got != wanted[: len(got)]:
+                    problems.append(f"{index} {turn}: {got} {wanted}")
+            for each in now:
+                each.tokens += prompt(rng, int(rng.integers(1, 4)))
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive()
+    assert not problems
+    drafter.check()
