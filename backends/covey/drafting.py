@@ -62,10 +62,13 @@ class Drafting:
         failed: Callable[[str, CoveyError], None] | None = None,
         *,
         origin: int = 0,
+        plain: Callable[[], float | None] = lambda: None,
         worker: Callable[[str], Worker] = Thread,
     ) -> None:
-        """`worker` makes the thread of a drafter, or what stands in for it."""
+        """`worker` makes the thread of a drafter, or what stands in for it. `plain` says how many seconds a token takes
+        without drafts, when that is known."""
         self._report = failed
+        self._plain = plain
         self._origin = origin
         self._drafters = dict(drafters)
         self._roster = roster
@@ -112,6 +115,8 @@ class Drafting:
             reply = call.future.result()
             self._note(call, reply)
             self._roster.answered(call.name)
+            if reply.again_seconds:
+                self._roster.declined(call.name, reply.again_seconds)
             seconds[call.name], catch_up[call.name] = reply.draft_seconds, reply.catch_up_seconds
             answered[call.rows] = (reply.status != RowStatus.STALE) & (reply.seen == call.known)
             proposals.append((call.rows, reply.trees))
@@ -172,6 +177,8 @@ class Drafting:
             return
         reply = call.future.result()
         self._note(call, reply)
+        if reply.again_seconds:
+            self._roster.declined(name, reply.again_seconds)
         self._read_seconds[name] = reply.catch_up_seconds + reply.draft_seconds
         if reply.judged is not None:
             _hear(call, reply.judged)
@@ -227,6 +234,8 @@ class Drafting:
             epoch=self._epochs[name],
             origin=self._origin,
             reading=reading,
+            patience=self._deadline if reading is None else 0.0,
+            plain=self._plain() or 0.0,
         )
 
     def _note(self, call: _Call, reply: DraftReply) -> None:

@@ -57,10 +57,12 @@ class Engine:
         recover: Callable[[PortError], None] | None = None,
         observe: Callable[[RoundRecord], None] | None = None,
         caller: str = "",
+        plain: Callable[[], float | None] = lambda: None,
         worker: Callable[[str], Worker] = Thread,
     ) -> None:
         """`caller` is what this engine and those after it are to target and drafters: what an engine of the same name
-        left there when it ended is closed. Engines of several names share a drafter. `worker` makes what a drafter's
+        left there when it ended is closed. Engines of several names share a drafter, which is told how many seconds a
+        token takes without it (`plain`). `worker` makes what a drafter's
         calls run in, a thread."""
         self.scheduler = scheduler
         self.planner = planner
@@ -70,7 +72,14 @@ class Engine:
         self._origin = new_origin(caller)
         self.roster = Roster(drafters or {}, clock)
         self._drafting = Drafting(
-            drafters or {}, self.roster, clock, draft_deadline, drafter_failed, origin=self._origin, worker=worker
+            drafters or {},
+            self.roster,
+            clock,
+            draft_deadline,
+            drafter_failed,
+            origin=self._origin,
+            plain=plain,
+            worker=worker,
         )
         self._recover = recover
         self._observe = observe

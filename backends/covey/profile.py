@@ -173,6 +173,28 @@ class DrafterSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class StarSettings:
+    """Drafters for the targets of several servers: first what the server of the drafters reads, then those that ask."""
+
+    callers: str = setting(
+        "", "file with a line `NAME SECRET [WEIGHT]` for each other server that these drafters serve; its owner's alone"
+    )
+    join_rows: int = setting(64, "rows that a drafter's pass joins at most; 1: one call at a time", low=1, high=4096)
+    wait_ms: float = setting(100.0, "a call that waits longer goes before fairer ones", low=0, high=60000)
+    admission: bool = setting(True, "refuse a server too many: with it one would be slower than without a drafter")
+    servers: tuple[str, ...] = setting(
+        (),
+        "where drafters of kind remote are: ENTRY=HOST:PORT/MODEL, the gRPC port; an entry listed again has several",
+        pattern=r"[\w.-]+=[^/\s]+:\d+/[\w.-]+",
+    )
+    secret: str = setting("", "file with this server's secret, as those servers have it in callers; its owner's alone")
+    tls: bool = setting(False, "talk TLS to those servers")
+    root_certificates: str = setting("", "file of those that may sign their certificates; empty: the usual ones")
+    certificate: str = setting("", "file with this server's own, for a server that wants one")
+    private_key: str = setting("", "file with the key of that; its owner's alone")
+
+
+@dataclass(frozen=True, slots=True)
 class EmulatedSettings:
     """Settings of the target and the drafters of kind emulated; nothing else reads them."""
 
@@ -202,6 +224,7 @@ class Profile:
     scheduler: SchedulerSettings = dataclasses.field(default_factory=SchedulerSettings)
     speculation: SpeculationSettings = dataclasses.field(default_factory=SpeculationSettings)
     drafter: DrafterSettings = dataclasses.field(default_factory=DrafterSettings)
+    star: StarSettings = dataclasses.field(default_factory=StarSettings)
     emulated: EmulatedSettings = dataclasses.field(default_factory=EmulatedSettings)
     limits: LimitSettings = dataclasses.field(default_factory=LimitSettings)
     slo: SloSettings = dataclasses.field(default_factory=SloSettings)

@@ -41,6 +41,7 @@ DRAFTERS = {
     "neural": Kind("covey.drafters.neural:load", weights=True),
     "ngram": Kind("covey.drafters.ngram:NgramDrafter"),
     "suffix": Kind("covey.drafters.suffix:SuffixDrafter"),
+    "remote": Kind("covey.star.remote:load"),
     "emulated": Kind("covey.emulated.opening:load_drafter"),
 }
 

@@ -6,6 +6,7 @@
 
 A drafter that failed or was late rests, longer each time, so that a dead one does not cost every round its deadline; a
 late one is not asked before its call has ended, either. One whose call ended well starts with the shortest rest again.
+One that has no place for this engine rests as long as it says.
 One that reads can be asked to draft: it does when it has read.
 """
 
@@ -82,6 +83,10 @@ class Roster:
                 {"drafter": name},
                 entry.facts.resident_bytes if entry.facts is not None else 0,
             )
+
+    def declined(self, name: str, seconds: float) -> None:
+        """It does not serve this engine now; in so long it can be asked again."""
+        self._entries[name].rests_until = self._clock.now() + seconds
 
     def answered(self, name: str) -> None:
         self._entries[name].next_rest = FIRST_REST

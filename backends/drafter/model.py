@@ -1,20 +1,32 @@
-"""Triton's adapter for drafters: messages in, messages out. The work is in `covey.drafters`."""
+"""Triton's adapter for drafters: messages in, messages out. The work is in `covey.drafters`, the queue before it in
+`covey.star`."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from covey import profile, registry
 from covey.drafters import load_drafter
+from covey.errors import CoveyError
+from covey.star import callers
+from covey.star.queue import Rules
+from covey.star.service import DraftService
 from covey.tritonio import bls, ending
+from covey.tritonio.log import to_triton
+from covey.tritonio.metrics import DRAFT_COUNTERS, DRAFT_GAUGES, Metrics
+from covey.types import DraftReply
 from covey.wire import codec
+from covey.wire.token import token
 
 
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         ending.at_once()
+        to_triton("covey")
         parameters = json.loads(args["model_config"])["parameters"]
         kind, named = (parameters.get(key, {}).get("string_value", "") for key in ("kind", "folder"))
         chosen, name = profile.from_environment(), args["model_name"]
@@ -25,12 +37,52 @@ class TritonPythonModel:
         entry = Path(args["model_repository"]) / args["model_version"]
         folder = chosen.drafter.folder_of(name) or named or entry
         target = chosen.target.folder or entry.parents[1] / "target" / entry.name
-        self._drafter = load_drafter(kind, folder, target, chosen, name=name)
+        star = chosen.star
+        others = callers.read(star.callers) if star.callers else []
+        self._door = callers.Door(token(), others)
+        self._service = DraftService(
+            load_drafter(kind, folder, target, chosen, name=name),
+            Rules(star.join_rows, star.wait_ms / 1000),
+            callers.weights(others),
+            admission=star.admission,
+        )
+        self._metrics = Metrics(name, DRAFT_COUNTERS, DRAFT_GAUGES, {})
+        self._metrics.follow(self._service.counters)
+        self._metrics.watch(self._service.gauges)
 
-    def execute(self, requests: list[Any]) -> list[Any]:
-        return bls.serve(requests, self._answer)
+    def execute(self, requests: list[Any]) -> list[Any] | None:
+        """A lone sender is answered in this thread. Where there are several, calls are answered when their turn has
+        come, and the next are taken meanwhile: Triton would hand them over one by one."""
+        if len(requests) == 1:
+            return self._one(requests[0])
+        for request in requests:
+            responses = self._one(request)
+            if responses is not None:
+                bls.send(request.get_response_sender(), responses[0])
+        return None
 
-    def _answer(self, message: Any) -> Any:
-        if codec.kind_of(message) == codec.INFO_REQUEST.kind:
-            return codec.encode_info(self._drafter.info())
-        return codec.encode_draft_reply(self._drafter.draft(codec.decode_draft_work(message)))
+    def finalize(self) -> None:
+        self._service.stop()
+        self._metrics.stop()
+
+    def _one(self, request: Any) -> list[Any] | None:
+        """The response in a list; None where it is sent later."""
+        try:
+            message = bls.message_of(request)
+            caller = self._door.caller(message)
+            if codec.kind_of(message) == codec.INFO_REQUEST.kind:
+                return [bls.response(codec.encode_info(self._service.info()))]
+            work = codec.decode_draft_work(message)
+            work = replace(work, origin=self._door.origin(caller, work.origin))
+            reply = self._service.at_once(work, caller)
+            if reply is not None:
+                return [bls.response(codec.encode_draft_reply(reply))]
+            self._service.submit(work, caller, partial(_send, request.get_response_sender()))
+            return None
+        except Exception as error:
+            return [bls.failure(error)]
+
+
+def _send(sender: Any, answer: DraftReply | CoveyError) -> None:
+    failed = isinstance(answer, CoveyError)
+    bls.send(sender, bls.failure(answer) if failed else bls.response(codec.encode_draft_reply(answer)))

@@ -240,6 +240,7 @@ class TritonPythonModel:
             recover=self._recover,
             observe=self._observe,
             caller=self._caller,
+            plain=lambda: self._baseline.seconds,
         )
         roster = self._engine.roster
         self._metrics.watch(roster.gauges)

@@ -34,7 +34,7 @@ TRITON = {  # of those that release 24.10 exports for any model, and with a GPU
 LABELS = {
     "why",
     *("model", "le", "outcome", "phase", "state", "drafter", "position", "depth", "to", "instance", "reason", "job"),
-    *("slo_class", "of"),
+    *("slo_class", "of", "origin"),
 }
 
 needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
@@ -62,7 +62,7 @@ def rules() -> list[Any]:
 
 def exported(metrics: ModuleType) -> set[str]:
     parts = {f"{name}_{part}" for name in metrics.HISTOGRAMS for part in ("bucket", "sum", "count")}
-    return {*metrics.COUNTERS, *metrics.GAUGES} | parts | TRITON
+    return {*metrics.COUNTERS, *metrics.GAUGES, *metrics.DRAFT_COUNTERS, *metrics.DRAFT_GAUGES} | parts | TRITON
 
 
 def named(expression: str) -> set[str]:
@@ -91,7 +91,8 @@ def test_dashboard_and_rules_name_only_exported_metrics(metrics: ModuleType) -> 
 
 def test_the_dashboard_shows_everything_that_is_exported(metrics: ModuleType) -> None:
     shown = set().union(*map(named, queries()))
-    for name in (*metrics.COUNTERS, *metrics.GAUGES, *metrics.HISTOGRAMS):
+    of_drafters = (*metrics.DRAFT_COUNTERS, *metrics.DRAFT_GAUGES)
+    for name in (*metrics.COUNTERS, *metrics.GAUGES, *metrics.HISTOGRAMS, *of_drafters):
         assert name == "covey_target_info" or shown & {name, f"{name}_bucket"}, name  # the info says no number
 
 

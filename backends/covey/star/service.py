@@ -57,6 +57,7 @@ class DraftService:
         self._frees: dict[int, tuple[int, ...]] = {}  # by origin: of messages that the drafter was not told of
         self._apart_until = -APART
         self._idle_since, self._idle, self._joined = now(), 0.0, 0
+        self._epoch = 0
         self._stopped = False
         self._thread: threading.Thread | None = None
 
@@ -214,6 +215,7 @@ class DraftService:
             self._serving, self._idle_since = [], ended
             self._queue.served(calls, ended - started)
             if replies:
+                self._epoch = replies[0].epoch
                 depth, rows = max(call.depth for call in calls), sum(call.rows for call in calls)
                 self._speed.update(rows, depth, replies[0].draft_seconds)
             elif len(calls) > 1:
@@ -243,4 +245,4 @@ class DraftService:
         work = call.work
         if work.frees:
             self._frees[work.origin] = self._frees.get(work.origin, ()) + work.frees
-        return plainly(work, self._drafter.info().epoch, self._now() - call.arrived, again)
+        return plainly(work, self._epoch, self._now() - call.arrived, again)

@@ -102,11 +102,30 @@ def serve(requests: list[Any], answer: Any) -> list[Any]:
     responses, secret = [], token()
     for request in requests:
         try:
-            message = pb_utils.get_input_tensor_by_name(request, codec.REQUEST_TENSOR).as_numpy()
+            message = message_of(request)
             codec.authenticate(message, secret)
-            reply = pb_utils.Tensor(codec.REPLY_TENSOR, answer(message))
-            responses.append(pb_utils.InferenceResponse([reply]))
+            responses.append(response(answer(message)))
         except Exception as error:
-            pb_utils.Logger.log_error(f"{type(error).__name__}: {error}")
-            responses.append(pb_utils.InferenceResponse(error=pb_utils.TritonError(f"{type(error).__name__}: {error}")))
+            responses.append(failure(error))
     return responses
+
+
+def message_of(request: Any) -> Ints:
+    """The message that a request brings."""
+    message: Ints = pb_utils.get_input_tensor_by_name(request, codec.REQUEST_TENSOR).as_numpy()
+    return message
+
+
+def response(message: Ints) -> Any:
+    return pb_utils.InferenceResponse([pb_utils.Tensor(codec.REPLY_TENSOR, message)])
+
+
+def send(sender: Any, response: Any) -> None:
+    """Answer a request of a model that is not decoupled later than its `execute` returned; once."""
+    sender.send(response, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+
+def failure(error: Exception) -> Any:
+    """The response that says what went wrong."""
+    pb_utils.Logger.log_error(f"{type(error).__name__}: {error}")
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"{type(error).__name__}: {error}"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
@@ -54,6 +54,21 @@ GAUGES = {
     "covey_slo_target_seconds": "What a class asks for, of ttft and tpot; a relative one once the baseline is known",
     "covey_kv_blocks": "KV blocks by state: used, free (never used, or kept for reuse)",
 }
+# Of a drafter's own process; `origin` is the server that asks.
+DRAFT_COUNTERS = {
+    "covey_draft_calls_total": "Calls to a drafter by origin and outcome: drafted, late (its draft would have been), "
+    "refused (an origin too many), failed",
+    "covey_draft_wait_seconds_total": "Time that calls waited for their turn; by call it is the paper's T_wait",
+    "covey_draft_service_seconds_total": "Time that the drafter worked for each origin",
+    "covey_draft_levels_total": "Levels of drafts; service by level is t_s",
+    "covey_draft_idle_seconds_total": "Time in which the drafter had nothing to do; by call it is T_idle",
+    "covey_draft_joined_total": "Calls that went along in another origin's pass",
+}
+DRAFT_GAUGES = {
+    "covey_draft_senders": "Senders that the drafter serves",
+    "covey_draft_most_senders": "How many it could serve with none slower than alone (N_max); -1: not known",
+    "covey_draft_step_seconds": "t_s of late: a level of a draft for one row",
+}
 HISTOGRAMS = {
     "covey_time_to_first_token_seconds": (
         "From a request's arrival to its first token",
@@ -74,18 +89,24 @@ Totals = Callable[[], Iterable[tuple[str, dict[str, str], float]]]
 
 
 class Metrics:
-    """Owns the metric families of one orchestrator; `model` labels every series."""
+    """Owns the metric families of one orchestrator or drafter; `model` labels every series."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(
+        self,
+        model: str,
+        counters: Mapping[str, str] = COUNTERS,
+        gauges: Mapping[str, str] = GAUGES,
+        histograms: Mapping[str, tuple[str, list[float]]] = HISTOGRAMS,
+    ) -> None:
         self._model = model
         self._families: dict[str, Any] = {}
         self._series: dict[tuple[str, Labels], Any] = {}
         kinds = pb_utils.MetricFamily
-        for name, help_text in COUNTERS.items():
+        for name, help_text in counters.items():
             self._families[name] = pb_utils.MetricFamily(name=name, description=help_text, kind=kinds.COUNTER)
-        for name, help_text in GAUGES.items():
+        for name, help_text in gauges.items():
             self._families[name] = pb_utils.MetricFamily(name=name, description=help_text, kind=kinds.GAUGE)
-        for name, (help_text, _buckets) in HISTOGRAMS.items():
+        for name, (help_text, _buckets) in histograms.items():
             self._families[name] = pb_utils.MetricFamily(name=name, description=help_text, kind=kinds.HISTOGRAM)
         self._lock = threading.Lock()
         self._added: dict[tuple[str, Labels], float] = defaultdict(float)

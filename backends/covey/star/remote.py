@@ -1,0 +1,234 @@
+"""A drafter on other servers, behind `covey.ports.Drafter`.
+
+    choose      the place that serves us now; another where that is down, refuses, or costs so much more that to replay
+                the texts there pays
+    send        the message, sealed with our secret; once more where no answer came and there is time: a message has a
+                number, so whoever has answered it answers the same again (`covey.ledger`)
+    or not      where there is no place: `decode plainly`, and when to ask again
+
+A place that fails is not asked again until it has answered a question of its own thread's: no draft waits for a server
+that is gone. What a place does not know, one that was changed to or started anew, it says is stale, and is told whole.
+Texts do not depend on any of this: whatever is proposed, the target decides.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from covey.errors import PortError, SettingError
+from covey.profile import Profile
+from covey.star.callers import LEAST_SECRET, private_text, token_of
+from covey.star.calls import plainly
+from covey.tritonio.grpc import GrpcModel, Tls, Unreachable
+from covey.types import DrafterInfo, DraftReply, DraftWork, Ints
+from covey.wire import codec
+
+log = logging.getLogger("covey.star")
+
+INFO_SECONDS = 1.0  # that a question may take
+SHARE = 0.8  # of a sender's patience that the way there and back may take
+FIRST_PROBE, LONGEST_PROBE = 0.1, 1.0  # seconds between questions to a place that is down
+LOOKS = 1.0  # seconds between those to a place that is not the chosen one
+READ_SECONDS = 10.0  # for a call that reads
+HORIZON = 100  # calls in which a change of place must have paid
+LEAST = 0.002  # seconds of a call that another place must save
+REPLAY = 0.0002  # seconds that a token of a replayed text is taken to cost
+ANY_VOCABULARY = 0
+
+
+class Model(Protocol):
+    """A model of another server."""
+
+    name: str
+
+    def exchange(self, message: Ints, seconds: float) -> Ints: ...
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """One server's drafter. It is down from a failure on until it has answered the asking thread."""
+
+    model: Model
+    down: bool = True  # until it has answered
+    problem: str = "was not asked yet"
+    probe: float = FIRST_PROBE
+    due: float = -math.inf  # when it is asked next
+    refused_until: float = -math.inf
+    facts: DrafterInfo | None = None
+    seconds: float = 0.0  # of a call for one level, its wait and way included
+    frees: tuple[int, ...] = field(default=())  # of messages that it was not told
+
+
+class RemoteDrafter:
+    """Implements `covey.ports.Drafter`. One call at a time; `info` from any thread."""
+
+    def __init__(
+        self,
+        models: Sequence[Model],
+        token: int,
+        *,
+        name: str,
+        vocab_size: int,
+        deadline: float,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`deadline`: seconds that a call may take whose sender does not say. `vocab_size`: the target's."""
+        self._places = [Place(model) for model in models]
+        self._at = self._places[0]
+        self._token = token
+        self._name = name
+        self._vocab_size = vocab_size
+        self._deadline = deadline
+        self._now = now
+        self._wake = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._look, name="remote-drafters", daemon=True)
+        self._thread.start()
+
+    def info(self) -> DrafterInfo:
+        """Of the place that serves us, as it said last; raises PortError while there is none."""
+        place = self._at if not self._at.down else next((each for each in self._places if not each.down), self._at)
+        if place.down:
+            self._ask(place)
+        if place.down or place.facts is None:
+            raise PortError(f"{self._name}: {place.model.name} {place.problem}")
+        return replace(place.facts, model=self._name, resident_bytes=0)
+
+    def draft(self, work: DraftWork) -> DraftReply:
+        now = self._now()
+        place = self._choose(work, now)
+        if place is None:
+            for each in self._places:
+                each.frees += work.frees
+            again = min((each.refused_until - now for each in self._places if not each.down), default=FIRST_PROBE)
+            return plainly(work, 0, 0.0, max(FIRST_PROBE, again))
+        reply = self._send(place, work, now)
+        levels = int(work.depth.max(initial=0))
+        if levels and not reply.again_seconds:
+            took = (self._now() - now - reply.catch_up_seconds) / levels
+            place.seconds = took if not place.seconds else place.seconds + 0.1 * (took - place.seconds)
+        if reply.again_seconds:
+            place.refused_until = self._now() + reply.again_seconds
+            if any(self._serves(each, now) for each in self._places):
+                reply = replace(reply, again_seconds=0.0)  # the next call goes there
+        return reply
+
+    def close(self) -> None:
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+        self._thread.join()
+
+    # ---- one call ---------------------------------------------------------------------------------------------------
+
+    def _choose(self, work: DraftWork, now: float) -> Place | None:
+        serving = [each for each in self._places if self._serves(each, now)]
+        if not serving:
+            return None
+        best = min(serving, key=lambda each: each.seconds)
+        if self._at in serving:
+            levels = int(work.depth.max(initial=0))
+            saved = levels * (self._at.seconds - best.seconds)
+            replayed = REPLAY * float(work.keep.sum() + len(work.tokens))
+            if saved <= LEAST + replayed / HORIZON:
+                return self._at
+        if best is not self._at:
+            log.info("%s: %s drafts from now on", self._name, best.model.name)
+        self._at = best
+        return best
+
+    def _serves(self, place: Place, now: float) -> bool:
+        return not place.down and now >= place.refused_until
+
+    def _send(self, place: Place, work: DraftWork, started: float) -> DraftReply:
+        left = SHARE * (work.patience or self._deadline) if work.reading is None else READ_SECONDS
+        frees, place.frees = place.frees, ()
+        sent = replace(work, frees=frees + work.frees, patience=left if work.reading is None else 0.0)
+        message = codec.encode_draft_work(sent)
+        codec.seal(message, self._token)
+        try:
+            try:
+                answer = place.model.exchange(message, left)
+            except Unreachable:
+                left -= self._now() - started
+                if left <= 0 or not work.sequence:
+                    raise
+                answer = place.model.exchange(message, left)
+            reply = codec.decode_draft_reply(answer, len(work.tags))
+            tokens = reply.trees.tokens
+            if self._vocab_size and len(tokens) and int(tokens.max()) >= self._vocab_size:
+                raise PortError(f"{place.model.name} drafts tokens that the target does not have")
+        except PortError as error:
+            place.frees = frees
+            self._fell(place, str(error))
+            raise
+        return reply
+
+    def _fell(self, place: Place, problem: str) -> None:
+        with self._wake:
+            place.down, place.problem, place.probe = True, problem, FIRST_PROBE
+            place.due = self._now() + place.probe
+            self._wake.notify()
+
+    # ---- the thread that looks --------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Asks those that are down until they answer, and those beside the chosen one how busy they are."""
+        while True:
+            with self._wake:
+                asked = [each for each in self._places if each.down or each is not self._at]
+                due = min((each.due for each in asked), default=math.inf)
+                left = due - self._now()
+                if self._closed:
+                    return
+                if left > 0:
+                    self._wake.wait(None if math.isinf(left) else left)
+                    continue
+            self._ask(min(asked, key=lambda each: each.due))
+
+    def _ask(self, place: Place) -> None:
+        message = codec.pack(codec.INFO_REQUEST)
+        codec.seal(message, self._token)
+        try:
+            started = self._now()
+            facts = codec.decode_drafter_info(place.model.exchange(message, INFO_SECONDS))
+            if facts.vocab_size not in (ANY_VOCABULARY, self._vocab_size) and self._vocab_size:
+                raise PortError(f"its vocabulary has {facts.vocab_size} tokens, the target's {self._vocab_size}")
+        except PortError as error:
+            problem = str(error)
+            if not place.down or place.problem != problem:
+                log.warning("%s: %s does not serve: %s", self._name, place.model.name, problem)
+            with self._wake:
+                place.down, place.problem = True, problem
+                place.probe = min(LONGEST_PROBE, 2 * place.probe)
+                place.due = self._now() + place.probe
+            return
+        if place.down:
+            log.info("%s: %s serves", self._name, place.model.name)
+        with self._wake:
+            if place is not self._at or not place.seconds:
+                way = self._now() - started
+                place.seconds = facts.step_seconds + (facts.wait_seconds + way) / 4
+            place.facts, place.down, place.probe = facts, False, FIRST_PROBE
+            place.due = self._now() + LOOKS
+
+
+def load(name: str, vocab_size: int, profile: Profile) -> RemoteDrafter:
+    """The drafter of an entry of the model repository, wherever the profile says that it is."""
+    star = profile.star
+    places = [entry.split("=", 1)[1] for entry in star.servers if entry.split("=", 1)[0] == name]
+    if not places:
+        raise SettingError(f"{name}: no entry of star.servers says where it is: add {name}=HOST:PORT/MODEL")
+    secret = private_text(star.secret).strip() if star.secret else ""
+    if len(secret) < LEAST_SECRET:
+        raise SettingError(f"{name}: star.secret must name a file with a secret of at least {LEAST_SECRET} characters")
+    tls = Tls(star.root_certificates, star.certificate, star.private_key) if star.tls else None
+    models = [GrpcModel(address, model, tls) for address, _, model in (place.rpartition("/") for place in places)]
+    deadline = profile.speculation.draft_deadline_ms / 1000
+    return RemoteDrafter(models, token_of(secret), name=name, vocab_size=vocab_size, deadline=deadline)

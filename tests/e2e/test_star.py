@@ -1,0 +1,216 @@
+"""Two servers' targets and a third one's drafters: texts unchanged and nobody hangs, whatever happens to the third."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+import pytest
+
+from covey.errors import PortError
+from covey.server import FREE, Options, Server
+from covey.star.callers import token_of
+from covey.tritonio.grpc import GrpcModel
+from covey.wire import codec
+from covey_client import Client
+from tests.e2e.link import Link
+
+pytestmark = pytest.mark.e2e
+
+PROMPT = "User: What did you do at the weekend?\nAssistant:"
+MODELS = '"target", "controller", "tokenize", "detokenize", "covey", "covey_unary", "ensemble"'
+TARGETS = """
+models = [{models}, "draft_remote"]
+
+[speculation]
+policy = "fixed:3"
+drafters = ["draft_remote"]
+draft_deadline_ms = 1000
+
+[star]
+servers = ["draft_remote={address}/draft_chat"]
+secret = "{secret}"
+"""
+DRAFTERS = """
+models = ["controller", "draft_chat"]
+
+[star]
+callers = "{callers}"
+"""
+BACK_SECONDS = 10.0  # in which drafting begins anew when the drafters' server can be reached again
+
+
+@dataclass
+class Star:
+    """`links[i]` is the way from target i to the drafters."""
+
+    targets: list[Server]
+    links: list[Link]
+    drafters: Server
+    options: Options
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+    return port
+
+
+@pytest.fixture(scope="module")
+def star(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Star]:
+    folder = tmp_path_factory.mktemp("star")
+    callers = folder / "callers"
+    callers.write_text("east secret-of-the-east-server\nwest secret-of-the-west-server 2\n")
+    profile = folder / "drafters.toml"
+    profile.write_text(DRAFTERS.format(callers=callers))
+    callers.chmod(0o600)
+    ports = [free_port() for _ in range(3)]
+    drafting = Options(
+        http_port=ports[0],
+        grpc_port=ports[1],
+        metrics_port=ports[2],
+        profile=str(profile),
+        log_file=folder / "drafters.log",
+        stop_seconds=3.0,
+        drain_seconds=1.0,
+    )
+    with ExitStack() as stack:
+        drafters = stack.enter_context(Server(drafting))
+        links, targets = [], []
+        for name in ("east", "west"):
+            links.append(stack.enter_context(Link(("127.0.0.1", drafting.grpc_port))))
+            secret = folder / f"{name}.secret"
+            secret.write_text(f"secret-of-the-{name}-server\n")
+            secret.chmod(0o600)
+            own = folder / f"{name}.toml"
+            own.write_text(TARGETS.format(models=MODELS, address=links[-1].address, secret=secret))
+            log_file = folder / f"{name}.log"
+            ports_of_its_own = Options(http_port=FREE, grpc_port=FREE, metrics_port=FREE, drain_seconds=5.0)
+            options = replace(ports_of_its_own, profile=str(own), log_file=log_file)
+            targets.append(stack.enter_context(Server(options)))
+        made = Star(targets, links, drafters, drafting)
+        yield made
+        made.drafters.stop()
+
+
+class Running:
+    """Streams of both targets at once, drafted for as far as that can be had."""
+
+    def __init__(self, star: Star, tokens: int, seeds: int = 2) -> None:
+        self.tokens: dict[tuple[int, int], tuple[int, ...]] = {}
+        self.begun = threading.Semaphore(0)
+        self.size = len(star.targets) * seeds
+        self._settings = {"max_tokens": tokens, "min_tokens": tokens, "temperature": 1.0}
+        self._threads = [
+            threading.Thread(target=self._run, args=(server, at, seed))
+            for at, server in enumerate(star.targets)
+            for seed in range(1, seeds + 1)
+        ]
+        for thread in self._threads:
+            thread.start()
+        for _ in self._threads:
+            assert self.begun.acquire(timeout=120)
+
+    def end(self) -> dict[tuple[int, int], tuple[int, ...]]:
+        for thread in self._threads:
+            thread.join(240)
+            assert not thread.is_alive(), "a stream hangs"
+        return self.tokens
+
+    def _run(self, server: Server, at: int, seed: int) -> None:
+        tokens: list[int] = []
+        with Client(server.grpc_url) as client:
+            for chunk in client.stream(PROMPT, seed=seed, speculation="fixed:3", timeout=240, **self._settings):
+                tokens += chunk.tokens
+                if len(tokens) > 10:
+                    self.begun.release()
+        self.tokens[at, seed] = tuple(tokens)
+
+
+def plain(star: Star, tokens: int, seeds: int = 2) -> dict[tuple[int, int], tuple[int, ...]]:
+    settings = {"max_tokens": tokens, "min_tokens": tokens, "temperature": 1.0, "speculation": "off"}
+    found = {}
+    with Client(star.targets[0].grpc_url) as client:
+        for seed in range(1, seeds + 1):
+            found[seed] = client.generate(PROMPT, seed=seed, timeout=120, **settings).tokens
+    return {(at, seed): found[seed] for at in range(len(star.targets)) for seed in found}
+
+
+def drafted(server: Server) -> int:
+    """Of a short request."""
+    with Client(server.grpc_url) as client:
+        answer = client.generate(PROMPT, max_tokens=24, min_tokens=24, speculation="fixed:3", timeout=60)
+    return answer.usage.draft_tokens
+
+
+def back(star: Star, seconds: float = BACK_SECONDS) -> list[float]:
+    """How long it takes until every target is drafted for."""
+    started, found = time.monotonic(), []
+    for server in star.targets:
+        while drafted(server) < 20:
+            assert time.monotonic() - started < seconds, "drafting did not begin anew"
+        found.append(time.monotonic() - started)
+    return found
+
+
+def figures(server: Server, name: str) -> dict[str, float]:
+    with urllib.request.urlopen(server.metrics_url, timeout=10) as response:
+        text = response.read().decode()
+    return {labels: float(value) for labels, value in re.findall(rf"^{name}\{{(.*)\}} (\S+)$", text, re.MULTILINE)}
+
+
+def test_one_drafter_serves_the_targets_of_two_servers_and_no_text_changes(star: Star) -> None:
+    expected = plain(star, 80)
+    back(star)
+    assert Running(star, 80).end() == expected
+    time.sleep(1.0)  # counters are written a few times a second
+    calls = figures(star.drafters, "covey_draft_calls_total")
+    for origin in ("east", "west"):
+        own = {labels: value for labels, value in calls.items() if f'origin="{origin}"' in labels}
+        assert sum(value for labels, value in own.items() if 'outcome="drafted"' in labels) > 20, own
+    assert sum(figures(star.drafters, "covey_draft_service_seconds_total").values()) > 0
+
+
+def test_a_way_that_is_slow_loses_or_is_cut_costs_speed_alone(star: Star) -> None:
+    expected = plain(star, 120)
+    back(star)
+    running = Running(star, 120)
+    star.links[0].delay = 0.05
+    star.links[1].break_all()  # connections are lost, new ones can be made
+    time.sleep(1.0)
+    star.links[0].cut = True  # nothing comes through, and nobody says so
+    star.links[1].refuse = True
+    time.sleep(1.0)
+    for link in star.links:
+        link.heal()
+    assert running.end() == expected
+    back(star)
+
+
+def test_drafters_that_are_killed_and_started_anew_serve_again(star: Star) -> None:
+    expected = plain(star, 200)
+    back(star)
+    running = Running(star, 200)
+    star.drafters.kill()
+    star.drafters = Server(star.options)
+    star.drafters.start()
+    assert running.end() == expected
+    found = back(star)
+    print(f"drafted for again {max(found):.1f} s after the drafters' server was ready")
+
+
+def test_a_server_that_is_not_known_is_not_served(star: Star) -> None:
+    assert "secret-of-the" not in "".join(server.log_text() for server in (*star.targets, star.drafters))
+    message = codec.pack(codec.INFO_REQUEST)
+    codec.seal(message, token_of("secret-of-the-north-server"))
+    model = GrpcModel(star.links[0].address, "draft_chat")
+    with pytest.raises(PortError, match="not of this server"):
+        model.exchange(message, 5.0)
+    model.close()

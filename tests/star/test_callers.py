@@ -1,0 +1,75 @@
+"""Whose a message is, and whose tags it may touch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from covey.errors import PortError, SettingError
+from covey.ledger import INCARNATION_BITS, new_origin
+from covey.star.callers import HERE, Caller, Door, read, token_of, weights
+from covey.types import Ints
+from covey.wire import codec
+
+EAST, WEST = "secret-of-the-east-server", "secret-of-the-west-server"
+
+
+def listed(folder: Path, text: str, mode: int = 0o600) -> Path:
+    path = folder / "callers"
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+def sealed(token: int) -> Ints:
+    message = codec.pack(codec.INFO_REQUEST)
+    codec.seal(message, token)
+    return message
+
+
+def test_a_file_names_servers_their_secrets_and_their_shares(tmp_path: Path) -> None:
+    found = read(listed(tmp_path, f"# servers\n\neast {EAST}\nwest {WEST} 2.5  # the large one\n"))
+    assert found == [Caller("east", token_of(EAST)), Caller("west", token_of(WEST), 2.5)]
+    assert weights(found) == {"east": 1.0, "west": 2.5}
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "named"),
+    [
+        (f"east {EAST}\n", 0o644, "chmod 600"),
+        ("east short\n", 0o600, "line 1: the secret of east is shorter"),
+        (f"\neast {EAST} 0\n", 0o600, "line 2: got weight '0'"),
+        (f"east {EAST} much\n", 0o600, "weight 'much'"),
+        (f"east {EAST}\neast {WEST}\n", 0o600, "a secret of its own"),
+        (f"east {EAST}\nwest {EAST}\n", 0o600, "a secret of its own"),
+        ("east\n", 0o600, "NAME SECRET"),
+    ],
+)
+def test_what_is_wrong_with_it_is_named_but_no_secret(tmp_path: Path, text: str, mode: int, named: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        read(listed(tmp_path, text, mode))
+    assert named in str(caught.value)
+    assert EAST not in str(caught.value)
+
+
+def test_only_those_who_know_a_secret_come_in() -> None:
+    door = Door(17, [Caller("east", token_of(EAST)), Caller("west", token_of(WEST))])
+    assert [door.caller(sealed(token)) for token in (17, token_of(EAST), token_of(WEST))] == [HERE, "east", "west"]
+    for stranger in (0, 18, token_of("secret-of-the-north-server")):
+        with pytest.raises(PortError, match="not of this server"):
+            door.caller(sealed(stranger))
+
+
+def test_what_one_claims_to_be_is_never_what_another_is() -> None:
+    door, claimed = Door(17), new_origin("host 1 covey")
+    mine = door.origin("east", claimed)
+    assert door.origin("east", claimed) == mine
+    assert mine >> INCARNATION_BITS != claimed >> INCARNATION_BITS
+    assert door.origin("west", claimed) >> INCARNATION_BITS != mine >> INCARNATION_BITS
+    assert door.origin("west", mine) != mine
+    again = door.origin("east", new_origin("host 1 covey"))
+    assert again != mine
+    assert again >> INCARNATION_BITS == mine >> INCARNATION_BITS, "its next incarnation closes what this one left"
+    assert Door(17).origin("east", claimed) != mine, "nobody can work it out elsewhere"
+    assert 0 <= mine < 1 << 63

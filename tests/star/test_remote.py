@@ -1,0 +1,303 @@
+"""A drafter elsewhere: lost answers, places that go and come back, several places, places that refuse."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from covey.drafters import load_drafter
+from covey.drafters.ngram import NgramDrafter
+from covey.errors import PortError, PortTimeout, SettingError
+from covey.ledger import new_origin
+from covey.profile import DrafterSettings, Profile, SpeculationSettings, StarSettings
+from covey.star.callers import Caller, Door, token_of
+from covey.star.remote import RemoteDrafter
+from covey.star.service import DraftService
+from covey.tritonio.grpc import Unreachable
+from covey.types import Ints, RowStatus
+from covey.wire import codec
+from tests.drafters.drafting import Sender, Text, rows_of
+
+SECRET = "secret-of-the-east-server"
+VOCABULARY = 97
+
+
+class There:
+    """A drafters' server as `exchange` reaches it, and what goes wrong on the way."""
+
+    def __init__(self, name: str = "there:1/draft", vocab_size: int = VOCABULARY) -> None:
+        self.name = name
+        self.vocab_size = vocab_size
+        self.lose_answers = self.lose_messages = 0
+        self.gone = False
+        self.refuses = 0.0
+        self.asked: list[int] = []  # kinds of messages
+        self.slow = 0.0
+        self.start()
+
+    def start(self) -> None:
+        """Anew: it knows nothing."""
+        self.drafter = NgramDrafter(DrafterSettings(), name="draft", vocab_size=self.vocab_size)
+        self.service = DraftService(self.drafter, admission=False)
+        self.door = Door(1, [Caller("east", token_of(SECRET))])
+        self.gone = False
+
+    def exchange(self, message: Ints, _seconds: float) -> Ints:
+        self.asked.append(codec.kind_of(message))
+        if self.gone:
+            raise Unreachable("connection refused")
+        caller = self.door.caller(message)
+        time.sleep(self.slow)
+        if codec.kind_of(message) == codec.INFO_REQUEST.kind:
+            return codec.encode_info(self.service.info())
+        if self.lose_messages:
+            self.lose_messages -= 1
+            raise Unreachable("reset")
+        work = codec.decode_draft_work(message)
+        reply = self.service.draft(replace(work, origin=self.door.origin(caller, work.origin)), caller)
+        if self.lose_answers:
+            self.lose_answers -= 1
+            raise Unreachable("reset")
+        if self.refuses:
+            reply = replace(reply, status=reply.status * 0 + RowStatus.SKIPPED, again_seconds=self.refuses)
+        return codec.encode_draft_reply(reply)
+
+    @property
+    def drafts(self) -> int:
+        return self.asked.count(codec.DRAFT_WORK.kind)
+
+
+@pytest.fixture
+def remote() -> Iterator[Callable[..., RemoteDrafter]]:
+    made: list[RemoteDrafter] = []
+
+    def make(*places: There, **given: Any) -> RemoteDrafter:
+        settings = {"name": "draft_remote", "vocab_size": VOCABULARY, "deadline": 0.5} | given
+        made.append(RemoteDrafter(places, token_of(SECRET), **settings))
+        return made[-1]
+
+    yield make
+    for drafter in made:
+        drafter.close()
+
+
+def up(drafter: RemoteDrafter) -> None:
+    until(lambda: not any(place.down for place in drafter._places))
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def texts() -> list[Text]:
+    return [Text(1, [5, 6, 7, 5, 6]), Text(2, [9, 8, 9])]
+
+
+def test_it_drafts_what_the_drafter_there_does(remote: Callable[..., RemoteDrafter]) -> None:
+    there, own = There(), NgramDrafter(DrafterSettings(), name="draft", vocab_size=VOCABULARY)
+    drafter = remote(there)
+    up(drafter)
+    far, near = Sender(drafter, new_origin("a")), Sender(own, new_origin("a"))
+    ours, theirs = texts(), texts()
+    for turn in range(5):
+        got, expected = far.send(ours, 3), near.send(theirs, 3)
+        assert rows_of(got.trees) == rows_of(expected.trees)
+        for each in (*ours, *theirs):
+            each.tokens += [5 + turn % 3, 6]
+    assert drafter.info().model == "draft_remote"
+
+
+def test_an_answer_that_is_lost_is_asked_for_again_and_nothing_is_drafted_twice(
+    remote: Callable[..., RemoteDrafter],
+) -> None:
+    there = There()
+    drafter = remote(there)
+    up(drafter)
+    sender, mine = Sender(drafter, new_origin("a")), texts()
+    sender.send(mine, 3)
+    calls = len(there.asked)
+    there.lose_answers = 1
+    mine[0].tokens.append(7)
+    reply = sender.send(mine, 3)
+    assert reply.seen.tolist() == [6, 3]
+    assert rows_of(reply.trees)[0] == [5, 6, 7]
+    assert len(there.asked) == calls + 2
+    there.lose_messages = 1
+    assert rows_of(sender.send(mine, 3).trees) == rows_of(reply.trees)
+
+
+def test_while_it_is_gone_rows_decode_plainly_at_once_and_it_comes_back_by_itself(
+    remote: Callable[..., RemoteDrafter],
+) -> None:
+    there = There()
+    drafter = remote(there)
+    up(drafter)
+    sender, mine = Sender(drafter, new_origin("a")), texts()
+    sender.send(mine, 3)
+    there.gone = True
+    with pytest.raises(PortError):
+        sender.send(mine, 3)  # what became of this one nobody knows
+    drafts = there.drafts
+    mine[0].tokens.append(7)
+    for _ in range(20):
+        reply = drafter.draft(sender.work(mine, 3, frees=[77]))
+        assert reply.status.tolist() == [RowStatus.SKIPPED] * 2
+        assert reply.again_seconds > 0
+        assert reply.seen.tolist() == [5, 3], "what it held before"
+    assert there.drafts == drafts, "no draft waits for it"
+    there.start()
+    up(drafter)
+    reply = sender.send(mine, 3)
+    assert reply.status.tolist() == [RowStatus.STALE] * 2, "started anew, it knows nothing"
+    assert rows_of(sender.send(mine, 3).trees)[0] == [5, 6, 7]
+
+
+def test_what_was_opened_while_it_was_gone_is_opened_again(remote: Callable[..., RemoteDrafter]) -> None:
+    there = There()
+    there.gone = True
+    drafter = remote(there)
+    sender, mine = Sender(drafter, new_origin("a")), texts()
+    reply = drafter.draft(sender.work(mine, 3))
+    assert reply.seen.tolist() == [0, 0]
+    with pytest.raises(PortError, match="connection refused"):
+        drafter.info()
+
+
+def test_another_place_takes_over_and_replays(remote: Callable[..., RemoteDrafter]) -> None:
+    one, two = There("one:1/draft"), There("two:1/draft")
+    drafter = remote(one, two)
+    up(drafter)
+    sender, mine = Sender(drafter, new_origin("a")), texts()
+    expected = rows_of(sender.send(mine, 3).trees)
+    at = next(each for each in (one, two) if each.drafts)
+    other = two if at is one else one
+    at.gone = True
+    with pytest.raises(PortError):
+        sender.send(mine, 3)
+    assert sender.send(mine, 3).status.tolist() == [RowStatus.STALE] * 2
+    assert rows_of(sender.send(mine, 3).trees) == expected
+    assert other.drafts == 2
+
+
+def test_a_place_that_refuses_is_left_for_another_and_alone_says_when_to_ask_again(
+    remote: Callable[..., RemoteDrafter],
+) -> None:
+    one, two = There("one:1/draft"), There("two:1/draft")
+    drafter = remote(one, two)
+    up(drafter)
+    sender, mine = Sender(drafter, new_origin("a")), texts()
+    sender.send(mine, 3)
+    at, other = (one, two) if one.drafts else (two, one)
+    at.refuses = 0.3
+    assert sender.send(mine, 3).again_seconds == 0.0, "the other can be asked at once"
+    before = other.drafts
+    sender.send(mine, 3)
+    assert other.drafts == before + 1
+    other.refuses = 0.2
+    assert sender.send(mine, 3).again_seconds == pytest.approx(0.2)
+    assert 0 < drafter.draft(sender.work(mine, 3)).again_seconds <= 0.3
+
+
+def test_it_moves_where_that_pays_and_not_for_a_little(remote: Callable[..., RemoteDrafter]) -> None:
+    one, two = There("one:1/draft"), There("two:1/draft")
+    drafter = remote(one, two)
+    up(drafter)
+    sender, mine = Sender(drafter, new_origin("a")), texts()
+    sender.send(mine, 3)
+    at, other = (one, two) if one.drafts else (two, one)
+    for _ in range(10):
+        sender.send(mine, 3)
+    assert not other.drafts
+    at.slow = 0.05
+    for _ in range(60):
+        sender.send(mine, 3)
+    assert other.drafts > 0
+    before = at.drafts
+    for _ in range(10):
+        sender.send(mine, 3)
+    assert at.drafts == before, "it stays"
+
+
+def test_another_vocabulary_is_never_asked_to_draft(remote: Callable[..., RemoteDrafter]) -> None:
+    there = There(vocab_size=VOCABULARY + 1)
+    drafter = remote(there)
+    sender = Sender(drafter, new_origin("a"))
+    time.sleep(0.3)
+    assert drafter.draft(sender.work(texts(), 3)).again_seconds > 0
+    assert not there.drafts
+    with pytest.raises(PortError, match="vocabulary has 98"):
+        drafter.info()
+
+
+def test_tokens_that_the_target_does_not_have_are_no_draft(remote: Callable[..., RemoteDrafter]) -> None:
+    there = There(vocab_size=0)
+    drafter = remote(there)
+    up(drafter)
+    with pytest.raises(PortError, match="tokens that the target does not have"):
+        Sender(drafter, new_origin("a")).send([Text(1, [200, 201, 200])], 2)
+
+
+def test_a_place_that_does_not_answer_in_time_is_no_place(remote: Callable[..., RemoteDrafter]) -> None:
+    class Mute(There):
+        def exchange(self, message: Ints, seconds: float) -> Ints:
+            if self.gone:
+                time.sleep(min(seconds, 5.0))
+                raise PortTimeout("no answer")
+            return super().exchange(message, seconds)
+
+    there = Mute()
+    drafter = remote(there)
+    up(drafter)
+    sender, mine = Sender(drafter, new_origin("a")), texts()
+    sender.send(mine, 3)
+    there.gone = True
+    started = time.monotonic()
+    with pytest.raises(PortTimeout):
+        drafter.draft(replace(sender.work(mine, 3), patience=0.2))
+    assert time.monotonic() - started < 0.2, "its sender has not given up before"
+    started = time.monotonic()
+    drafter.draft(sender.work(mine, 3))
+    assert time.monotonic() - started < 0.1
+
+
+def test_threads_that_ask_for_facts_meanwhile_do_no_harm(remote: Callable[..., RemoteDrafter]) -> None:
+    there = There()
+    drafter = remote(there)
+    up(drafter)
+    sender, mine = Sender(drafter, new_origin("a")), texts()
+    threads = [threading.Thread(target=drafter.info) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(20):
+        assert sender.send(mine, 3).status.tolist() == [RowStatus.OK] * 2
+    for thread in threads:
+        thread.join(10)
+
+
+def test_a_profile_says_where_it_is_and_names_a_secret(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text(SECRET)
+    entry = tmp_path / "draft_remote" / "1"
+    entry.mkdir(parents=True)
+
+    def load(**star: Any) -> Any:
+        settings = Profile("mine", star=StarSettings(**star), speculation=SpeculationSettings())
+        return load_drafter("remote", entry, tmp_path, settings, name="draft_remote")
+
+    servers = ("draft_other=127.0.0.1:1/a", "draft_remote=127.0.0.1:1/draft_chat")
+    with pytest.raises(SettingError, match="add draft_remote=HOST:PORT/MODEL"):
+        load(servers=servers[:1])
+    with pytest.raises(SettingError, match=r"star\.secret"):
+        load(servers=servers)
+    secret.chmod(0o644)
+    with pytest.raises(SettingError, match="chmod 600"):
+        load(servers=servers, secret=str(secret))
