@@ -197,14 +197,14 @@ def test_a_place_that_refuses_is_left_for_another_and_alone_says_when_to_ask_aga
     sender, mine = Sender(drafter, new_origin("a")), texts()
     sender.send(mine, 3)
     at, other = (one, two) if one.drafts else (two, one)
-    at.refuses = 0.3
+    at.refuses = 30.0
     assert sender.send(mine, 3).again_seconds == 0.0, "the other can be asked at once"
     before = other.drafts
     sender.send(mine, 3)
     assert other.drafts == before + 1
-    other.refuses = 0.2
-    assert sender.send(mine, 3).again_seconds == pytest.approx(0.2)
-    assert 0 < drafter.draft(sender.work(mine, 3)).again_seconds <= 0.3
+    other.refuses = 20.0
+    assert sender.send(mine, 3).again_seconds == pytest.approx(20.0)
+    assert 0 < drafter.draft(sender.work(mine, 3)).again_seconds <= 20.0
 
 
 def test_it_moves_where_that_pays_and_not_for_a_little(remote: Callable[..., RemoteDrafter]) -> None:
