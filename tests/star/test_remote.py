@@ -23,6 +23,7 @@ from covey.tritonio.grpc import Unreachable
 from covey.types import Ints, RowStatus
 from covey.wire import codec
 from tests.drafters.drafting import Sender, Text, rows_of
+from tests.fakes import ManualClock
 
 SECRET = "secret-of-the-east-server"
 VOCABULARY = 97
@@ -38,6 +39,7 @@ class There:
         self.gone = False
         self.refuses = 0.0
         self.asked: list[int] = []  # kinds of messages
+        self.clock = ManualClock()
         self.slow = 0.0
         self.start()
 
@@ -53,7 +55,7 @@ class There:
         if self.gone:
             raise Unreachable("connection refused")
         caller = self.door.caller(message)
-        time.sleep(self.slow)
+        self.clock.sleep(self.slow)
         if codec.kind_of(message) == codec.INFO_REQUEST.kind:
             return codec.encode_info(self.service.info())
         if self.lose_messages:
@@ -174,7 +176,8 @@ def test_what_was_opened_while_it_was_gone_is_opened_again(remote: Callable[...,
 
 def test_another_place_takes_over_and_replays(remote: Callable[..., RemoteDrafter]) -> None:
     one, two = There("one:1/draft"), There("two:1/draft")
-    drafter = remote(one, two)
+    two.clock = one.clock
+    drafter = remote(one, two, now=one.clock.now)
     up(drafter)
     sender, mine = Sender(drafter, new_origin("a")), texts()
     expected = rows_of(sender.send(mine, 3).trees)
@@ -192,7 +195,8 @@ def test_a_place_that_refuses_is_left_for_another_and_alone_says_when_to_ask_aga
     remote: Callable[..., RemoteDrafter],
 ) -> None:
     one, two = There("one:1/draft"), There("two:1/draft")
-    drafter = remote(one, two)
+    two.clock = one.clock
+    drafter = remote(one, two, now=one.clock.now)
     up(drafter)
     sender, mine = Sender(drafter, new_origin("a")), texts()
     sender.send(mine, 3)
@@ -209,11 +213,14 @@ def test_a_place_that_refuses_is_left_for_another_and_alone_says_when_to_ask_aga
 
 def test_it_moves_where_that_pays_and_not_for_a_little(remote: Callable[..., RemoteDrafter]) -> None:
     one, two = There("one:1/draft"), There("two:1/draft")
-    drafter = remote(one, two)
+    two.clock = one.clock
+    one.slow = two.slow = 0.004
+    drafter = remote(one, two, now=one.clock.now)
     up(drafter)
     sender, mine = Sender(drafter, new_origin("a")), texts()
     sender.send(mine, 3)
     at, other = (one, two) if one.drafts else (two, one)
+    other.slow = 0.003
     for _ in range(10):
         sender.send(mine, 3)
     assert not other.drafts
