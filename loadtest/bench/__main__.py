@@ -27,6 +27,7 @@ BENCHES = {
     "drafters": "who drafts: policies that choose beside each drafter alone; --part emulated: a 7B pair, virtual time",
     "ablation": "what each part of the default policy gains, in virtual time; says nothing of this machine",
     "emulated": "every policy on emulated pairs, in virtual time; says nothing of this machine",
+    "star": "one drafter for one to eight targets, emulated: beside StarSD's formula and table, and on real servers",
     "published": "Nightjar's tables and figures beside emulated ones, in virtual time",
 }
 
@@ -78,7 +79,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
         action="append",
         default=[],
         metavar="NAME",
-        help="of `gpu`, `load`, `drafters` and `ablation`: this alone; may be repeated",
+        help="of `gpu`, `load`, `drafters`, `ablation` and `star`: this alone; may be repeated",
     )
     gpu = parser.add_argument_group("of `gpu`")
     gpu.add_argument("--device", choices=("auto", "cuda", "cpu", "interpreted"), default=Wanted.device)

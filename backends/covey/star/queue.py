@@ -1,7 +1,7 @@
 """Whose calls a shared drafter serves next, and which of them together.
 
     late        a call whose draft would come too late, though it were one token, is told so at once
-    overdue     who waits for longer than the bound goes first, the longest waiting before the others
+    overdue     who waits for longer than the bound, and much longer than all that waits takes, goes first
     fair        else whoever is behind his share of the drafter's time, by weight
     slack       among those, whoever has least time left beyond what the draft takes
 
@@ -19,7 +19,9 @@ import numpy as np
 from covey.star.calls import Call
 from covey.star.speed import Speed
 
-QUANTUM = 0.050  # seconds of the drafter's time by which whoever is behind goes before who has less slack
+OVERDUE = 3.0  # times what one call of each that waits takes
+CREDIT = 0.2  # seconds of the drafter's time that one who asks less than he may can save up
+QUANTUM = 0.010  # seconds of the drafter's time by which whoever is behind goes before who has less slack
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class DraftQueue:
         self._weights = weights or {}
         self._waiting: dict[int, list[Call]] = {}  # by sender, as they came
         self._had: dict[int, float] = {}  # seconds of the drafter, by weight
-        self._level = 0.0  # what whoever was served last had before that: nobody saves up for later
+        self._level = 0.0  # what those who are served now had had before
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
@@ -47,7 +49,7 @@ class DraftQueue:
 
     def put(self, call: Call) -> None:
         if call.who not in self._waiting:
-            self._had[call.who] = max(self._had.get(call.who, 0.0), self._level)
+            self._had[call.who] = max(self._had.get(call.who, 0.0), self._level - CREDIT)
         self._waiting.setdefault(call.who, []).append(call)
 
     def late(self, now: float, speed: Speed) -> list[Call]:
@@ -63,7 +65,10 @@ class DraftQueue:
     def take(self, now: float, speed: Speed, *, shared: bool = True) -> list[Call]:
         """Removes and returns the calls to serve now, one of a sender at most, their depths cut to what is in time.
         Empty when nobody waits. Without `shared` it is one call."""
-        order = sorted(self._waiting, key=lambda who: self._rank(who, now, speed))
+        heads = [calls[0] for calls in self._waiting.values()]
+        bound = max(self._rules.bound, OVERDUE * sum(speed.seconds(call.rows, call.depth) for call in heads))
+        least = min((self._had.get(who, 0.0) for who in self._waiting), default=0.0)
+        order = sorted(self._waiting, key=lambda who: self._rank(who, now, speed, bound, least))
         taken: list[Call] = []
         rows = depth = 0
         for who in order:
@@ -96,11 +101,10 @@ class DraftQueue:
         if who not in self._waiting:
             self._had.pop(who, None)
 
-    def _rank(self, who: int, now: float, speed: Speed) -> tuple[float, float, float]:
+    def _rank(self, who: int, now: float, speed: Speed, bound: float, least: float) -> tuple[float, float, float]:
         calls = self._waiting[who]
-        if now - calls[0].arrived > self._rules.bound:
+        if now - calls[0].arrived > bound:
             return 0, calls[0].arrived, 0
-        least = min(self._had.get(each, 0.0) for each in self._waiting)
         behind = int((self._had.get(who, 0.0) - least) / QUANTUM)
         return 1, behind, min(call.due - now - speed.seconds(call.rows, call.depth) for call in calls)
 

@@ -1,0 +1,203 @@
+"""The part of the bench `star` that runs in real time: targets on servers of their own, their drafter on another."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from rich.console import Console
+
+from covey.server import FREE, Options, Server
+from covey.types import JsonDict
+from covey_client import Client
+from covey_client.costs.table import CostTable
+from covey_client.star import paper
+from covey_client.star.model import Star
+from loadtest.bench import report
+from loadtest.bench.session import QUICK, Session
+from loadtest.bench.statistics import Spread
+
+TARGETS = 3
+TOKENS, QUICK_TOKENS = 600, 60
+BESIDE = 0.004  # of Z that is not the pass itself
+SHARED = '"target", "controller", "tokenize", "detokenize", "covey", "covey_unary", "ensemble"'
+LOCAL = "local"
+COMMON = """
+[target]
+kind = "emulated"
+
+[emulated]
+costs = "{costs}"
+acceptance = ["draft_emulated:0.8"]
+
+[speculation]
+policy = "fixed:{depth}"
+costs = ""
+state = ""
+max_depth = {depth}
+drafters = [{drafters}]
+draft_deadline_ms = 5000
+"""
+
+
+@dataclass
+class Measured:
+    """Tokens per second by number of targets, and of one with its drafter beside it; one more for each repetition."""
+
+    rates: dict[str, list[float]] = field(default_factory=dict)
+    predicted: dict[str, list[float]] = field(default_factory=dict)
+    step_ms: list[float] = field(default_factory=list)
+    away_ms: list[float] = field(default_factory=list)
+
+    def summary(self) -> JsonDict:
+        found = {name: Spread.of(values) for name, values in self.rates.items() if values}
+        one, three, local = (found.get(name) for name in ("1", "3", LOCAL))
+        ratios = {name: Spread.of(values) for name, values in self.predicted.items() if values}
+        scaling = None if one is None or three is None else three.median / one.median
+        return {
+            "servers": {name: report.as_json(value) for name, value in found.items()},
+            "servers_step_ms": self.step_ms,
+            "servers_away_ms": self.away_ms,
+            "scaling_n3": scaling,
+            "scaling_n3_over_model": _median(ratios.get("3")),
+            "predicted_n2": _median(ratios.get("2")),
+            "predicted_n3": _median(ratios.get("3")),
+            "remote_over_local": None if one is None or local is None else one.median / local.median,
+        }
+
+
+def _median(value: Spread | None) -> float | None:
+    return None if value is None else value.median
+
+
+def run(session: Session, measured: Measured) -> None:
+    tokens = QUICK_TOKENS if session.wanted.size == QUICK else TOKENS
+    repetitions = session.repetitions(3, 6)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        targets, drafters, local = servers(session, folder, stack)
+        for count in (TARGETS, 1):
+            generate(targets[:count], tokens=64)  # first calls take longer
+        generate([local], tokens=64)
+        labels = [f"{step} targets, {turn}" for turn in range(repetitions) for step in (LOCAL, "1", "2", "3")]
+        star: Star | None = None
+        for label in session.steps(labels):
+            name = label.split()[0]
+            if name == LOCAL:
+                measured.rates.setdefault(name, []).append(generate([local], tokens))
+                continue
+            count = int(name)
+            before = figures(drafters)
+            rate = generate(targets[:count], tokens)
+            measured.rates.setdefault(name, []).append(rate)
+            if count == 1:
+                star = seen(before, figures(drafters), rate, tokens)
+                measured.step_ms.append(1000 * star.step)
+                measured.away_ms.append(1000 * star.away)
+            elif star is not None:
+                measured.predicted.setdefault(name, []).append(
+                    rate / (star.point(count).whole / star.point(1).whole * measured.rates["1"][-1])
+                )
+            if session.out_of_time():
+                session.interrupted = True
+                break
+
+
+def servers(session: Session, folder: Path, stack: ExitStack) -> tuple[list[Server], Server, Server]:
+    """The targets' servers, the drafters', and one that has its drafter beside itself."""
+    costs = folder / "star.json"
+    star = paper.star()
+    passes = tuple((rows, tokens, star.verify - BESIDE) for rows in (1, 64) for tokens in (1, 2048))
+    levels = tuple((rows, depth, depth * star.step) for rows in (1, 64) for depth in (1, 32))
+    CostTable("star", "StarSD's Table 1", passes, draft={"draft_emulated": levels}).save(costs)
+    names = [f"target{index}" for index in range(TARGETS)]
+    keys = {name: secrets.token_hex(16) for name in names}
+    callers = _private(folder / "callers", "".join(f"{name} {key}\n" for name, key in keys.items()))
+
+    def serve(name: str, models: str, drafters: str, more: str = "") -> Server:
+        path = folder / f"{name}.toml"
+        common = COMMON.format(costs=costs, depth=paper.DEPTH, drafters=drafters)
+        path.write_text(f"models = [{models}]\n{common}\n[star]\n{more}\n")
+        options = Options(http_port=FREE, grpc_port=FREE, metrics_port=FREE, profile=str(path))
+        return stack.enter_context(session.server(replace(options, log_file=folder / f"{name}.log")))
+
+    own = '"draft_emulated"'
+    one_at_a_time = f'callers = "{callers}"\njoin_rows = 1\nadmission = false'
+    drafters = serve("drafters", f'"controller", {own}', own, one_at_a_time)
+    targets = []
+    for name, key in keys.items():
+        secret = _private(folder / f"{name}.secret", key)
+        where = f'servers = ["draft_remote={drafters.grpc_url}/draft_emulated"]\nsecret = "{secret}"'
+        targets.append(serve(name, f'{SHARED}, "draft_remote"', '"draft_remote"', where))
+    return targets, drafters, serve("local", f"{SHARED}, {own}", own)
+
+
+def _private(path: Path, text: str) -> Path:
+    path.touch(0o600)
+    path.write_text(text)
+    return path
+
+
+def generate(targets: Sequence[Server], tokens: int) -> float:
+    """Tokens per second of all, one request at a time on each, while all of them decode."""
+    rates: list[float] = []
+
+    def one(server: Server) -> None:
+        with Client(server.grpc_url) as client:
+            at: list[tuple[float, int]] = []
+            for chunk in client.stream("Once", max_tokens=tokens, speculation=f"fixed:{paper.DEPTH}", timeout=300):
+                at.append((time.monotonic(), len(chunk.tokens)))
+        first, last = at[0][0], at[-1][0]
+        rates.append(sum(count for _, count in at[1:]) / (last - first))
+
+    threads = [threading.Thread(target=one, args=(server,)) for server in targets]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if len(rates) < len(targets):
+        raise RuntimeError("a target did not answer")
+    return sum(rates)
+
+
+def figures(server: Server) -> dict[str, float]:
+    """Totals of the drafters' service."""
+    time.sleep(0.6)  # counters are written a few times a second
+    with urllib.request.urlopen(server.metrics_url, timeout=10) as response:
+        text = response.read().decode()
+    found: dict[str, float] = {}
+    for name, labels, value in re.findall(r"^covey_draft_(\w+)\{(.*)\} (\S+)$", text, re.MULTILINE):
+        if name != "calls_total" or 'outcome="drafted"' in labels:
+            found[name] = found.get(name, 0.0) + float(value)
+    return found
+
+
+def seen(before: Mapping[str, float], after: Mapping[str, float], rate: float, tokens: int) -> Star:
+    """t_s and Z of one target alone: from a call to the next its tokens take as long as its rate says, and all of that
+    which the drafter does not work it is away."""
+    names = ("calls_total", "levels_total", "service_seconds_total")
+    calls, levels, service = (after[name] - before.get(name, 0.0) for name in names)
+    whole = tokens / calls / rate
+    step, away = service / levels, max(1e-6, whole - service / calls)
+    return Star(step, away, 0.0, paper.star().acceptance, round(levels / calls), plain=1.0)
+
+
+def show(result: JsonDict, console: Console) -> None:
+    found = result.get("servers") or {}
+    if found:
+        rows = [[name, report.number(cell["median"], 1)] for name, cell in found.items()]
+        console.print(report.table("Real servers, emulated devices", ("targets", "tokens/s"), rows))
+        console.print(f"remote over local {report.number(result['remote_over_local'])}")
+
+
+def draw(picture: Path, lines: Mapping[str, Sequence[tuple[float, float]]]) -> None:
+    panel = report.Panel("One drafter, emulated devices", "targets", "tokens/s", lines)
+    report.panels(picture, "StarSD", [panel])
