@@ -15,7 +15,7 @@ def test_shipped_profiles_load(path: Path) -> None:
     loaded = profile.load(path.stem)
     assert loaded.name == path.stem
     assert loaded.description
-    assert "covey" in loaded.models
+    assert "covey" in loaded.models or loaded.star.callers, "it has a target, or drafts for other servers'"
 
 
 @pytest.mark.parametrize(
