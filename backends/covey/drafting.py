@@ -77,7 +77,7 @@ class Drafting:
         self._workers = {name: worker(f"draft-{name}") for name in drafters}
         self._late: dict[str, _Call] = {}
         self._reads: dict[str, _Call] = {}
-        self._read_seconds: dict[str, float] = {}  # of calls that read and have ended since the last round
+        self._read_seconds: dict[str, float] = {}  # what calls took that read and have ended since the last round
         self._frees: dict[str, list[int]] = {name: [] for name in drafters}
         self._epochs = dict.fromkeys(drafters, 0)
         self._sequence = 0

@@ -34,7 +34,7 @@ log = logging.getLogger("covey.ledger")
 
 CALLER_BITS, INCARNATION_BITS = 31, 32
 UNNUMBERED = 0  # a message that nobody sends again
-MOST_TAGS = 2048  # that a drafter keeps; those it forgets are opened again with all their tokens
+MOST_TAGS = 2048  # a drafter keeps so many; those it forgets are opened again with all their tokens
 SILENT = 5.0  # seconds without a message after which a caller's tags are the first to go when room is needed
 LEASE = 600.0  # seconds without a message after which a caller is taken for gone
 

@@ -22,16 +22,16 @@ from covey.scheduler import Batch, Scheduler
 from covey.types import Progress, Request, Sampling, Trees
 from covey_client.costs.samples import Samples
 
-SECONDS, AGAIN = 3.0, 0.5  # in all, and of these for looking again at what was seen first
+SECONDS, AGAIN = 3.0, 0.5  # time for all shapes, and for looking again at those that were seen first
 FURTHER = 1.0  # seconds more at most for each drafter but the first
 LONG_ROUND = 0.1  # a round takes no more of these than this: slow devices are given the time for as many rounds
 STEADY = 1.5  # times as long as before: more is another machine, or one that others use
-ROWS = ((1, 4, 16), (64,), (8, 32, 2))  # in the order in which they are worth knowing: time may be up before the last
-FEW = (1, 16, 4)  # of a drafter but the first
+ROWS = ((1, 4, 16), (64,), (8, 32, 2))  # those most worth knowing come first: time may be up before the last
+FEW = (1, 16, 4)  # for any drafter but the first
 # Rounds of a visit: the first is unlike those that follow it, and one of these may be an outlier; of long ones there is
 # time for one alone.
 FIRST, SEEN = 1, 3
-VISITS = 4  # of each shape at most
+VISITS = 4  # a shape is measured at most so often
 PROMPT, ROOM = 8, 128  # tokens of a row, and those that it may emit
 TENANT = "\0measure"  # finds nothing of anybody's in any cache
 
@@ -198,7 +198,7 @@ class _Fixed:
         self.drafter = ""
         self.depth = 0
         self.lag = 0  # the longest mean of tokens that the drafter had to catch up on, since it was set to nothing
-        self.answered = True  # by the drafter, in the last round that asked it
+        self.answered = True  # whether the drafter has, in the last round that asked it
         self._vocabulary = vocabulary
 
     def plan(self, batch: Batch, roster: Roster, budget: int) -> Plan:

@@ -15,9 +15,9 @@ class Pace:
     """Owns the sums. Changed by the engine's thread alone."""
 
     def __init__(self) -> None:
-        self._row_seconds = self._tokens = 0.0  # of rows that decode: time that they spent, tokens that they got
-        self._plain_seconds = self._plain_rounds = 0.0  # of rounds in which no prompt was read
-        self._extra_seconds = self._prompt_tokens = 0.0  # of the others: beyond such a round
+        self._row_seconds = self._tokens = 0.0  # time spent by rows that decode, and tokens that they got
+        self._plain_seconds = self._plain_rounds = 0.0  # rounds in which no prompt was read
+        self._extra_seconds = self._prompt_tokens = 0.0  # what the other rounds took beyond such a one
         self._least = self._least_before = math.inf
         self._rounds = 0
 

@@ -33,8 +33,8 @@ class Reader:
     """Rows whose text a drafter is to read without drafting, while the target works and for as long as that takes."""
 
     drafter: str
-    rows: Ints  # of the batch
-    judge: Ints  # by row: from which position of its text on to judge what is read, -1 for not at all
+    rows: Ints  # their places in the batch
+    judge: Ints  # the position of each row's text from which on to judge what is read; -1: judge nothing
     budget: int  # tokens, over all rows
 
 
@@ -46,7 +46,7 @@ class Plan:
     depth: Ints
     width: Ints
     drafter: tuple[str, ...]
-    why: tuple[str, ...] = ()  # of decoding rows; empty: nobody chose
+    why: tuple[str, ...] = ()  # one of each decoding row; empty: nobody chose
     choice: Choice | None = None  # None: nobody learns which depth is best
     readers: tuple[Reader, ...] = ()
     divergence: bool = False  # drafters ship q rows, and the target says how alike it is to them
@@ -127,9 +127,9 @@ class RoundRecord:
     reused: int
     preempted: int
     plan: Plan
-    sizes: Ints  # by row: tokens drafted, and how many of them were accepted
+    sizes: Ints  # tokens drafted for each row, and how many of them were accepted
     accepts: Ints
-    catch_up_seconds: float = 0.0  # of draft_seconds, the longest that a drafter took to see tokens it had missed
+    catch_up_seconds: float = 0.0  # part of draft_seconds: the longest that a drafter took to see tokens it had missed
     read: Mapping[str, float] = field(default_factory=dict)  # seconds of calls that read, by drafter
 
 

@@ -36,9 +36,9 @@ def walk(trees: Trees, draws: Ints) -> Walk:
     roots, nodes, parents = _places(trees)
     matching = np.flatnonzero(draws[parents] == trees.tokens)[::-1]
     dead_end = len(draws)
-    child = np.full(dead_end + 1, -1, np.int32)  # by place: the node to go on to
+    child = np.full(dead_end + 1, -1, np.int32)  # the node to go on to from each place
     child[parents[matching]] = matching  # the last assignment, hence the first child, stays
-    place = np.append(nodes, dead_end)  # by node: its place; nothing follows node -1
+    place = np.append(nodes, dead_end)  # each node's place; nothing follows node -1
     steps = []
     node = child[roots]
     while (node >= 0).any():

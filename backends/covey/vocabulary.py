@@ -8,7 +8,7 @@ from pathlib import Path
 from covey.errors import SettingError
 from covey.tokenization import load_tokenizer
 
-UNKNOWN = 0  # as a size: the folder does not say
+UNKNOWN = 0  # the size where the folder does not say
 
 
 def size(folder: str | Path) -> int:

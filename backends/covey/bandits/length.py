@@ -24,7 +24,7 @@ class Situation:
     shares: tuple[tuple[str, int], ...] = ()
     prefill: int = 0  # prompt tokens in the same pass; such a round is only overheard
     missed: tuple[int, ...] = ()  # tokens that each of them has not seen of its rows; empty: of each row, `lag`
-    drafts: tuple[int, ...] = ()  # by depth: draft tokens of all rows in the pass; empty: one a step and drafting row
+    drafts: tuple[int, ...] = ()  # draft tokens of a pass, for each depth; empty: one a step and drafting row
     served: bool = True  # whether any of its rows' drafters can be asked
 
     @property
@@ -77,7 +77,7 @@ class Outcome:
     verify_seconds: float = 0.0
     catch_up_seconds: float = 0.0  # what the drafters took to see tokens they had missed
     verified: int = 0  # tokens in the pass, prompts apart: one per row and its drafts
-    trials: Mapping[str, Trials] = field(default_factory=dict)  # by drafter
+    trials: Mapping[str, Trials] = field(default_factory=dict)  # each drafter's
     # By drafter that was waited for. None: all rows that draft in the situation did, as deep as was played.
     calls: Mapping[str, DraftCall] | None = None
 

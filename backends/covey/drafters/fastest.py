@@ -17,7 +17,7 @@ from covey.models.opening import Model
 
 log = logging.getLogger("covey.drafter")
 
-TRUSTED = 0.1  # by how much of their size logits may differ through rounding
+TRUSTED = 0.1  # the share of their size by which logits may differ through rounding
 
 
 def make_stepper(model: Model, folder: Path, depth: int = 0) -> Stepper:

@@ -60,7 +60,7 @@ class FusedStepper:
         if tables.shape[1] < blocks:
             tables = np.pad(tables, ((0, 0), (0, blocks - tables.shape[1])))
         where = torch.from_numpy((tables[:, None] + self._heads * self._blocks).reshape(-1))
-        self._kv: list[torch.Tensor] = []  # by layer, [keys and values, rows, kv_heads, columns, head_dim]
+        self._kv: list[torch.Tensor] = []  # of each layer: [keys and values, rows, kv_heads, columns, head_dim]
         for pool in self._pools:
             copied = pool.view(-1, size * dim).index_select(0, where).view(2, rows, -1, blocks * size, dim)
             self._kv.append(copied.to(self._dtype))
@@ -69,7 +69,7 @@ class FusedStepper:
             hidden = np.zeros((rows, base + columns), np.bool_)
             hidden[:, :base] = np.arange(base) >= call.context[:, None]
             mask = torch.zeros(hidden.shape, dtype=self._dtype).masked_fill_(torch.from_numpy(hidden), -torch.inf)
-            self._mask = mask.view(rows, 1, 1, 1, -1)  # as scores are: by row, key head, query, its heads, column
+            self._mask = mask.view(rows, 1, 1, 1, -1)  # the shape of scores: row, key head, query, its heads, column
         turned = self._shape.heads + self._shape.kv_heads  # values turn by nothing
         at = torch.from_numpy(call.positions.reshape(-1))
         self._cos = torch.ones(rows, columns, turned + self._shape.kv_heads, dim, dtype=self._dtype)

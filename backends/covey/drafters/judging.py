@@ -93,7 +93,8 @@ class TextReader:
         known = np.asarray([piece.session.known for piece in pieces], np.int64)[whose]
         prompt = np.flatnonzero(positions < self._table.num_prompt[settings])
         drawn = np.flatnonzero((positions >= self._table.num_prompt[settings]) & (positions < known))
-        texts = [piece.session.sequence.tokens for piece in pieces]  # of a next token nothing is known, nor looked at
+        # The token that comes next is not known, nor looked at.
+        texts = [piece.session.sequence.tokens for piece in pieces]
         text = np.concatenate([each[np.minimum(at, len(each) - 1)] for each, at in zip(texts, wanted)]).astype(np.int64)
         if len(prompt):
             for row, log_q in zip(whose[prompt].tolist(), _log_q(logits, prompt, text[prompt])):

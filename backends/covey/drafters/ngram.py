@@ -22,7 +22,7 @@ class NgramLookup(Lookup):
     def __init__(self, shortest: int, longest: int) -> None:
         super().__init__()
         self._shortest, self._longest = shortest, longest
-        self._after: dict[Run, dict[int, int]] = {}  # by run of n tokens: its continuations, the latest last
+        self._after: dict[Run, dict[int, int]] = {}  # the continuations of each run of n tokens, the latest last
 
     def clear(self) -> None:
         self.tokens.clear()

@@ -28,7 +28,7 @@ class Session:
     rejection: bool
     skipped: int = 0
     sinks: int = 0
-    tokens: list[int] = field(default_factory=list)  # of the last call's proposals
+    tokens: list[int] = field(default_factory=list)  # what the last call proposed
     parents: list[int] = field(default_factory=list)  # none of a chain
     written: int = 0  # how many of those have keys, behind the last token's
     drawn: int = 0  # position of the first of them

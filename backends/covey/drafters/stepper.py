@@ -38,7 +38,7 @@ class Race:
 class Stepper(Protocol):
     """Between `begin` and `finish` nobody else may use the pool's slots involved."""
 
-    resident_bytes: int  # of its own copies of the weights
+    resident_bytes: int  # what its own copies of the weights take
 
     def begin(self, call: Call, lanes: int) -> None:
         """Bring the rows together; most steps of the call will have `lanes` tokens in all."""

@@ -44,7 +44,7 @@ class SuffixLookup(Lookup):
         self.store = store
         self._longest = longest
         self._own = SuffixAutomaton()
-        self._followed: list[Match] = []  # where the tokens end in each of the store's automata
+        self._followed: list[Match] = []  # the place in each of the store's automata where the tokens end
 
     def clear(self) -> None:
         self.tokens.clear()

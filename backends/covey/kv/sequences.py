@@ -32,7 +32,9 @@ class Sequence:
     blocks: list[int] = field(default_factory=list)
     table: Ints = field(default_factory=lambda: NO_INTS)  # `blocks` as an array
     slots: Ints = field(default_factory=lambda: NO_INTS)
-    hashes: list[BlockHash] = field(default_factory=list)  # of its first full blocks; of equal blocks one is published
+    hashes: list[BlockHash] = field(
+        default_factory=list
+    )  # one of each full block; one of several equal blocks is published
 
     @property
     def tokens(self) -> Ints:

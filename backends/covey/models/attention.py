@@ -70,7 +70,7 @@ class Group:
     gather: torch.Tensor  # blocks [R * keys / block_size], or slots [R * keys] where `by_slot`
     by_slot: bool
     last: Ints  # [R, queries]: the last key each query sees
-    masks: dict[int, torch.Tensor] = field(default_factory=dict)  # by window, 0 for none
+    masks: dict[int, torch.Tensor] = field(default_factory=dict)  # the mask of each window, 0 for none
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Plan:
     """Everything about a pass that its layers share. Masks are made at their first use."""
 
     groups: tuple[Group, ...]
-    scatter: torch.Tensor | None  # where in the groups' joined results each packed token's is; None: in order
+    scatter: torch.Tensor | None  # the place in the groups' joined results of each packed token's; None: in order
     shape: Shape
     block_size: int
     span: int  # keys whose values are summed at once; 0: all of them

@@ -41,13 +41,13 @@ _ACTIVATION = "model.layers.0.mlp.act_fn"
 class Known:
     """What is known of one model in one data type."""
 
-    config: dict[str, Any]  # as transformers completes the file
+    config: dict[str, Any]  # the file as transformers completes it
     tensors: dict[str, list[int]]  # shapes of the modules' parameters by name
     tied: bool  # the head is the embedding
-    settings: tuple[AttentionSetting, ...]  # by layer
-    eps: float  # of all norms
-    frequencies: list[float]  # of the rotary embedding
-    factor: float  # of its sines and cosines
+    settings: tuple[AttentionSetting, ...]  # one for each layer
+    eps: float  # the same in all norms
+    frequencies: list[float]  # the rotary embedding's
+    factor: float  # its sines and cosines are scaled by it
     result: str  # digest of what the short pass made of a text
 
 

@@ -31,10 +31,10 @@ SPANS = (256, 128)  # keys whose values are summed at once, likewise
 _SMALL_PRODUCT = 4096  # multiplications; PyTorch hands products of 16 ** 3 or fewer to another library
 _SECONDS = 1.0  # what the sweep over row counts may take for each matrix, and one over long contexts
 _AT_LEAST = 5  # counts of each matrix, and of long contexts, that are tried however long they take
-_LANES = 32  # of a trial of products, or fewer that have
-_RESULTS = 20_000  # of each shape, of which one in thousands may differ
+_LANES = 32  # rows of a trial of products, or fewer that have
+_RESULTS = 20_000  # compared for each shape; one in thousands may differ
 FAR = 24  # lengths beyond two spans that are tried, as far as there is time
-FAR_QUERIES = (*FEW, 16, QUERY_TILE)  # and numbers of queries there
+FAR_QUERIES = (*FEW, 16, QUERY_TILE)  # the numbers of queries there
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -46,7 +46,7 @@ class Matrix:
 
     apply: Callable[[torch.Tensor], torch.Tensor]
     width: int
-    count: int  # of weights
+    count: int  # how many weights it has
 
 
 def attention_tilings(shape: Shape, block_size: int = 16) -> Iterator[Tiling]:

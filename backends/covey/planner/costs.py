@@ -26,7 +26,7 @@ from covey.types import JsonDict
 from covey_client.costs.table import CostTable
 
 Shares = tuple[tuple[str, int], ...]  # rows that draft, by drafter
-Passes = tuple[int, ...]  # by depth from 0: tokens in the pass
+Passes = tuple[int, ...]  # tokens in the pass, for each depth from 0
 CACHED = 256  # situations whose features are kept
 PROMPT = 0.3  # how far c may be from nothing, in slopes of f
 PAUSE = 0.1  # how far d may be from nothing, in passes over one row
@@ -218,7 +218,8 @@ class RoundCosts:
         return features
 
     def _verify_features(self, rows: int, tokens: int, prefill: int = 0) -> Array:
-        features = self._verifying.get((rows, tokens)) if not prefill else None  # with it seldom twice the same
+        # With prompts a pass is seldom twice the same.
+        features = self._verifying.get((rows, tokens)) if not prefill else None
         if features is None:
             others = np.array([prefill / 128.0, float(tokens > rows)])
             features = np.concatenate([hat(tokens + prefill, self._tokens), hat(rows, self._rows), others])

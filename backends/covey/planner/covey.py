@@ -37,7 +37,7 @@ from covey.planner.switching import SwitchCosts
 from covey.types import JsonDict
 from covey_client.costs.table import CostTable
 
-SHARE = 0.005  # of all time may be lost by exploring
+SHARE = 0.005  # share of all time that may be lost by exploring
 START = 5.0  # rounds' time in the bank at the start
 FULL = 6.0  # rounds' time that the bank holds, or twice what is to be explored
 ACROSS, AMONG = 4, 2  # rounds of exploring from drafting to none, or back; from depth to depth where that is dear

@@ -29,8 +29,8 @@ class Expected:
     tokens: list[float]  # emitted
     doubt: list[float]  # relative deviation of those
     model: list[float]  # seconds by the cost model alone
-    seconds: list[float]  # and with the residuals
-    variances: list[float]  # of the seconds, as the cost model has them
+    seconds: list[float]  # the same with the residuals
+    variances: list[float]  # the cost model's, of these seconds
     values: list[float]
 
     @property

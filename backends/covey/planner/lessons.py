@@ -19,7 +19,7 @@ from covey.bandits.length import DraftCall, Outcome, Trials
 from covey.rounds import Choice, Round
 from covey.types import Ints, RowStatus
 
-READING = 0.1  # of a round: a drafter that read for longer may have had no time left for all rows
+READING = 0.1  # share of a round: a drafter that read for longer may have had no time left for all rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ class Setting:
     """What a policy may be made of: its constructor names what it needs."""
 
     name: str
-    max_depth: int  # of a draft
-    max_rows: int  # of a batch
+    max_depth: int  # the deepest draft
+    max_rows: int  # the largest batch
     rng: np.random.Generator
     switch_costs: SwitchCosts  # C_switch of each drafter, refined; who needs it starts from measured costs
     table: Iterable[str]  # speculation.table

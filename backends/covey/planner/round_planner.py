@@ -78,7 +78,8 @@ class RoundPlanner:
         self._catch_up()
         drafted = drafted_in(done)
         if done.batch.decoding:
-            own = done.plan.choice is not None and done.plan.choice.depth > 0  # and not what requests ask for
+            # What requests ask for is not the policy's.
+            own = done.plan.choice is not None and done.plan.choice.depth > 0
             self._previous = int(done.plan.depth[: done.batch.decoding].max()) if drafted and own else 0
         self._unlearnt = done
         if not (self.policy.patient and drafted and done.running):

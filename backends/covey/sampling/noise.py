@@ -34,7 +34,7 @@ HASH_BITS = 31
 _CHUNK_ELEMENTS = 1 << 16  # hash, scratch and logits of a chunk fit a core's second-level cache
 LOG2_E = 1.4426950408889634
 LN_2 = 0.6931471805599453
-SLACK = 4096.0  # of 2^23 per octave: far above what float32 loses in the bound, far below what would cost survivors
+SLACK = 4096.0  # 2^23 is an octave: far above what float32 loses in the bound, far below what would cost survivors
 STEEPEST = 1e30  # tiny temperatures: a flatter bound keeps more tokens, never fewer
 
 

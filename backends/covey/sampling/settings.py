@@ -68,7 +68,7 @@ class SettingsTable:
         s = sampling
         self.samplings[row] = s
         self.temperature[row] = 0.0 if s.greedy else s.temperature
-        self.top_k[row] = 1 if s.min_p >= 1.0 else s.top_k  # of tokens as likely as the best, the lowest id alone
+        self.top_k[row] = 1 if s.min_p >= 1.0 else s.top_k  # the lowest id alone of tokens as likely as the best
         self.top_p[row] = s.top_p
         self.log_min_p[row] = math.log(s.min_p) if s.min_p > 0 else -math.inf
         self.repetition_penalty[row] = s.repetition_penalty

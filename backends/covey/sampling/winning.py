@@ -84,7 +84,7 @@ def _wins_race(
     won[asked] = _kept(logits, asked, tokens[asked], best_values, table, settings)
     left = np.flatnonzero(beats & won[rows])
     left = left[np.lexsort((found.tokens[left], -found.values[left], rows[left]))]
-    behind, first = np.unique(rows[left], return_index=True)  # where the best of what beats it is kept, it has lost
+    behind, first = np.unique(rows[left], return_index=True)  # a row has lost where the best of what beats it is kept
     won[behind] = ~_kept(logits, behind, found.tokens[left[first]], best_values, table, settings)
     return won
 

@@ -82,7 +82,7 @@ def prune(state: Path) -> tuple[str, ...]:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             removed.append(_remove(folder))
-        except BlockingIOError:  # in use
+        except BlockingIOError:  # it is in use
             pass
         finally:
             os.close(fd)

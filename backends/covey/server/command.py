@@ -17,11 +17,11 @@ from covey.server.options import Options, reachable
 from covey.wire import token
 from covey_client import secret
 
-HTTP_VARIABLE = "COVEY_HTTP"  # where the controller reaches its server
+HTTP_VARIABLE = "COVEY_HTTP"  # the variable that says where the controller reaches its server
 RESTRICTED = "model-repository,model-config,shared-memory,statistics,trace,logging"
 # Triton gives every backend that is written in Python the settings of the backend `python`, but for those that
 # `backend_dir` makes backends of their own.
-STUB_SECONDS = "300"  # that a model has to load
+STUB_SECONDS = "300"  # the time that a model has to load
 # Threads of tritonserver for each instance of a model, shared by its BLS calls in flight and its sends and started with
 # it. Triton keeps an instance whose process died within a call until the server ends: such a death costs as many
 # threads, and three more.
@@ -85,5 +85,5 @@ def environment(options: Options, installation: Installation, left_out: Iterable
     values[KEPT_VARIABLE] = str(private_folder(options.kept_folder()))  # what is read from it is believed
     values[HTTP_VARIABLE] = f"{reachable(options.host)}:{options.http_port}"
     values[secret.VARIABLE] = options.admin_secret
-    values[token.VARIABLE] = secrets.token_hex(16)  # of this one server; its models know each other by it
+    values[token.VARIABLE] = secrets.token_hex(16)  # this server's own: its models know each other by it
     return values | dict(options.environment)

@@ -15,7 +15,7 @@ from covey.private import KEPT_VARIABLE
 from covey.profile import DEFAULT_PROFILE
 from covey_client import secret
 
-FREE = 0  # as a port: pick one that nobody listens on
+FREE = 0  # a port of 0 is any that nobody listens on
 SOURCE = Path(covey.__file__).resolve().parents[1]  # backends/ of the checkout, when the package is installed from it
 
 ORCHESTRATOR = "covey"
@@ -55,7 +55,7 @@ class Options:
     verbose: int = 0
     load_seconds: float = 600.0
     drain_seconds: float = 30.0
-    stop_seconds: float = 15.0  # from SIGTERM to SIGKILL
+    stop_seconds: float = 15.0  # the time between SIGTERM and SIGKILL
     # What callers of administrative interfaces must send; "": every start draws one (see covey.admin).
     admin_secret: str = field(default_factory=lambda: os.environ.get(secret.VARIABLE, ""), repr=False)
     environment: Mapping[str, str] = field(default_factory=dict)  # added to tritonserver's

@@ -15,7 +15,7 @@ from covey.server.errors import StartError
 from covey.server.options import Options
 
 PORTS = {"http_port": "HTTP_PORT", "grpc_port": "GRPC_PORT", "metrics_port": "METRICS_PORT"}
-PARAMETER = re.compile(r'key\s*:\s*"(\w+)"\s*,?\s*value\s*:?\s*\{\s*string_value\s*:\s*"([^"]*)"')  # of a config.pbtxt
+PARAMETER = re.compile(r'key\s*:\s*"(\w+)"\s*,?\s*value\s*:?\s*\{\s*string_value\s*:\s*"([^"]*)"')  # in config.pbtxt
 HEADROOM = 256 << 20  # interpreters, torch and a smallest KV pool, beside the weights
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PROC = Path("/proc")
-INSTANCE = re.compile(r"\w+_\d+_\d+")  # of a model, on its stub's command line; its first one is 0_0
+INSTANCE = re.compile(r"\w+_\d+_\d+")  # an instance of a model, as its stub's command line has it; the first is 0_0
 
 
 def named(server: int) -> dict[str, int]:

@@ -58,7 +58,7 @@ def sweep(folder: Path = FOLDER) -> tuple[str, ...]:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _same_file(path, fd):
                 removed += _remove(folder, match[1])
-        except BlockingIOError:  # in use
+        except BlockingIOError:  # it is in use
             pass
         finally:
             os.close(fd)

@@ -21,7 +21,7 @@ from covey.sampling.settings import SettingsTable
 from covey.types import Floats, Ints, Trees
 from covey.verify import parent_places
 
-UNJUDGED = -1.0  # of a row without drafts
+UNJUDGED = -1.0  # what a row without drafts gets
 
 
 def block_divergence(logits: Tensor, table: SettingsTable, settings: Ints, trees: Trees) -> Floats:

@@ -83,7 +83,7 @@ class Exchange:
         self._path = address(model, os.getppid())
         private_folder(self._path.parent)
         with suppress(FileNotFoundError):
-            os.unlink(self._path)  # of an earlier process of this model: its stub was killed
+            os.unlink(self._path)  # an earlier process of this model left it: its stub was killed
         self._listener = Listener(str(self._path), "AF_UNIX", backlog=16)
         self._receive = receive
         self._lost = lost

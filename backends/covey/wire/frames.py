@@ -22,7 +22,7 @@ import numpy.typing as npt
 from covey.errors import BadField, PortError
 from covey.wire.checks import must
 
-MOST_BYTES = (1 << 30) + (1 << 26)  # of a frame: the longest prompt that a profile can allow, and room for the rest
+MOST_BYTES = (1 << 30) + (1 << 26)  # the longest prompt that a profile can allow, and room for the rest
 _HEAD = struct.Struct("=I")
 _TEXTS = "texts"
 _NUMBERS = {dtype.str: dtype for dtype in map(np.dtype, "?bBhHiIqQefd")}

@@ -24,7 +24,7 @@ class Drawn:
     def __init__(self, arms: int, rng: np.random.Generator, even: float = 0.0) -> None:
         self._rng = rng
         self._even = even  # share of rounds whose arm is drawn evenly
-        self._totals = np.zeros(arms)  # of estimated rewards
+        self._totals = np.zeros(arms)  # sums of estimated rewards
         self._last: dict[int, float] = {}  # the probabilities of the last draw
 
     def probabilities(self, allowed: Sequence[int]) -> Array:

@@ -32,7 +32,7 @@ class SequentialHalving:
         self._turn = at_least("period", period, 1)  # what an arm is to spend in this phase: here rounds
         self._phases = math.ceil(math.log2(arms)) if arms > 1 else 0
         self._survivors = list(range(arms))
-        self._counts, self._sums = [0] * arms, [0.0] * arms  # of all rounds
+        self._counts, self._sums = [0] * arms, [0.0] * arms  # each arm's, over all rounds
         self._begin()
 
     def choose(self, allowed: Sequence[int]) -> int:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from covey.bandits.drafters.choice import Reward, share
 
 Array = npt.NDArray[np.float64]
-STEPS = 26  # of bisection: c to seven digits
+STEPS = 26  # bisections: c to seven digits
 NOTHING = 1e-9  # an R that has faded: its square would leave the range of floats
 
 

@@ -24,7 +24,7 @@ READ = {"float": float, "int": int, "str": str}
 class Setting:
     """What one request's bandit may be made of: its constructor names what it needs."""
 
-    names: Sequence[str]  # of the drafters, in the order of the arms
+    names: Sequence[str]  # the drafters, in the order of the arms
     rng: np.random.Generator
     max_depth: int  # N_max, of a draft
     max_tokens: int  # B, the most that the request may emit

@@ -25,7 +25,7 @@ class UCB:
         self._beta = at_least("beta", beta, 0.0)
         self._lags = Lags(arms, switch_cost)
         self._counts = [0.0] * arms  # n
-        self._sums = [0.0] * arms  # of rewards
+        self._sums = [0.0] * arms  # each arm's rewards so far
 
     def choose(self, allowed: Sequence[int]) -> int:
         untried = next((arm for arm in allowed if not self._counts[arm]), None)

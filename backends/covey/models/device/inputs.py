@@ -31,7 +31,7 @@ class Bucket:
 
     tokens: int
     tiles: int
-    queries: int  # of a tile, at most
+    queries: int  # the most of a tile
     out: int
 
 

@@ -21,9 +21,9 @@ LONG = 128  # queries of a row from which on bringing its keys together pays
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    start: int  # of its packed tokens
+    start: int  # the first of its packed tokens
     stop: int
-    slots: torch.Tensor  # of its keys
+    slots: torch.Tensor  # where its keys are
 
 
 class Prompts:

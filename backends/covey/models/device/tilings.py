@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import torch
 
-MOST_ROWS = 128  # of a product: queries of a tile times query heads of a key head
+MOST_ROWS = 128  # the tallest product: queries of a tile times query heads of a key head
 MOST_WIDE = 32  # the same of float32, which takes three products and twice the registers
 FIXED_ROWS = 64  # the same where it is always alike; one instruction multiplies them
 PROGRAMS_PER_CORE = 2  # so that long contexts keep all of a GPU busy
 MOST_PARTS = 32
 LEAST_SPAN, MOST_SPANS = 256, 64  # keys of a fixed part; parts of the longest context
-PARTS_BYTES = 512 << 20  # of fixed parts' results, which the largest pass of the longest contexts has at once
+PARTS_BYTES = 512 << 20  # the largest pass of the longest contexts has so many of fixed parts' results at once
 
 
 @dataclass(frozen=True, slots=True)

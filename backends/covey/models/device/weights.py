@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from safetensors import safe_open
 
-STAGING_BYTES = 32 << 20  # of each buffer: a few milliseconds of bus, long beside what starting a copy takes
+STAGING_BYTES = 32 << 20  # the size of a buffer: a few milliseconds of bus, long beside what starting a copy takes
 _MARK = 32  # elements that tell one empty tensor from another
 
 _DTYPES = {
@@ -67,7 +67,7 @@ def load(
     if report.get("missing_keys"):
         return module, report
     keys = {tensor.data_ptr(): key for key, tensor in empty.items()}
-    places: dict[str, torch.Tensor] = {}  # as objects: a tied parameter is one, and is filled once
+    places: dict[str, torch.Tensor] = {}  # by object: a tied parameter is one, and is filled once
     persistent = {tensor.data_ptr() for tensor in module.state_dict().values()}
     for tensor in (*module.parameters(), *module.buffers()):
         if tensor.data_ptr() not in persistent:

@@ -9,5 +9,5 @@ from __future__ import annotations
 
 import os
 
-PRECISION = "tf32x3"  # of products of float32: three of tensor cores, where exact ones take none and spill registers
+PRECISION = "tf32x3"  # float32 products are three of tensor cores, where exact ones take none and spill registers
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # products of the interpreter know no bfloat16: widen first

@@ -12,8 +12,8 @@ import triton.language as tl
 
 from covey.models.kernels.layout import Layout, slot_start
 
-_PIECE_BYTES = 8192  # of a block, per program: four 16-byte accesses in flight for each of 128 threads
-_TILE_BYTES = 8192  # of slots' heads, per program
+_PIECE_BYTES = 8192  # what one program moves of a block: four 16-byte accesses in flight for each of 128 threads
+_TILE_BYTES = 8192  # what one program clears of slots' heads
 
 
 @triton.jit(do_not_specialize_on_alignment=["sources", "destinations"])  # one variant for all: none compiles in service

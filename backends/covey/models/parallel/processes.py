@@ -35,7 +35,7 @@ class Followers:
     thread, when one of them ends before `close`."""
 
     def __init__(self, size: int, order: dict[str, Any], lost: Callable[[], None]) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="covey-ranks-"))  # where they meet; nobody else may enter
+        self.folder = Path(tempfile.mkdtemp(prefix="covey-ranks-"))  # they meet here; nobody else may enter
         self._size, self._lost = size, lost
         self._lives, self._lifeline = os.pipe()
         self._channels: list[socket.socket] = []

@@ -19,7 +19,7 @@ from covey.rounds import Reader, Round
 from covey.scheduler import Batch
 from covey.types import Hit, Ints, Rule
 
-READ_TOKENS = 512  # of a call that reads
+READ_TOKENS = 512  # the most that one call reads
 PATIENCE = 4  # rounds that wait for what others say of them: who has drafted since says nothing, having read on
 
 
@@ -29,7 +29,7 @@ class _Played:
 
     start: int  # position of its first draft
     depth: int
-    rewards: list[float | None]  # as far as they are known
+    rewards: list[float | None]  # None where not known yet
 
 
 @dataclass(slots=True)

@@ -70,8 +70,8 @@ class Belief:
     place: int
     tenant: _Tenant
     number: int
-    replays: list[Replay]  # by drafter
-    drafter: int = -1  # in use
+    replays: list[Replay]  # one of each drafter
+    drafter: int = -1  # the one in use
     why: str = ""
 
 

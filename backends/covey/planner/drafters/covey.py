@@ -64,7 +64,7 @@ class CoveyDrafters:
         self._reading = Reading(names, int(self._depths[-1]), self._beliefs)
         self._assigned: tuple[object, Assignment] = (), Assignment((), ())
         self._serving: list[int] = []
-        self._set: list[int] = []  # of the drafters in use
+        self._set: list[int] = []  # the drafters in use
         self._age = EVERY
         self._speed = 0.0  # tokens per second of the last assignment
 

@@ -15,16 +15,16 @@ import numpy as np
 
 from covey.planner.drafters.beliefs import Array
 
-GAIN = 1.01  # that a further drafter must bring: its rows' catch-up and its process' share of the cores are not in it
+GAIN = 1.01  # a further drafter must bring so much: its rows' catch-up and its share of the cores are not counted
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
     """What is expected of the rows that may be moved, by drafters from 0."""
 
-    tokens: Array  # of a round, [rows, drafters, depths]
+    tokens: Array  # emitted in a round: [rows, drafters, depths]
     plain: Array  # seconds of a round but for what drafters take, [depths]
-    drafts: Array  # and those of each drafter alone, [drafters, rows from 0 to all of them, depths]
+    drafts: Array  # what each drafter takes alone: [drafters, rows from 0 to all of them, depths]
     asked: Mapping[int, int]  # rows of requests that name their drafter, which is asked anyway
     together: Callable[[Array], Array]  # what drafters take at the same time, of what they take alone, [drafters, ...]
 

@@ -24,8 +24,8 @@ Places = npt.NDArray[np.intp]
 BUCKETS = 256
 SPREAD = np.uint32(0x9E3779B1)  # odd: neighbouring ids go to buckets far apart
 LAST = 256  # tokens of a prompt that are looked at
-REQUESTS = 128  # of a tenant that are remembered
-ROUNDS = 64.0  # of one request that count
+REQUESTS = 128  # a tenant's latest ones, which are remembered
+ROUNDS = 64.0  # the rounds of one request that count
 USUAL, DEVIATION, TRUST = 0.3, 0.15, 4.0  # cosines before there are any, and how many of them that is worth
 
 

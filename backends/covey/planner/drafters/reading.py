@@ -19,15 +19,15 @@ from covey.rounds import Reader, Round
 from covey.scheduler import Batch
 from covey.types import Rule
 
-SHARE = 0.02  # of all time may go into reading
+SHARE = 0.02  # share of all time that may go into reading
 START, DEEPEST = 1.0, -0.1  # seconds in the bank at the start and at most, and the debt in which no prompt is read
 FULL = 0.25  # seconds in the bank from which on a reader is sought every round, be it who has not read for longest
 CHUNK = 16  # tokens of a row that are worth a call
-MOST_ROWS, MOST_TOKENS = 4, 256  # of a call that reads: neighbours learn from one another
+MOST_ROWS, MOST_TOKENS = 4, 256  # what one call reads at most: neighbours learn from one another
 SHAPE = 16  # calls read multiples of so many tokens: a library prepares for every new shape, and few are used again
 WINDOW = 32  # last tokens of a text that are judged
 PROMPT, PROMPTS = 32, 2  # last tokens of a prompt that are judged, and prompts of a call
-PROMPT_TOKENS = 512  # of a call that reads prompts; longer ones are read by nobody who does not draft
+PROMPT_TOKENS = 512  # what one call reads of prompts; longer ones are read by nobody who does not draft
 PROMPTERS = 8  # drafters that read a prompt
 SURE = 10.0  # rounds of neighbours, whoever drafted, after which a prompt is not read: hits say more
 HOPE = 1.5  # deviations by which a drafter may be better than it is believed, and is worth reading
@@ -40,8 +40,8 @@ _Sought = tuple[int, list[ActiveRequest], list[int]]  # a drafter, whose text it
 class _Reads:
     """One drafter's reading."""
 
-    seconds: float = 0.002  # that a call takes, as seen lately
-    round: int = 0  # of its last
+    seconds: float = 0.002  # what a call took lately
+    round: int = 0  # the round of its last call
     prompts: bool = True  # whether it says anything of prompts
     prompt: ActiveRequest | None = None  # one whose prompt it was to judge last
 
@@ -140,7 +140,7 @@ class Reading:
         likeliest, could = (each[:, :, self._depth] for each in self._beliefs.expected(actives, 0.0, HOPE))
         now = likeliest[np.arange(len(rows)), own]
         hope = np.where(worth, (could[:, serving] - now[:, None]).clip(0.0), -1.0)
-        order = np.argsort(-hope, axis=0, kind="stable")[:MOST_ROWS]  # of each drafter's rows, those that hope for most
+        order = np.argsort(-hope, axis=0, kind="stable")[:MOST_ROWS]  # each drafter's rows that hope for most
         promise = np.take_along_axis(hope, order, 0).clip(0.0).sum(axis=0)
         best = int(promise.argmax())
         if promise[best] <= 0.0:

@@ -22,7 +22,7 @@ from covey.types import Sampling
 __all__ = ["Agreement", "Panel", "entropies", "looping", "measure", "random_ids"]
 
 PROMPT = 16
-ROWS = 8  # that are read at once: their logits are the largest thing in memory
+ROWS = 8  # texts that are read at once: their logits are the largest thing in memory
 LONGEST_LOOP = 16
 
 

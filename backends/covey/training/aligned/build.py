@@ -24,8 +24,8 @@ from covey.training.aligned.weights import blank, damp, draw_head, draw_weights,
 __all__ = ["ENTROPY", "TOLERANCE", "Pair", "build"]
 
 ENTROPY = 3.0  # bits per token at temperature 1: language models have 2 to 4 on ordinary text
-TOLERANCE = 0.03  # of the agreement, on texts that the search has not seen
-CLOSE = 0.005  # where the search stops; what is left of the tolerance is for chance
+TOLERANCE = 0.03  # how far the agreement may be off on texts that the search has not seen
+CLOSE = 0.005  # the search stops this close; what is left of the tolerance is for chance
 LEAST_DAMPED, MOST_DAMPED = 1.0, 2.0**-10
 STEPS = 12
 SEEDS = 1 << 32

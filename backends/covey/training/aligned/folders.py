@@ -22,7 +22,7 @@ ROOM = """
 max_running = 128
 token_budget = 1024
 """
-KV_TOKENS = 1 << 16  # of the profile's pools: 64 requests of a thousand tokens
+KV_TOKENS = 1 << 16  # the size of the profile's pools: 64 requests of a thousand tokens
 
 
 def check_free(folder: Path) -> None:

@@ -15,10 +15,10 @@ from covey.models.loading import check_config
 __all__ = ["SIZES", "check_layers", "default_layers", "read_shape", "shape"]
 
 KINDS: Mapping[str, type[PretrainedConfig]] = {"llama": LlamaConfig, "qwen2": Qwen2Config}
-END_OF_TEXT = 0  # of the bundled tokenizer, which every pair is saved with
+END_OF_TEXT = 0  # the id in the bundled tokenizer, which every pair is saved with
 SPECIAL = 2  # ids of that tokenizer that stand for no text: end of text and padding
 SMALLEST_VOCABULARY = SPECIAL + 256  # ... and a token for every byte
-SHARE_OF_COST = 0.1  # of the target's cost that a drafter may have, where nobody says how many layers
+SHARE_OF_COST = 0.1  # a drafter may cost so much of the target's, where nobody says how many layers
 
 COMMON = {"max_position_embeddings": 4096, "rms_norm_eps": 1e-6}
 SIZES: Mapping[str, dict[str, Any]] = {

@@ -26,7 +26,7 @@ __all__ = ["blank", "damp", "draw_head", "draw_weights", "first_layers"]
 
 SHARPNESS = 2.0  # standard deviation of attention scores: a few tokens of a context weigh most
 BRANCH = 2.0  # deviation of a branch's last matrix, for inputs that are smaller than its outputs should be
-LAST = ("self_attn.o_proj", "mlp.down_proj")  # of a layer's two branches: all that it adds goes through them
+LAST = ("self_attn.o_proj", "mlp.down_proj")  # the ends of a layer's two branches: all that it adds goes through them
 SHARP = ("q_proj", "k_proj")
 
 
