@@ -18,7 +18,7 @@ import functools
 import math
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -58,6 +58,18 @@ def _at_once(self: Any, _situation: Any, _expected: Any, best: int, _restart: fl
     return best
 
 
+def _nothing_left_over(probe: Callable[..., tuple[int, float]]) -> Callable[..., tuple[int, float]]:
+    def bounded(self: Any, situation: Any, expected: Any, current: int, restart: float) -> tuple[int, float]:
+        bank = self._bank
+        self._bank = min(bank, 0.99 * covey.FULL * expected.seconds[current])
+        try:
+            return probe(self, situation, expected, current, restart)
+        finally:
+            self._bank = bank
+
+    return bounded
+
+
 # By part: what stands in its place.
 PARTS: dict[str, Sequence[Patch]] = {
     "residuals": [(residuals.Residuals, "factors", lambda self, _rows: np.ones(self._mean.shape[1]))],
@@ -68,6 +80,7 @@ PARTS: dict[str, Sequence[Patch]] = {
     ],
     "beside prefill": [(covey.Covey, "_beside_prefill", _usual)],
     "keeping": [(covey.Covey, "_settled", _at_once)],
+    "premium": [(covey.Covey, "_probe", _nothing_left_over(covey.Covey._probe))],
     "blind": [(expectations.Expectations, "rests", lambda *_: True)],
     "doubt of what is unplayed": [(covey, "DRIFT", 0.0)],
     "stale": [(covey, "STALE", 0.0), (covey, "LEAST", 0.0)],

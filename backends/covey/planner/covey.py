@@ -15,6 +15,7 @@ explore  Exploration lives on a bank: a fixed share of all time goes in, the tim
          than the one in use. Doubt grows where nothing is measured: a drafter switched off is probed again, for ever.
          Plain decoding that nothing like it was seen of is held for doubtful whatever the curves say, and its price is
          less by what it may save: it is what everything else is weighed against.
+         What is left over goes, at five times the price, to the depth longest unplayed: doubt may be wrong too.
          Where a first round at another depth takes longer, it teaches no costs and exploring goes on for a second one;
          across the line between drafting and none it always does, for a few. Where the costs are known, and what is to
          be learnt is how many drafts are accepted, one round is enough. For example, rounds of 10 ms bring the bank
@@ -39,7 +40,8 @@ from covey_client.costs.table import CostTable
 
 SHARE = 0.005  # share of all time that may be lost by exploring
 START = 5.0  # rounds' time in the bank at the start
-FULL = 6.0  # rounds' time that the bank holds, or twice what is to be explored
+FULL = 3.0  # rounds' time in the bank from which on it is spent even where nothing is doubted
+PREMIUM = 5.0  # the price of that, in expected losses
 ACROSS, AMONG = 4, 2  # rounds of exploring from drafting to none, or back; from depth to depth where that is dear
 DEVIATIONS = 2.0  # a value could be as good as so many deviations above its estimate
 DRIFT = 1e-6  # variance that a depth's correction gains in each round in which the depth is not played
@@ -107,7 +109,7 @@ class Covey:
         restart = self._switch(situation) if situation.previous == 0 else 0.0
         current = self._settled(situation, expected, best, restart)
         probe, price = self._probe(situation, expected, current, restart)
-        self._bank = min(self._bank, max(FULL * expected.seconds[current], 2 * price))
+        self._bank = min(self._bank, max(2 * FULL * expected.seconds[current], 2 * price))
         if probe != current and price <= self._bank:
             self._bank -= price
             self._exploring, self._more = probe, self._stay(expected, current, probe) - 1
@@ -169,7 +171,7 @@ class Covey:
     def _probe(self, situation: Situation, expected: Expected, current: int, restart: float) -> tuple[int, float]:
         """The depth most worth trying, and the time that trying it takes from the bank."""
         values, seconds, depths = expected.values, expected.seconds, range(situation.ceiling + 1)
-        probe, most = current, values[current]
+        probe, most, premium = current, values[current], 1.0
         deviations = [
             math.sqrt(
                 expected.doubt[depth] ** 2
@@ -187,6 +189,8 @@ class Covey:
                 could = values[depth] * math.exp(min(2.0, DEVIATIONS * deviations[depth]))
                 if could > most:
                     probe, most = depth, could
+        if probe == current and self._bank >= FULL * seconds[current]:
+            probe, premium = min(depths, key=self._played.__getitem__), PREMIUM
         stay = self._stay(expected, current, probe)
         lost = stay * seconds[probe] * max(LEAST, 1.0 - values[probe] / values[current])
         price = self._change_cost.price
@@ -195,7 +199,7 @@ class Covey:
             lost += restart
         if blind and probe == 0:
             lost -= HORIZON * seconds[current] * _improvement(values[0] / values[current], deviations[0])
-        return probe, max(0.0, lost)
+        return probe, max(0.0, premium * lost)
 
     def _stay(self, expected: Expected, current: int, probe: int) -> int:
         """Rounds that exploring a depth lasts."""
