@@ -10,7 +10,8 @@ what is measured beside them is the way through Triton, gRPC and the service.
 
 measured_over_model   throughput over the formula's, N = 1 to 8, one call at a time
 batched_over_fifo     throughput with joined rows over one call at a time, N = 6
-jain_fairness         of the drafter's time that six targets of unequal loads get, each over its fair share (max-min)
+jain_fairness         of the drafter's time that six targets of unequal loads get, each over its fair share (max-min),
+                      where each could use more; _light: where two ask for so little that they could not
 scaling_n3            tokens/s of three servers over one's, and over the formula's ratio
 predicted_n2, _n3     tokens/s over what follows from one target's times
 remote_over_local     tokens/s of one target with its drafter elsewhere over one that has it beside itself
@@ -46,8 +47,9 @@ TRANSFER = 0.002  # of Z
 FIFO, JOINED = "one at a time", "joined"
 SHORTEST, LONGEST = 0.008, 0.020  # gaps between which a drafter goes cold
 TABLE, DRAFTER = "emulated-7b-24g", "draft_emulated"  # by which more rows take longer
-KEYS = ("measured_over_model", "batched_over_fifo", "jain_fairness", "scaling_n3", "predicted_n2", "predicted_n3")
-UNEQUAL = (16, 8, 4, 8, 2, 8)  # depths of six targets
+KEYS = ("measured_over_model", "batched_over_fifo", "jain_fairness", "jain_fairness_light", *star_servers.KEYS)
+UNEQUAL = (16, 8, 12, 8, 16, 10)  # depths of six targets, each of which could use more than a sixth of the drafter
+LIGHT = (16, 8, 4, 8, 2, 8)  # ... and of some that could not
 DEVICE_GB, TARGET_GB, DRAFTER_GB, KV_GB = (24, 48, 80), 15.2, 1.2, 4.0
 
 
@@ -73,9 +75,10 @@ def emulated(session: Session, measured: Measured) -> None:
         rules = Rules(rows=1) if rule == FIFO else Rules()
         played = play(devices, step, rules, np.random.default_rng([session.wanted.seed, len(devices)]), seconds)
         measured.played[rule, len(devices)] = played
-    devices = [Device(paper.AWAY - TRANSFER, TRANSFER, paper.star().acceptance, depth) for depth in UNEQUAL]
-    played = play(devices, step, Rules(rows=1), np.random.default_rng(session.wanted.seed), seconds)
-    measured.fairness = jain(played, devices)
+    for depths in (UNEQUAL, LIGHT):
+        devices = [Device(paper.AWAY - TRANSFER, TRANSFER, paper.star().acceptance, depth) for depth in depths]
+        played = play(devices, step, Rules(rows=1), np.random.default_rng(session.wanted.seed), seconds)
+        measured.fairness[depths] = jain(played, devices)
 
 
 def fleet(count: int) -> list[Device]:
@@ -123,7 +126,7 @@ def formula(played: Played, count: int) -> Any:
 @dataclass
 class Measured:
     played: dict[tuple[str, int], Played] = field(default_factory=dict)
-    fairness: float | None = None
+    fairness: dict[tuple[int, ...], float] = field(default_factory=dict)  # by depths
     servers: star_servers.Measured = field(default_factory=star_servers.Measured)
 
     def summary(self) -> JsonDict:
@@ -136,7 +139,8 @@ class Measured:
         return {
             "measured_over_model": ratios or None,
             "batched_over_fifo": six[0].rate / six[1].rate if six[0] and six[1] else None,
-            "jain_fairness": self.fairness,
+            "jain_fairness": self.fairness.get(UNEQUAL),
+            "jain_fairness_light": self.fairness.get(LIGHT),
             "emulated": {
                 rule: {str(count): self._cell(rule, count) for count in TARGETS if (rule, count) in self.played}
                 for rule in (FIFO, JOINED)

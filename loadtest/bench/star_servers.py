@@ -25,6 +25,7 @@ from loadtest.bench import report
 from loadtest.bench.session import QUICK, Session
 from loadtest.bench.statistics import Spread
 
+KEYS = ("scaling_n3", "scaling_n3_over_model", "predicted_n2", "predicted_n3", "remote_over_local")
 TARGETS = 3
 TOKENS, QUICK_TOKENS = 600, 60
 BESIDE = 0.004  # of Z that is not the pass itself
@@ -195,7 +196,6 @@ def show(result: JsonDict, console: Console) -> None:
     if found:
         rows = [[name, report.number(cell["median"], 1)] for name, cell in found.items()]
         console.print(report.table("Real servers, emulated devices", ("targets", "tokens/s"), rows))
-        console.print(f"remote over local {report.number(result['remote_over_local'])}")
 
 
 def draw(picture: Path, lines: Mapping[str, Sequence[tuple[float, float]]]) -> None:

@@ -9,14 +9,14 @@ import time
 
 
 class Link:
-    """Listens on a loopback port of its own. `delay` is each way's, in seconds; `cut` keeps what is sent and lets
+    """Listens on a free port of `host`. `delay` is each way's, in seconds; `cut` keeps what is sent and lets
     nobody know; with `refuse` there is no way at all."""
 
-    def __init__(self, to: tuple[str, int]) -> None:
+    def __init__(self, to: tuple[str, int], host: str = "127.0.0.1") -> None:
         self.delay = 0.0
         self.cut = self.refuse = False
         self._to = to
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server((host, 0))
         self._open: set[socket.socket] = set()
         self._closed = False
 

@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,7 @@ from covey.star.callers import token_of
 from covey.tritonio.grpc import GrpcModel
 from covey.wire import codec
 from covey_client import Client
+from tests.e2e.hosts import Host, hosts
 from tests.e2e.link import Link
 
 pytestmark = pytest.mark.e2e
@@ -55,11 +57,12 @@ class Star:
     links: list[Link]
     drafters: Server
     options: Options
+    host: Host  # of the drafters
 
 
-def free_port() -> int:
+def free_port(host: Host) -> int:
     with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
+        listener.bind((host.near, 0))
         port: int = listener.getsockname()[1]
     return port
 
@@ -67,38 +70,33 @@ def free_port() -> int:
 @pytest.fixture(scope="module")
 def star(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Star]:
     folder = tmp_path_factory.mktemp("star")
-    callers = folder / "callers"
-    callers.write_text("east secret-of-the-east-server\nwest secret-of-the-west-server 2\n")
-    profile = folder / "drafters.toml"
-    profile.write_text(DRAFTERS.format(callers=callers))
-    callers.chmod(0o600)
-    ports = [free_port() for _ in range(3)]
-    drafting = Options(
-        http_port=ports[0],
-        grpc_port=ports[1],
-        metrics_port=ports[2],
-        profile=str(profile),
-        log_file=folder / "drafters.log",
-        stop_seconds=3.0,
-        drain_seconds=1.0,
-    )
     with ExitStack() as stack:
-        drafters = stack.enter_context(Server(drafting))
-        links, targets = [], []
-        for name in ("east", "west"):
-            links.append(stack.enter_context(Link(("127.0.0.1", drafting.grpc_port))))
-            secret = folder / f"{name}.secret"
-            secret.write_text(f"secret-of-the-{name}-server\n")
-            secret.chmod(0o600)
+        at, *others = hosts(3, stack)
+        callers = private(folder / "callers", "east secret-of-the-east-server\nwest secret-of-the-west-server 2\n")
+        profile = folder / "drafters.toml"
+        profile.write_text(DRAFTERS.format(callers=callers))
+        ports = [free_port(at) for _ in range(3)]
+        options = Options("", *ports, profile=str(profile), stop_seconds=3.0, drain_seconds=1.0)
+        drafting = replace(options, log_file=folder / "drafters.log")
+        made = Star([], [], at.server(drafting), drafting, at)
+        stack.callback(lambda star: star.drafters.stop(), made)  # which may be another one by then
+        for name, host in zip(("east", "west"), others):
+            link = stack.enter_context(Link((at.address, drafting.grpc_port), host.near))
+            secret = private(folder / f"{name}.secret", f"secret-of-the-{name}-server\n")
             own = folder / f"{name}.toml"
-            own.write_text(TARGETS.format(models=MODELS, address=links[-1].address, secret=secret))
-            log_file = folder / f"{name}.log"
-            ports_of_its_own = Options(http_port=FREE, grpc_port=FREE, metrics_port=FREE, drain_seconds=5.0)
-            options = replace(ports_of_its_own, profile=str(own), log_file=log_file)
-            targets.append(stack.enter_context(Server(options)))
-        made = Star(targets, links, drafters, drafting)
+            own.write_text(TARGETS.format(models=MODELS, address=link.address, secret=secret))
+            options = Options("", FREE, FREE, FREE, profile=str(own), drain_seconds=5.0)
+            server = host.server(replace(options, log_file=folder / f"{name}.log"))
+            stack.callback(server.stop)
+            made.links.append(link)
+            made.targets.append(server)
         yield made
-        made.drafters.stop()
+
+
+def private(path: Path, text: str) -> Path:
+    path.touch(0o600)
+    path.write_text(text)
+    return path
 
 
 class Running:
@@ -195,13 +193,23 @@ def test_a_way_that_is_slow_loses_or_is_cut_costs_speed_alone(star: Star) -> Non
     back(star)
 
 
+def test_a_cable_that_is_pulled_costs_speed_alone(star: Star) -> None:
+    expected = plain(star, 120)
+    back(star)
+    running = Running(star, 120)
+    star.host.plug(there=False)
+    time.sleep(1.5)
+    star.host.plug(there=True)
+    assert running.end() == expected
+    back(star)
+
+
 def test_drafters_that_are_killed_and_started_anew_serve_again(star: Star) -> None:
     expected = plain(star, 200)
     back(star)
     running = Running(star, 200)
     star.drafters.kill()
-    star.drafters = Server(star.options)
-    star.drafters.start()
+    star.drafters = star.host.server(star.options)
     assert running.end() == expected
     found = back(star)
     print(f"drafted for again {max(found):.1f} s after the drafters' server was ready")

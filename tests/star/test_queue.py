@@ -1,0 +1,161 @@
+"""Whose call is next, and whose rows join it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from covey.ledger import INCARNATION_BITS
+from covey.star.calls import Call
+from covey.star.queue import CREDIT, DraftQueue, Rules
+from covey.star.speed import MARGIN, Speed
+from covey.types import NO_INTS, DraftWork, Reading
+
+STEP = 0.002
+
+
+def call(
+    who: int, arrived: float = 0.0, rows: int = 1, depth: int = 4, patience: float = 0.0, *, reads: bool = False
+) -> Call:
+    ones = np.ones(rows, np.int32)
+    work = DraftWork(
+        tags=np.arange(rows, dtype=np.int32),
+        keep=ones,
+        offsets=np.zeros(rows + 1, np.int32),
+        tokens=NO_INTS,
+        depth=ones * (0 if reads else depth),
+        width=ones,
+        rounds=ones,
+        origin=who << INCARNATION_BITS,
+        reading=Reading(ones, 10) if reads else None,
+        patience=patience,
+    )
+    return Call(work, f"{who}", arrived)
+
+
+def measured() -> Speed:
+    speed = Speed()
+    speed.update(1, 1, STEP)
+    return speed
+
+
+def queue_of(calls: Sequence[Call], rules: Rules | None = None, **weights: float) -> DraftQueue:
+    queue = DraftQueue(rules or Rules(), {name.strip("_"): weight for name, weight in weights.items()})
+    for each in calls:
+        queue.put(each)
+    return queue
+
+
+def test_whoever_has_least_time_left_goes_first_and_the_others_go_along() -> None:
+    calls = [call(1, patience=0.5), call(2, patience=0.1), call(3)]
+    queue = queue_of(calls)
+    assert queue.take(0.0, measured()) == [calls[1], calls[0], calls[2]]
+    assert queue.take(0.0, measured()) == []
+
+
+def test_no_more_rows_than_a_pass_holds_and_one_call_of_a_sender() -> None:
+    calls = [call(1, rows=3), call(1, rows=1), call(2, rows=3), call(3, rows=2)]
+    queue = queue_of(calls, Rules(rows=5))
+    assert queue.take(0.0, measured()) == [calls[0], calls[3]]
+    assert queue.take(0.0, measured()) == [calls[1], calls[2]]
+    assert not len(queue)
+
+
+def test_one_at_a_time_even_a_call_larger_than_a_pass_is_served() -> None:
+    calls = [call(1, rows=9), call(2)]
+    queue = queue_of(calls, Rules(rows=5))
+    assert queue.take(0.0, measured(), shared=False) == [calls[0]]
+    assert queue.take(0.0, measured(), shared=False) == [calls[1]]
+
+
+def test_a_call_that_reads_is_served_alone_and_in_its_sender_s_order() -> None:
+    calls = [call(1, reads=True), call(1, patience=0.5), call(2, patience=1.0)]
+    queue = queue_of(calls)
+    assert queue.take(0.0, measured()) == [calls[0]], "what follows it is urgent"
+    assert queue.take(0.0, measured()) == [calls[1], calls[2]]
+
+
+def test_nobody_joins_who_would_make_another_late() -> None:
+    speed = measured()
+    deep, hasty = call(2, depth=32), call(1, depth=4, patience=MARGIN * 4 * STEP + 0.001)
+    queue = queue_of([deep, hasty])
+    assert queue.take(0.0, speed) == [hasty]
+    assert queue.take(0.0, speed) == [deep]
+
+
+def test_what_is_too_late_is_said_so_and_what_is_nearly_is_shortened() -> None:
+    speed = measured()
+    late, short = call(1, patience=0.9 * MARGIN * STEP), call(2, depth=8, patience=3.5 * MARGIN * STEP)
+    queue = queue_of([late, short])
+    assert queue.late(0.0, speed) == [late]
+    assert queue.take(0.0, speed) == [short]
+    assert short.work.depth.tolist() == [3]
+
+
+def test_before_anything_was_measured_nothing_is_late() -> None:
+    queue = queue_of([call(1, patience=0.001)])
+    assert queue.late(0.0, Speed()) == []
+    assert queue.take(0.0, Speed())[0].depth == 4
+
+
+def shares(weights: dict[str, float], depths: dict[int, int], turns: int) -> dict[int, float]:
+    """Seconds of the drafter that each has had, of senders that always have a call waiting."""
+    speed, had = measured(), dict.fromkeys(depths, 0.0)
+    queue = DraftQueue(Rules(rows=1, bound=1e9), weights)
+    for who, depth in depths.items():
+        queue.put(call(who, depth=depth))
+    for _ in range(turns):
+        (next_one,) = queue.take(0.0, speed, shared=False)
+        seconds = next_one.depth * STEP
+        queue.served([next_one], seconds)
+        had[next_one.who] += seconds
+        queue.put(call(next_one.who, depth=depths[next_one.who]))
+    return had
+
+
+def test_time_is_shared_by_weight_however_large_the_calls_are() -> None:
+    had = shares({"1": 1.0, "2": 1.0, "3": 2.0}, {1: 16, 2: 2, 3: 4}, 3000)
+    assert had[2] / had[1] == pytest.approx(1.0, rel=0.05)
+    assert had[3] / had[1] == pytest.approx(2.0, rel=0.05)
+
+
+def test_who_was_away_for_long_does_not_make_up_for_it() -> None:
+    speed = measured()
+    queue = DraftQueue(Rules(rows=1, bound=1e9))
+    queue.put(call(2))
+    queue.served(queue.take(0.0, speed, shared=False), 0.001)
+    for _ in range(500):
+        queue.put(call(1))
+        queue.served(queue.take(0.0, speed, shared=False), 0.01)
+    served = []
+    queue.put(call(1))
+    for _ in range(60):
+        queue.put(call(2))
+        (next_one,) = queue.take(0.0, speed, shared=False)
+        queue.served([next_one], 0.01)
+        served.append(next_one.who)
+        if next_one.who == 1:
+            queue.put(call(1))
+    assert served.index(1) <= CREDIT / 0.01 + 3
+
+
+def test_nobody_starves_though_all_others_are_more_urgent() -> None:
+    """A heavy sender far beyond its share waits, but not for ever."""
+    speed = measured()
+    queue = DraftQueue(Rules(rows=1, bound=0.1))
+    queue.put(call(1))
+    queue.served(queue.take(0.0, speed, shared=False), 100.0)
+    queue.put(call(2))
+    queue.served(queue.take(0.0, speed, shared=False), 0.001)
+    patient, now = call(1, arrived=0.0), 0.0
+    queue.put(patient)
+    while True:
+        queue.put(call(2, arrived=now, patience=0.05))
+        taken = queue.take(now, speed, shared=False)
+        if taken == [patient]:
+            break
+        queue.served(taken, 0.008)
+        now += 0.008
+        assert now < 0.2
