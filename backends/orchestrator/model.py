@@ -169,6 +169,8 @@ class TritonPythonModel:
         if not self._measures or not drafters:
             return None
         self._await_loaded()
+        if self._profile.speculation.drafter_policy == "fixed":  # the others draft where a request names them
+            drafters = dict(itertools.islice(drafters.items(), 1))
         curves = Curves(
             self._target,
             drafters,
