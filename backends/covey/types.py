@@ -193,7 +193,10 @@ class ResizeStatus(IntEnum):
     """What became of the wish for a KV pool of another size."""
 
     OK = 0
-    NOT_HERE = 1  # this target's pool keeps the size that it was loaded with
+    NOT_HERE = 1  # this target's pool keeps the size that it was loaded with, or cannot become so large or small
+    LATER = 2  # memory is on its way to the pool, or from it to the system: ask again
+    IN_USE = 3  # more blocks are in use than there would be
+    NO_MEMORY = 4  # the device has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +310,8 @@ class TargetInfo:
     epoch: int
     folder: str  # where the tokenizer is
     identity: str = ""  # of weights, settings and machine: what passes take depends on nothing else; "": not known
+    block_bytes: int = 0  # of KV memory; 0: the pool keeps its size
+    least_blocks: int = 0  # what the pool was loaded with, and `resize` leaves it at least
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,7 +221,7 @@ DAMAGED: list[tuple[Any, list[dict[str, Any]]]] = [
     (READ_REPLY, [said(prompt_log_q=np.float32([value, 0, 0])) for value in (0.5, np.nan, -np.inf)]),
     (TARGET, [{"vocab_size": -1}, {"block_size": 0}, {"total_blocks": "many"}, {"max_positions": 0}]),
     (DRAFTER, [{"resident_bytes": -1}, {"epoch": None}]),
-    (RESIZED, [{"status": 2}, {"status": -1}, {"total_blocks": 0}]),
+    (RESIZED, [{"status": 5}, {"status": -1}, {"total_blocks": 0}]),
 ]
 CODE: dict[type, tuple[Any, Any]] = {
     TargetWork: (codec.encode_target_work, codec.decode_target_work),

@@ -28,11 +28,13 @@ from covey.models.numerics import Matrix, Room, attention_agreement, attention_t
 from covey.models.parallel.group import Group
 from covey.models.parallel.sharding import ShardedLinear
 from covey.models.product import padded
+from covey.models.reserve import Reserve
 from covey.models.verdicts import here, verdict
 from covey.private import kept_folder
 from covey.types import Ints
 
 _LOG = logging.getLogger(__name__)
+_MOVED_BYTES = 1 << 19  # of blocks, at once: they stay in a core's cache
 _NO_WEIGHTS = 1 << 40  # in place of their number, for a map that has none: never a small product
 
 
@@ -41,11 +43,6 @@ class PagedModel:
     one rank of a `group` it holds its share of both, and every rank builds one and calls it alike, in step."""
 
     windows = False  # reads lanes
-
-    @property
-    def padding_slot(self) -> int:
-        """The slot of tokens whose keys are not kept."""
-        return self.blocks * self.block_size
 
     def __init__(
         self,
@@ -58,7 +55,9 @@ class PagedModel:
         numerics: str = "auto",
         max_pass_tokens: int = 512,
         group: Group | None = None,
+        most_blocks: int = 0,
     ) -> None:
+        """With `most_blocks`, on a CPU, the pool can become so large."""
         if numerics not in ("auto", "invariant", "fast"):
             raise SettingError(f"numerics: got {numerics!r}, allowed: auto, invariant, fast")
         for name, value in (("blocks", blocks), ("block_size", block_size), ("max_pass_tokens", max_pass_tokens)):
@@ -72,14 +71,23 @@ class PagedModel:
         self.torch_device, self.torch_dtype = modules.device, modules.dtype
         self.shape, self.end_ids = modules.shape, modules.end_ids
         self.vocab_size, self.max_positions = modules.vocab_size, modules.max_positions
-        self.blocks, self.block_size = blocks, block_size
+        self.block_size = block_size
         self.max_pass_tokens = max_pass_tokens
         self.numerics = "fast"
         self._tiling = Tiling()
-        shape = (modules.layers, 2 * self.shape.kv_heads, (blocks + 1) * block_size, self.shape.head_dim)
-        self._pool = torch.zeros(
-            shape, dtype=self.torch_dtype, device=self.torch_device
-        )  # the last block takes padding's keys
+        heads, dim = 2 * self.shape.kv_heads, self.shape.head_dim
+        self._blocks, self._reserve = blocks, None
+        if most_blocks > blocks and self.torch_device.type == "cpu":
+            self._reserve = Reserve(
+                modules.layers, heads, dim, block_size, blocks=blocks, most=most_blocks, dtype=self.torch_dtype
+            )
+            self._pool = self._reserve.memory
+        else:
+            slots = (blocks + 1) * block_size
+            self._pool = torch.zeros(
+                modules.layers, heads, slots, dim, dtype=self.torch_dtype, device=self.torch_device
+            )
+        self.padding_slot = self._pool.shape[2] - block_size  # of tokens whose keys are not kept, in the last block
         self.pools = list(self._pool.unbind(0))
         self._fused: FusedDecoder | None = None
         if group is not None:
@@ -95,7 +103,18 @@ class PagedModel:
                 f"numerics: invariant is not to be had for {modules.folder} in {self.dtype} on this {self.device}; "
                 "use auto or fast, or dtype bfloat16 on a CPU with BF16 instructions"
             )
-        self._pool.zero_()
+        self._pool[:, :, : blocks * block_size] = 0
+        self._pool[:, :, self.padding_slot :] = 0
+
+    @property
+    def blocks(self) -> int:
+        """How many there are now: ids below this may be used."""
+        return self._blocks if self._reserve is None else self._reserve.blocks
+
+    @property
+    def most_blocks(self) -> int:
+        """As many as `grow` can bring about."""
+        return self._blocks if self._reserve is None else self._reserve.most
 
     @property
     def dtype(self) -> str:
@@ -154,6 +173,25 @@ class PagedModel:
     def clear_slots(self, slots: Ints) -> None:
         """Sets keys and values of all layers to zero."""
         self._pool.index_fill_(2, torch.from_numpy(slots.astype(np.int64)).to(self.torch_device), 0)
+
+    def grow(self, blocks: int) -> int:
+        """Have so many blocks before long, as far as the pool can grow. Returns how many can be used by now; raises
+        MemoryError where there is no memory for them."""
+        return self._blocks if self._reserve is None else self._reserve.grow(blocks)
+
+    def shrink(self, blocks: int) -> bool:
+        """Give up all blocks but the first ones before long. Returns whether their memory has gone back."""
+        return self._reserve is None or self._reserve.shrink(blocks)
+
+    @torch.inference_mode()
+    def move_blocks(self, sources: Ints, destinations: Ints) -> None:
+        """Copy whole blocks of all layers. No destination may be given twice, or be a source."""
+        heads, dim = self._pool.shape[1], self.block_size * self.shape.head_dim
+        old, new = torch.from_numpy(sources.astype(np.int64)), torch.from_numpy(destinations.astype(np.int64))
+        size = max(1, _MOVED_BYTES // (heads * dim * self._pool.element_size()))
+        for layer in self._pool.view(len(self.pools), heads, -1, dim):
+            for some, there in zip(old.split(size), new.split(size)):
+                layer.index_copy_(1, there.to(layer.device), layer.index_select(1, some.to(layer.device)))
 
     def _prepare(self, work: Pass) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Plan]:
         assert isinstance(work.lanes, Lanes)

@@ -32,6 +32,7 @@ from covey.sampling.drawing import Context, SettingsTable, draw
 from covey.target.ahead import Ahead, Precomputed
 from covey.target.divergence import UNJUDGED
 from covey.target.packing import Packing, path_to
+from covey.target.resizing import resize
 from covey.target.verification import Mask, Places, Verified, merged, pick, rows_of, verify
 from covey.types import (
     NO_FLOATS,
@@ -85,18 +86,27 @@ class TargetRunner:
             epoch=self._ledger.epoch,
             folder=folder,
             identity=identity,
+            block_bytes=0 if isinstance(model, ParallelModel) else model.bytes_per_block,
+            least_blocks=blocks,
         )
 
     @classmethod
     def load(
-        cls, folder: str | Path, settings: TargetSettings, *, token_budget: int, name: str, depth: int = 0
+        cls,
+        folder: str | Path,
+        settings: TargetSettings,
+        *,
+        token_budget: int,
+        name: str,
+        depth: int = 0,
+        most_blocks: int = 0,
     ) -> TargetRunner:
         """The target that the settings describe, in `folder`. No pass will have more than `token_budget` tokens, and
-        few rows drafts deeper than `depth`."""
+        few rows drafts deeper than `depth`. With `most_blocks` its pool can become so large."""
         ranks = settings.tensor_parallel
         torch.set_num_threads(settings.threads or max(1, (os.cpu_count() or 1) // ranks))
         blocks = settings.kv_blocks or blocks_in(settings.kv_memory_mb << 20, folder, settings, "target")
-        one = partial(open_model, tokens_per_row=1 + depth)
+        one = partial(open_model, tokens_per_row=1 + depth, most_blocks=most_blocks)
         build = one if ranks == 1 else partial(ParallelModel, ranks=ranks)
         model = build(
             folder,
@@ -136,8 +146,12 @@ class TargetRunner:
     def step(self, work: TargetWork) -> TargetReply:
         return self._ledger.once(work, self._step)
 
-    def resize(self, blocks: int) -> Resized:  # noqa: ARG002
-        return Resized(ResizeStatus.NOT_HERE, self._sequences.pool.total)
+    def resize(self, blocks: int) -> Resized:
+        if isinstance(self._model, ParallelModel):
+            return Resized(ResizeStatus.NOT_HERE, self._sequences.pool.total)
+        if self._ahead is not None:
+            self._ahead.collect()  # its blocks may move; the next pass is computed when it is asked for
+        return resize(self._model, self._sequences, blocks, self._info.least_blocks)
 
     def _step(self, work: TargetWork) -> TargetReply:
         started = time.perf_counter()
@@ -364,11 +378,16 @@ def _as_here(model: Model | ParallelModel) -> Callable[[], None]:
 def blocks_in(memory: int, folder: str | Path, settings: TargetSettings, section: str) -> int:
     """How many KV blocks of the folder's model fit in `memory` bytes of each device, which the profile's `section`
     gives."""
+    block = block_bytes(folder, settings)
+    if memory < block:
+        raise SettingError(f"{section}.kv_memory_mb: one KV block of {folder} takes {block} bytes; give it more")
+    return memory // block
+
+
+def block_bytes(folder: str | Path, settings: TargetSettings) -> int:
+    """Bytes of one KV block of the folder's model on each device."""
     before = known.find(folder, settings.dtype, settings.device) if settings.tensor_parallel == 1 else None
     config = read_config(Path(folder)) if before is None else SimpleNamespace(**before.config)
     shape = share_of_heads(Path(folder), config, settings.tensor_parallel)
     dtype = choose_dtype(settings.dtype, choose_device(settings.device))
-    block = 2 * int(config.num_hidden_layers) * shape.kv_heads * shape.head_dim * settings.block_size * dtype.itemsize
-    if memory < block:
-        raise SettingError(f"{section}.kv_memory_mb: one KV block of {folder} takes {block} bytes; give it more")
-    return memory // block
+    return 2 * int(config.num_hidden_layers) * shape.kv_heads * shape.head_dim * settings.block_size * dtype.itemsize

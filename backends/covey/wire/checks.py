@@ -132,6 +132,7 @@ def check_info(info: TargetInfo | DrafterInfo) -> None:
     _numbers({"max_positions": info.max_positions}, 1)
     if isinstance(info, TargetInfo):
         _numbers({"block_size": info.block_size, "total_blocks": info.total_blocks}, 1)
+        _numbers({"block_bytes": info.block_bytes, "least_blocks": info.least_blocks}, 0)
     else:
         _numbers({"resident_bytes": info.resident_bytes}, 0)
 

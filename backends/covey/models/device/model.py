@@ -52,7 +52,9 @@ class DeviceModel:
         block_size: int = 16,
         numerics: str = "fast",
         max_pass_tokens: int = 512,
+        most_blocks: int = 0,
     ) -> None:
+        """With `most_blocks` its KV memory can become so large."""
         modules = modules_of(source, dtype=dtype, device=device)
         name = str(modules.folder)
         if modules.config.model_type not in FAMILIES:
@@ -62,7 +64,8 @@ class DeviceModel:
         self.shape, self.end_ids = modules.shape, modules.end_ids
         self.vocab_size, self.max_positions = modules.vocab_size, modules.max_positions
         self.torch_device, self.torch_dtype = modules.device, modules.dtype
-        self.blocks, self.block_size, self.max_pass_tokens = blocks, block_size, max_pass_tokens
+        self.blocks, self.most_blocks = blocks, max(blocks, most_blocks)
+        self.block_size, self.max_pass_tokens = block_size, max_pass_tokens
         self.numerics = numerics
         self.windows = numerics != "invariant"  # which hold siblings between a query's own keys
         line_bytes = max_pass_tokens * self.shape.heads * self.shape.head_dim * 4
@@ -83,7 +86,7 @@ class DeviceModel:
         self.store = KVStore(
             Layout(modules.layers, self.shape.kv_heads, self.shape.head_dim, block_size, segment),
             segments=-(-blocks // segment),
-            most_segments=-(-blocks // segment),
+            most_segments=-(-max(blocks, most_blocks) // segment),
             dtype=self.torch_dtype,
             device=self.torch_device,
         )
@@ -175,6 +178,29 @@ class DeviceModel:
     def clear_slots(self, slots: Ints) -> None:
         """Sets keys and values of all layers to zero."""
         self.store.clear_slots(slots)
+
+    def grow(self, blocks: int) -> int:
+        """Have so many blocks, as far as KV memory can grow, by whole segments. Returns how many can be used by now;
+        raises MemoryError where there is no memory for them."""
+        blocks = min(blocks, self.most_blocks)
+        segment = self.store.layout.segment_blocks
+        missing = -(-blocks // segment) * segment - self.store.blocks
+        if missing > 0:
+            self.store.grow(missing)
+        self.blocks = max(self.blocks, min(blocks, self.store.blocks))
+        if self.blocks < blocks:
+            raise MemoryError(f"the device has no memory for {blocks} KV blocks, only for {self.blocks}")
+        return self.blocks
+
+    def shrink(self, blocks: int) -> bool:
+        """Give up all blocks but the first ones. Returns whether their memory has gone back."""
+        self.blocks = min(self.blocks, blocks)
+        self.store.shrink(self.store.blocks - self.blocks)
+        return True
+
+    def move_blocks(self, sources: Ints, destinations: Ints) -> None:
+        """Copy whole blocks of all layers. No destination may be given twice, or be a source."""
+        self.store.move_blocks(sources, destinations)
 
     def record(self, rows: int, tokens_per_row: int) -> None:
         """Make the recordings of passes of up to so many rows, all of as many tokens, now: a recording takes as long as

@@ -54,6 +54,7 @@ class ParallelModel:
         self._failure = ""  # why nothing goes on
         self._group: Group | None = None
         self.ranks, self.block_size, self.blocks = ranks, block_size, blocks
+        self.most_blocks = blocks  # ranks would have to grow in step
         self._followers = Followers(
             ranks, {"device": chosen.type, "threads": torch.get_num_threads(), "model": order}, self._on_loss
         )

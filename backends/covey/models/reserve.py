@@ -1,0 +1,148 @@
+"""KV memory on a CPU that grows and shrinks where it is: addresses for the largest pool, pages for the blocks in use.
+
+    each layer, each head    |<-- blocks: have pages -->|<-- room to grow: addresses only -->| padding's block |
+
+A slot's address never changes and nothing is copied when the pool grows: tensors over the whole of it stay valid. It
+is an anonymous private mapping: pages that are given up are the system's again at once, and are zero when they come
+back, which unused KV memory must be. Pages come and go in a thread of their own, so that no pass waits for them.
+
+Knows no sequences and no owners. A block must be free before it is given up, and is not to be used before `blocks`
+says that it is there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import math
+import mmap
+import os
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+
+import torch
+
+from covey.worker import Thread
+
+POPULATE_WRITE, NO_HUGE_PAGES = 23, 15  # MADV_POPULATE_WRITE (Linux 5.14), MADV_NOHUGEPAGE
+NO_RESERVE = 0x4000  # MAP_NORESERVE
+PIECE = 8 << 20  # bytes that get pages at once: what is there so far can be used meanwhile
+SPARE = 64 << 20  # bytes that are left to everybody else
+MEMORY = Path("/proc/meminfo")
+
+
+class Reserve:
+    """`memory`: [layers, heads, slots, head_dim] with pages for `blocks` blocks and for the last one, which takes
+    padding's keys. One thread calls."""
+
+    def __init__(
+        self,
+        layers: int,
+        heads: int,
+        head_dim: int,
+        block_size: int,
+        *,
+        blocks: int,
+        most: int,
+        dtype: torch.dtype,
+    ) -> None:
+        self._block = block_size * head_dim * dtype.itemsize
+        self._grain = mmap.PAGESIZE // math.gcd(mmap.PAGESIZE, self._block)  # blocks that fill whole pages
+        self.most = self._up(most)
+        self._size = block_size
+        self._planes = layers * heads
+        self._plane = (self.most + self._grain) * self._block
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE
+        try:
+            self._map = mmap.mmap(-1, self._planes * self._plane, flags=flags)
+        except OSError as error:
+            raise MemoryError(f"no addresses for KV memory of {most} blocks: {error}") from error
+        self.memory = torch.frombuffer(self._map, dtype=dtype).view(layers, heads, -1, head_dim)
+        self._start = self.memory.data_ptr()
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+        self._libc.madvise(self._start, len(self._map), NO_HUGE_PAGES)  # one would hold thousands of blocks of a head
+        self.blocks = 0
+        self._worker = Thread("kv-pages")
+        self._moving: Future[None] | None = None
+        self._add(blocks)
+
+    @property
+    def padding_slot(self) -> int:
+        """The last block's first slot."""
+        return self.memory.shape[2] - self._size
+
+    @property
+    def bytes_per_block(self) -> int:
+        return self._planes * self._block
+
+    def grow(self, blocks: int) -> int:
+        """Have pages for so many blocks before long. Returns how many can be used by now; raises MemoryError where
+        there is no memory for them."""
+        if not self._settled():
+            return self.blocks
+        if blocks > self.blocks:
+            wanted = (min(blocks, self.most) - self.blocks) * self.bytes_per_block
+            left = available() - SPARE
+            if wanted > left:
+                raise MemoryError(f"the KV pool is to grow by {wanted >> 20} MB, and {max(0, left) >> 20} MB are left")
+            self._moving = self._worker.submit(self._add, min(blocks, self.most))
+        return self.blocks
+
+    def shrink(self, blocks: int) -> bool:
+        """Give up the pages of all but the first blocks before long. Returns whether that is done."""
+        if not self._settled():
+            return False
+        if blocks < self.blocks:
+            last, self.blocks = self.blocks, blocks
+            self._moving = self._worker.submit(self._drop, last)
+            return False
+        return True
+
+    def _settled(self) -> bool:
+        """Whether no pages are on their way; raises MemoryError where they did not come."""
+        if self._moving is not None:
+            if not self._moving.done():
+                return False
+            done, self._moving = self._moving, None
+            done.result()
+        return True
+
+    def _add(self, blocks: int) -> None:
+        step = self._up(max(1, PIECE // self.bytes_per_block))
+        for start in range(self.blocks, blocks, step):
+            stop = min(start + step, blocks)
+            self._each(self._up(start), self._up(stop), self._populate)
+            self.blocks = stop
+
+    def _drop(self, last: int) -> None:
+        whole = self._up(self.blocks)
+        self.memory[:, :, self.blocks * self._size : whole * self._size] = 0  # they share pages with blocks that stay
+        self._each(whole, self._up(last), self._release)
+
+    def _each(self, start: int, stop: int, act: Callable[[int, int], None]) -> None:
+        """For the pages of these blocks in each plane."""
+        if start < stop:
+            for plane in range(self._planes):
+                act(self._start + plane * self._plane + start * self._block, (stop - start) * self._block)
+
+    def _populate(self, address: int, size: int) -> None:
+        if self._libc.madvise(address, size, POPULATE_WRITE):
+            problem = ctypes.get_errno()
+            if problem != errno.EINVAL:
+                raise MemoryError(f"no pages for KV memory: {os.strerror(problem)}")
+            ctypes.memset(address, 0, size)  # the kernel is older
+
+    def _release(self, address: int, size: int) -> None:
+        if self._libc.madvise(address, size, mmap.MADV_DONTNEED):
+            raise MemoryError(f"KV memory is not given back: {os.strerror(ctypes.get_errno())}")
+
+    def _up(self, blocks: int) -> int:
+        return -(-blocks // self._grain) * self._grain
+
+
+def available() -> int:
+    """Bytes that the system can still give."""
+    line = next(line for line in MEMORY.read_text().splitlines() if line.startswith("MemAvailable"))
+    return int(line.split()[1]) << 10

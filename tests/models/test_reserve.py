@@ -1,0 +1,111 @@
+"""KV memory on a CPU that grows and shrinks where it is."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from covey.models import reserve
+from covey.models.reserve import Reserve
+
+
+def made(blocks: int, most: int, *, layers: int = 2, heads: int = 4, dim: int = 16, size: int = 4) -> Reserve:
+    return Reserve(layers, heads, dim, size, blocks=blocks, most=most, dtype=torch.bfloat16)
+
+
+def until(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def resident(*, private: str = "Private_Dirty") -> int:
+    """Bytes that this process alone holds."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(private)).split()[1]) << 10
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(1, 200), min_size=1, max_size=12), st.sampled_from([1, 3, 16, 64]))
+def test_what_stays_keeps_its_contents_and_what_comes_back_is_zero(sizes: list[int], dim: int) -> None:
+    pool = made(5, 200, dim=dim)
+    place, slots = pool.memory.data_ptr(), pool.memory.shape[2]
+    expected = torch.zeros(2, 4, 200 * 4, dim, dtype=torch.bfloat16)
+    pool.memory[:, :, pool.padding_slot :] = 7
+    for blocks in sizes:
+        before = pool.blocks
+        if blocks > before:
+            until(lambda blocks=blocks: pool.grow(blocks) == blocks)
+        else:
+            until(lambda blocks=blocks: pool.shrink(blocks))
+            expected[:, :, blocks * 4 :] = 0
+        assert pool.blocks == blocks
+        assert torch.equal(pool.memory[:, :, : blocks * 4], expected[:, :, : blocks * 4])
+        new = torch.randn(2, 4, blocks * 4, dim).bfloat16()
+        pool.memory[:, :, : blocks * 4] = new
+        expected[:, :, : blocks * 4] = new
+    assert (pool.memory.data_ptr(), pool.memory.shape[2]) == (place, slots)
+    assert (pool.memory[:, :, pool.padding_slot :] == 7).all(), "padding's block is where it was"
+
+
+def test_memory_comes_from_the_system_and_goes_back_to_it() -> None:
+    gc.collect()
+    pool = made(256, 4096, dim=64, size=16)
+    size = pool.bytes_per_block
+    assert size == 2 * 4 * 64 * 16 * 2
+    before = resident()
+    until(lambda: pool.grow(4096) == 4096)
+    grown = resident()
+    assert 3840 * size <= grown - before < 3840 * size + (8 << 20), "populated, before anybody touches it"
+    until(lambda: pool.shrink(256))
+    assert resident() < before + (8 << 20)
+
+
+def test_growth_is_refused_where_there_is_no_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pool = made(4, 4096)
+    monkeypatch.setattr(reserve, "MEMORY", tmp_path / "meminfo")
+    (tmp_path / "meminfo").write_text("MemTotal: 999999 kB\nMemAvailable:   65536 kB\n")
+    with pytest.raises(MemoryError, match="0 MB are left"):
+        pool.grow(4096)
+    assert pool.blocks == 4
+    (tmp_path / "meminfo").write_text("MemAvailable:   165536 kB\n")
+    until(lambda: pool.grow(4096) == 4096)
+
+
+def test_what_the_kernel_refuses_is_said_and_another_try_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = made(4, 4096)
+    refuse = True
+    populate = pool._populate
+
+    def short(address: int, size: int) -> None:
+        if refuse:
+            raise MemoryError("no pages")
+        populate(address, size)
+
+    monkeypatch.setattr(pool, "_populate", short)
+
+    def grown() -> bool:
+        return pool.grow(4096) == 4096
+
+    with pytest.raises(MemoryError, match="no pages"):
+        until(grown)
+    assert pool.blocks == 4
+    refuse = False
+    until(grown)
+
+
+def test_memory_of_an_older_kernel_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reserve, "POPULATE_WRITE", 9999)
+    pool = made(4, 4096)
+    pool.memory[:, :, :16] = 3
+    until(lambda: pool.grow(500) == 500)
+    assert (pool.memory[:, :, :16] == 3).all()
+    assert not pool.memory[:, :, 16:2000].any()
