@@ -324,6 +324,7 @@ class DrafterInfo:
     epoch: int
     resident_bytes: int
     identity: str = ""  # as for a target
+    device: str = ""  # whose memory those bytes are of: cpu or cuda; "": the target's
 
 
 CUSTOM = "custom"  # what requests with objectives of their own and without a class are counted under

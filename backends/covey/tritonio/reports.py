@@ -2,6 +2,7 @@
 
 facts          what is served, and within which limits
 decisions:N    the last N choices of the planner, explained
+memory         who is in memory, how large the pool is, what loads, unloads and resizes took
 rounds:N       what rounds after number N cost and brought, as far back as is kept
 """
 
@@ -13,6 +14,7 @@ from collections import deque
 from dataclasses import asdict
 
 from covey.errors import BadField
+from covey.memory import Memory
 from covey.planner.round_planner import RoundPlanner
 from covey.profile import Profile
 from covey.roster import Roster
@@ -21,7 +23,7 @@ from covey.types import JsonDict, TargetInfo
 
 ROUNDS = 4096  # kept: twenty seconds of short ones
 DECISIONS = 20  # told where no number is given
-ALLOWED = "facts, decisions:N or rounds:N"
+ALLOWED = "facts, memory, decisions:N or rounds:N"
 PLAIN = ("rows", "decoding", "prefill_tokens", "trees", "drafted", "accepted", "emitted", "waiting", "running")
 SECONDS = (
     *("plan_seconds", "draft_seconds", "verify_seconds", "pass_seconds", "commit_seconds"),
@@ -32,9 +34,12 @@ SECONDS = (
 class Reports:
     """Owns the ring of rounds; reads the planner's log."""
 
-    def __init__(self, planner: RoundPlanner, info: TargetInfo, profile: Profile, roster: Roster) -> None:
+    def __init__(
+        self, planner: RoundPlanner, info: TargetInfo, profile: Profile, roster: Roster, memory: Memory
+    ) -> None:
         self._planner = planner
         self._roster = roster
+        self._memory = memory
         self._policy = profile.speculation.policy
         self._rounds: deque[tuple[int, RoundRecord]] = deque(maxlen=ROUNDS)
         self._count = 0
@@ -54,11 +59,13 @@ class Reports:
 
     def answer(self, question: str) -> str:
         """JSON; raises BadField. Any thread."""
-        match = re.fullmatch(r"(facts|decisions|rounds)(?::(\d{1,15}))?", question)
-        if not match or (match[1] == "facts" and match[2]):
+        match = re.fullmatch(r"(facts|memory|decisions|rounds)(?::(\d{1,15}))?", question)
+        if not match or (match[1] in ("facts", "memory") and match[2]):
             raise BadField("inspect", question, ALLOWED)
         kind, number = match[1], match[2]
-        if kind == "decisions":
+        if kind == "memory":
+            told = self._memory.report()
+        elif kind == "decisions":
             told = self._decisions(int(number or DECISIONS))
         else:
             told = self._facts_now() if kind == "facts" else self._after(int(number or 0))
