@@ -49,7 +49,7 @@ from covey.tritonio import bls, fields, link
 from covey.tritonio.log import to_triton
 from covey.tritonio.metrics import Metrics
 from covey.tritonio.outlets import INSPECT, Asked, PeerOutlet, Sender, SenderOutlet, take_each
-from covey.tritonio.reports import Reports
+from covey.tritonio.reports import SECRET, Reports
 from covey.tritonio.residency import BlsResidency
 from covey.tritonio.supervisor import Supervisor
 from covey.types import NO_OBJECTIVE, DrafterInfo, TargetInfo
@@ -260,7 +260,7 @@ class TritonPythonModel:
         self._metrics.watch(roster.gauges)
         self._metrics.watch(memory.gauges)
         self._metrics.follow(memory.totals)
-        self._reports = Reports(planner, info, self._profile, roster, memory)
+        self._reports = Reports(planner, info, self._profile, roster, memory, of_this_server().secret)
         self._parser = fields.RequestParser(
             tokenizer, info, self._profile.limits, roster, lambda: self._engine.lasting_blocks, classes
         )
@@ -364,14 +364,14 @@ class TritonPythonModel:
     def _taken(self, asked: Asked, sender: Sender) -> None:
         outlet = SenderOutlet(asked, sender)
         if INSPECT in asked.tensors:
-            self._report(asked.tensors[INSPECT], outlet)
+            self._report(asked.tensors[INSPECT], str(asked.parameters.get(SECRET, "")), outlet)
         else:
             self._take(next(self._keys), outlet, asked.tensors.get, asked.parameters)
 
-    def _report(self, asked: Any, outlet: SenderOutlet) -> None:
+    def _report(self, asked: Any, secret: str, outlet: SenderOutlet) -> None:
         try:
             self._wait()
-            outlet.report(self._reports.answer(asked.reshape(-1)[0].decode(errors="replace")))
+            outlet.report(self._reports.answer(asked.reshape(-1)[0].decode(errors="replace"), secret))
         except CoveyError as error:
             outlet.fail(error)
 

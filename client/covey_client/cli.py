@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from covey_client.commands import chat, generate, profile, profiles, status, top
+from covey_client.commands import chat, drafters, generate, profile, profiles, status, top
 from covey_client.errors import (
     Cancelled,
     ConnectionLost,
@@ -25,6 +25,7 @@ COMMANDS = (
     chat,
     status,
     top,
+    drafters,
     profiles,
     profile,
 )  # each adds its subparser, whose default `run` takes the parsed arguments

@@ -36,7 +36,7 @@ class Serving:
         memory = Memory(
             target, cast("Residency", None), roster, clock, Never(), budget, worker=worker, drop=print, breathes=False
         )
-        self.reports = Reports(planner, target.info(), profile, roster, memory)
+        self.reports = Reports(planner, target.info(), profile, roster, memory, "open sesame")
         self.engine = Engine(target, scheduler, planner, Collector(), ManualClock(), observe=self.reports.round)
 
     def run(self, key: int, tokens: int) -> None:
@@ -61,6 +61,24 @@ def test_memory_says_who_is_there() -> None:
     found = Serving().answer("memory")
     assert found["drafters"] == {"draft_mine": {"state": "serving", "wish": "auto", "bytes": 0}}
     assert found["blocks_gained"] == 0
+
+
+@pytest.mark.parametrize(("action", "wish"), [("load", "auto"), ("unload", "out"), ("pin", "pinned")])
+def test_who_has_the_secret_decides_who_is_in_memory(action: str, wish: str) -> None:
+    serving = Serving()
+    told = json.loads(serving.reports.answer(f"{action}:draft_mine", "open sesame"))
+    assert told["drafters"]["draft_mine"]["wish"] == wish
+    with pytest.raises(BadField, match="draft_mine"):
+        serving.reports.answer(f"{action}:draft_other", "open sesame")
+
+
+@pytest.mark.parametrize(("own", "given"), [("open sesame", ""), ("open sesame", "open"), ("", "")])
+def test_nobody_else_does(own: str, given: str) -> None:
+    serving = Serving()
+    serving.reports._secret = own
+    with pytest.raises(BadField, match="admin_secret"):
+        serving.reports.answer("unload:draft_mine", given)
+    assert serving.answer("memory")["drafters"]["draft_mine"]["wish"] == "auto"
 
 
 def test_the_pool_is_as_large_as_it_is_now() -> None:
