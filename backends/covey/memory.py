@@ -33,7 +33,7 @@ log = logging.getLogger("covey.memory")
 AWAKE, ASLEEP = 0.02, 0.5  # seconds between looks while there are no rounds
 POLL = 0.005  # ... at memory on its way
 FIRST_REST, LONGEST_REST = 0.5, 30.0  # after a step that failed
-LATELY = 0.99  # of what was used before each round counts on
+LATELY = 0.999  # of what was used before each round counts on
 PAUSES = 1024  # that are remembered
 AWAY = (State.UNLOADING, State.UNLOADED, State.LOADING)
 

@@ -125,13 +125,13 @@ class Goodput(Thresholds):
         now    n e / T_drafted(n)    or n / T_plain(n), whichever is in use
         then   the better of  n' / T_plain(n')  and  n' (1 + (e - 1)(1 - s)) / T_drafted(n')
 
-    The price of coming back is paid out of the gain: `reload` seconds in which what it would have brought is lost, over
-    `stay` seconds.
+    The price of coming back is paid out of the gain: for `reload` of `stay` seconds rows decode plainly that would have
+    drafted if nobody had left.
     """
 
     def __init__(self, low: float, persist: int, *, reload: float = 3.0, stay: float = 30.0) -> None:
         super().__init__(low, persist)
-        self._margin = 1.0 + reload / stay
+        self._price = reload / stay
         self._plain, self._drafted = _Line(), _Line()
         self._yield = 1.0  # tokens of a row whose round drafts
 
@@ -153,8 +153,9 @@ class Goodput(Thresholds):
         then = self._rate(now + more, self._plain, 1.0)
         if share < 1.0:
             then = max(then, self._rate(now + more, self._drafted, 1 + (self._yield - 1) * (1 - share)))
-        line, each = (self._drafted, self._yield) if pressure.drafting else (self._plain, 1.0)
-        return then > self._margin * self._rate(now, line, each) > 0
+        plain = self._rate(now, self._plain, 1.0)
+        brought = self._rate(now, self._drafted, self._yield) if pressure.drafting else plain
+        return then > brought + self._price * max(0.0, brought - plain) > 0
 
     def _is_short(self, pressure: Pressure) -> bool:
         return pressure.starved

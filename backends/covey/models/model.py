@@ -28,13 +28,12 @@ from covey.models.numerics import Matrix, Room, attention_agreement, attention_t
 from covey.models.parallel.group import Group
 from covey.models.parallel.sharding import ShardedLinear
 from covey.models.product import padded
-from covey.models.reserve import Reserve
+from covey.models.reserve import Reserve, moved
 from covey.models.verdicts import here, verdict
 from covey.private import kept_folder
 from covey.types import Ints
 
 _LOG = logging.getLogger(__name__)
-_MOVED_BYTES = 1 << 19  # of blocks, at once: they stay in a core's cache
 _NO_WEIGHTS = 1 << 40  # in place of their number, for a map that has none: never a small product
 
 
@@ -186,12 +185,7 @@ class PagedModel:
     @torch.inference_mode()
     def move_blocks(self, sources: Ints, destinations: Ints) -> None:
         """Copy whole blocks of all layers. No destination may be given twice, or be a source."""
-        heads, dim = self._pool.shape[1], self.block_size * self.shape.head_dim
-        old, new = torch.from_numpy(sources.astype(np.int64)), torch.from_numpy(destinations.astype(np.int64))
-        size = max(1, _MOVED_BYTES // (heads * dim * self._pool.element_size()))
-        for layer in self._pool.view(len(self.pools), heads, -1, dim):
-            for some, there in zip(old.split(size), new.split(size)):
-                layer.index_copy_(1, there.to(layer.device), layer.index_select(1, some.to(layer.device)))
+        moved(self._pool, self.block_size, sources, destinations)
 
     def _prepare(self, work: Pass) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Plan]:
         assert isinstance(work.lanes, Lanes)

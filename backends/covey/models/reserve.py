@@ -21,13 +21,16 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
+import numpy as np
 import torch
 
+from covey.types import Ints
 from covey.worker import Thread
 
 POPULATE_WRITE, NO_HUGE_PAGES = 23, 15  # MADV_POPULATE_WRITE (Linux 5.14), MADV_NOHUGEPAGE
 NO_RESERVE = 0x4000  # MAP_NORESERVE
 PIECE = 8 << 20  # bytes that get pages at once: what is there so far can be used meanwhile
+CACHED = 1 << 19  # bytes of blocks that are moved at once
 SPARE = 64 << 20  # bytes that are left to everybody else
 MEMORY = Path("/proc/meminfo")
 
@@ -140,6 +143,17 @@ class Reserve:
 
     def _up(self, blocks: int) -> int:
         return -(-blocks // self._grain) * self._grain
+
+
+def moved(pool: torch.Tensor, block_size: int, sources: Ints, destinations: Ints) -> None:
+    """Copy whole blocks of a pool [layers, heads, slots, head_dim], a piece that stays in a core's cache at a time. No
+    destination may be given twice, or be a source."""
+    layers, heads, _, dim = pool.shape
+    old, new = torch.from_numpy(sources.astype(np.int64)), torch.from_numpy(destinations.astype(np.int64))
+    size = max(1, CACHED // (heads * block_size * dim * pool.element_size()))
+    for layer in pool.view(layers, heads, -1, block_size * dim):
+        for some, there in zip(old.split(size), new.split(size)):
+            layer.index_copy_(1, there.to(layer.device), layer.index_select(1, some.to(layer.device)))
 
 
 def available() -> int:

@@ -53,7 +53,7 @@ GAUGES = {
     "covey_requests_running": "Requests in the batch",
     "covey_requests_waiting": "Requests in the queue",
     "covey_drafter_serving": "1 while the drafter can be asked; 0 while it is late, or rests after a failure",
-    "covey_drafter_resident_bytes": "Memory of each drafter's weights and caches; 0: it does not answer",
+    "covey_drafter_resident_bytes": "Memory that each drafter's process holds alone; 0: it does not answer",
     "covey_drafter_resident": "1 while the drafter is in memory; 0 from when it is unloaded until it is back",
     "covey_memory_bytes": "Of the target's device, by part: the budget, the KV pool, the drafters in memory",
     "covey_kv_blocks_gained": "KV blocks beyond those that the target was loaded with",
