@@ -119,14 +119,14 @@ def move_over_memcpy() -> float:
     """Bytes a second of a contraction's move over those of a plain copy of as many, both the best of a few."""
     import torch
 
-    from covey.models.reserve import Reserve, moved
+    from covey.models.reserve import Reserve
 
     pool = Reserve(8, 4, 64, 16, blocks=2 * MOVED, most=2 * MOVED, dtype=torch.bfloat16)
     rng = np.random.default_rng(0)
     old, new = rng.permutation(MOVED) + MOVED, rng.permutation(MOVED)
     source = torch.empty(MOVED * pool.bytes_per_block // 2, dtype=torch.bfloat16)
     target = torch.empty_like(source)
-    move = _best(lambda: moved(pool.memory, 16, old, new))
+    move = _best(lambda: pool.move_blocks(old, new))
     return _best(lambda: target.copy_(source)) / move
 
 

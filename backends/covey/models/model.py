@@ -28,7 +28,7 @@ from covey.models.numerics import Matrix, Room, attention_agreement, attention_t
 from covey.models.parallel.group import Group
 from covey.models.parallel.sharding import ShardedLinear
 from covey.models.product import padded
-from covey.models.reserve import Reserve, moved
+from covey.models.reserve import Reserve
 from covey.models.verdicts import here, verdict
 from covey.private import kept_folder
 from covey.types import Ints
@@ -182,10 +182,10 @@ class PagedModel:
         """Give up all blocks but the first ones before long. Returns whether their memory has gone back."""
         return self._reserve is None or self._reserve.shrink(blocks)
 
-    @torch.inference_mode()
     def move_blocks(self, sources: Ints, destinations: Ints) -> None:
         """Copy whole blocks of all layers. No destination may be given twice, or be a source."""
-        moved(self._pool, self.block_size, sources, destinations)
+        assert self._reserve is not None, "a pool that keeps its size moves nothing"
+        self._reserve.move_blocks(sources, destinations)
 
     def _prepare(self, work: Pass) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Plan]:
         assert isinstance(work.lanes, Lanes)

@@ -21,7 +21,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from covey.types import Ints
@@ -103,6 +102,15 @@ class Reserve:
             return False
         return True
 
+    def move_blocks(self, sources: Ints, destinations: Ints) -> None:
+        """Copy whole blocks, a piece that stays in a core's cache at a time. No destination may be given twice, or be
+        a source."""
+        size = max(1, CACHED // self._block)
+        whole = self.memory.view(torch.uint8).numpy().reshape(self._planes, -1, self._block)
+        for plane in whole:  # numpy copies a row at once, `index_copy_` its elements one by one
+            for start in range(0, len(sources), size):
+                plane[destinations[start : start + size]] = plane[sources[start : start + size]]
+
     def _settled(self) -> bool:
         """Whether no pages are on their way; raises MemoryError where they did not come."""
         if self._moving is not None:
@@ -143,17 +151,6 @@ class Reserve:
 
     def _up(self, blocks: int) -> int:
         return -(-blocks // self._grain) * self._grain
-
-
-def moved(pool: torch.Tensor, block_size: int, sources: Ints, destinations: Ints) -> None:
-    """Copy whole blocks of a pool [layers, heads, slots, head_dim], a piece that stays in a core's cache at a time. No
-    destination may be given twice, or be a source."""
-    layers, heads, _, dim = pool.shape
-    old, new = torch.from_numpy(sources.astype(np.int64)), torch.from_numpy(destinations.astype(np.int64))
-    size = max(1, CACHED // (heads * block_size * dim * pool.element_size()))
-    for layer in pool.view(layers, heads, -1, block_size * dim):
-        for some, there in zip(old.split(size), new.split(size)):
-            layer.index_copy_(1, there.to(layer.device), layer.index_select(1, some.to(layer.device)))
 
 
 def available() -> int:
