@@ -20,13 +20,16 @@ FOREIGN = ("torch", "transformers", "triton_python_backend_utils", "tritonclient
 # Each layer may import itself and what stands before it.
 ORDER = [
     {"errors", "types"},
-    {"ports", "profile", "clock", "private", "admin", "worker", "ledger", "wire", "registry", "objectives", "pace"},
+    {
+        *("ports", "profile", "clock", "footprint", "private", "admin"),
+        *("worker", "ledger", "wire", "registry", "objectives", "pace"),
+    },
     {"company"},
     {"bandits", "kv", "verify", "text", "tokenization", "vocabulary", "prompts"},
     {"scheduler", "active", "roster"},
     {"rounds"},
     {"planner"},
-    {"drafting"},
+    {"drafting", "memory"},
     {"engine", "streaming"},
     {"measure", "measure_rounds"},
     {"models", "sampling", "tritonio"},

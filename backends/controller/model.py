@@ -7,11 +7,12 @@ refused.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from covey.server.control import of_this_server
+from covey.server.control import of_this_server, release
 from covey.wire.token import same, token
 
 
@@ -23,7 +24,7 @@ class TritonPythonModel:
                 "this server was started without COVEY_TOKEN: whoever may send requests may load and unload models"
             )
         control = of_this_server()
-        self._actions = {"load": control.load, "unload": control.unload}
+        self._actions = {"load": control.load, "unload": control.unload, "release": partial(release, control)}
 
     def execute(self, requests: list[Any]) -> list[Any]:
         return [self._answer(request) for request in requests]

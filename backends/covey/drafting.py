@@ -12,7 +12,7 @@ after the other: asked to draft before it has read, it reads first, within the s
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
@@ -155,6 +155,13 @@ class Drafting:
         for name in active.seen:
             self._frees[name].append(active.key)
         active.seen.clear()
+
+    def drop(self, name: str, requests: Iterable[ActiveRequest]) -> None:
+        """A drafter that is asked nothing more; should it come back it knows none of these requests."""
+        for active in requests:
+            active.seen.pop(name, None)
+        self._frees[name].clear()
+        self._epochs[name] = 0
 
     def close(self) -> None:
         for worker in self._workers.values():

@@ -9,6 +9,7 @@ One call of `Engine.round` is one round over the running batch:
     verify   one pass over the target: prefill chunks, last tokens, all trees    (target); drafters may read meanwhile
     commit   keep what may be kept, finish what is done, hand progress to the sink
     learn    tell planner and observer what the round cost and brought; what can wait is learnt while drafters work
+    breathe  drafters leave or come back, and the KV pool follows, where there is a reason to        (memory)
 
 The engine imports neither torch nor Triton: everything outside is a port (`covey.ports`). It runs in one thread;
 `submit` and `cancel` may be called from any other. A drafter that fails costs speed, never a request. A target that
@@ -26,11 +27,13 @@ from functools import partial
 from covey.active import ActiveRequest, crop
 from covey.drafting import Drafting
 from covey.errors import CoveyError, Overloaded, PortError
+from covey.kv.elastic import Pressure
 from covey.ledger import new_origin
+from covey.memory import Memory
 from covey.planner.choice import Planner
 from covey.ports import Clock, Drafter, Sink, Target
 from covey.roster import Roster
-from covey.rounds import Plan, Round, RoundRecord, Times, record_of
+from covey.rounds import Plan, Round, RoundRecord, Times, pressure_of, record_of
 from covey.scheduler import Batch, Scheduler
 from covey.types import Finish, Progress, Request, RowStatus, TargetReply, Trees
 from covey.worker import Thread, Worker
@@ -59,11 +62,13 @@ class Engine:
         caller: str = "",
         plain: Callable[[], float | None] = lambda: None,
         worker: Callable[[str], Worker] = Thread,
+        memory: Callable[[Roster, Callable[[str], None]], Memory] | None = None,
     ) -> None:
         """`caller` is what this engine and those after it are to target and drafters: what an engine of the same name
         left there when it ended is closed. Engines of several names share a drafter, which is told how many seconds a
-        token takes without it (`plain`). `worker` makes what a drafter's
-        calls run in, a thread."""
+        token takes without it (`plain`). `worker` makes what a drafter's calls run in, a thread. `memory` makes what
+        has drafters leave and come back: it is given the roster, and whom to tell of a drafter that is asked nothing
+        more."""
         self.scheduler = scheduler
         self.planner = planner
         self._target = target
@@ -81,11 +86,13 @@ class Engine:
             plain=plain,
             worker=worker,
         )
+        self.memory = memory(self.roster, self._drop) if memory is not None else None
         self._recover = recover
         self._observe = observe
         info = target.info()
         self._free_blocks = info.total_blocks
         self._total_blocks = info.total_blocks
+        self._least_blocks = info.least_blocks
         self._epoch = info.epoch
         self._sequence = 0
         self._failures = 0
@@ -130,6 +137,11 @@ class Engine:
         """The size of the target's KV pool, as the target said last."""
         return self._total_blocks
 
+    @property
+    def lasting_blocks(self) -> int:
+        """How many blocks the pool is going to have whatever becomes of it: what one request may need."""
+        return self._least_blocks or self._total_blocks
+
     # ---- the engine's own thread ------------------------------------------------------------------------------------
 
     def run(self) -> None:
@@ -137,7 +149,8 @@ class Engine:
         while True:
             with self._wake:
                 while not self._stopped and not self._inbox and self.scheduler.idle:
-                    self._wake.wait()
+                    if not self._wake.wait(None if self.memory is None else self.memory.pause):
+                        break  # time to look after memory
                 if self._stopped:
                     break
             self.round()
@@ -150,6 +163,7 @@ class Engine:
         self._intake(started)
         batch = scheduler.plan(self._free_blocks, started)
         if not batch.rows and not batch.frees:
+            self._breathe(Pressure(self._free_blocks, self._total_blocks))
             return False
         self._drafting.settle()
         plan = self.planner.plan(batch, self.roster, scheduler.token_budget)
@@ -172,6 +186,7 @@ class Engine:
         decoded = int(reply.offsets[batch.decoding])
         scheduler.pace.update(times.whole, batch.decoding, decoded, done.prefill_tokens)
         self.planner.learn(done)
+        self._breathe(pressure_of(done, scheduler.max_running))
         if self._observe is not None:
             self._observe(record_of(done))
         return True
@@ -280,6 +295,16 @@ class Engine:
         for active in lost:
             self._close(active)
         self._sink.publish([active.last_word(Finish.ERROR, error) for active in lost])
+
+    def _breathe(self, pressure: Pressure) -> None:
+        if self.memory is None:
+            return
+        total = self.memory.tick(pressure)
+        self._free_blocks += total - self._total_blocks
+        self._total_blocks = total
+
+    def _drop(self, name: str) -> None:
+        self._drafting.drop(name, (*self.scheduler.running.values(), *self.scheduler.waiting))
 
     def _close(self, active: ActiveRequest) -> None:
         self.scheduler.finish(active)

@@ -50,6 +50,19 @@ class SharedDrafter(Drafter, Protocol):
         ...
 
 
+class Residency(Protocol):
+    """Who brings drafters into memory and out of it. Calls block until that is done."""
+
+    def unload(self, name: str) -> int:
+        """Have a drafter end. Returns how many bytes it held, which are free by then; 0 where that is not known. May
+        be called again, or for one that has ended; raises PortError where it may not have."""
+        ...
+
+    def load(self, name: str) -> DrafterInfo:
+        """Have it back, warm. Raises PortError where it did not come."""
+        ...
+
+
 class Sink(Protocol):
     """Where progress goes. Called from the engine's thread; must not block it."""
 

@@ -195,6 +195,24 @@ class StarSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class MemorySettings:
+    policy: str = setting(
+        "off",
+        "when drafters leave memory so that the KV pool can grow: off: never; thresholds: nothing is drafted and few "
+        "blocks are free; goodput: requests wait for blocks, and more of them at once bring more than drafts do",
+        choices=("off", "thresholds", "goodput"),
+    )
+    budget_mb: int = setting(
+        0, "of drafters and KV pool on the target's device together; 0: what they hold at first", low=0, high=1 << 24
+    )
+    low: float = setting(0.1, "share of blocks below which too few are free", low=0.0, high=0.9)
+    persist_rounds: int = setting(
+        16, "rounds in a row that memory is short before a drafter leaves", low=1, high=1 << 20
+    )
+    calm_seconds: float = setting(5.0, "how long there must be room for a drafter before it is back", low=0, high=86400)
+
+
+@dataclass(frozen=True, slots=True)
 class EmulatedSettings:
     """Settings of the target and the drafters of kind emulated; nothing else reads them."""
 
@@ -225,6 +243,7 @@ class Profile:
     speculation: SpeculationSettings = dataclasses.field(default_factory=SpeculationSettings)
     drafter: DrafterSettings = dataclasses.field(default_factory=DrafterSettings)
     star: StarSettings = dataclasses.field(default_factory=StarSettings)
+    memory: MemorySettings = dataclasses.field(default_factory=MemorySettings)
     emulated: EmulatedSettings = dataclasses.field(default_factory=EmulatedSettings)
     limits: LimitSettings = dataclasses.field(default_factory=LimitSettings)
     slo: SloSettings = dataclasses.field(default_factory=SloSettings)

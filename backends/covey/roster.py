@@ -4,6 +4,8 @@
        |                |
        +-----failed-----+--> RESTING --its time is up--> SERVING
 
+    any of them --> UNLOADING --> UNLOADED --> LOADING --it came--> SERVING      (covey.memory)
+
 A drafter that failed or was late rests, longer each time, so that a dead one does not cost every round its deadline; a
 late one is not asked before its call has ended, either. One whose call ended well starts with the shortest rest again.
 One that has no place for this engine rests as long as it says.
@@ -27,6 +29,9 @@ class State(enum.Enum):
     LATE = "late"  # a call has not ended
     RESTING = "resting"
     ABSENT = "absent"  # there is no drafter of that name
+    UNLOADING = "unloading"  # its process is to end
+    UNLOADED = "unloaded"
+    LOADING = "loading"  # or waits for another try
 
 
 @dataclass(slots=True)
@@ -35,6 +40,7 @@ class _Entry:
     rests_until: float = -1.0
     next_rest: float = FIRST_REST
     facts: DrafterInfo | None = None
+    away: State | None = None  # how far it is from memory
 
 
 class Roster:
@@ -58,6 +64,8 @@ class Roster:
         entry = self._entries.get(name)
         if entry is None:
             return State.ABSENT
+        if entry.away is not None:
+            return entry.away
         if entry.late:
             return State.LATE
         return State.RESTING if self._clock.now() < entry.rests_until else State.SERVING
@@ -69,6 +77,15 @@ class Roster:
     def came(self, name: str, facts: DrafterInfo) -> None:
         """It is there, and that is what it says of itself."""
         self._entries[name].facts = facts
+        self._entries[name].away = None
+
+    def facts(self, name: str) -> DrafterInfo | None:
+        """What it says of itself; None while it is not there. Does not mutate."""
+        return self._entries[name].facts
+
+    def moves(self, name: str, state: State) -> None:
+        """It is UNLOADING, UNLOADED or LOADING."""
+        self._entries[name].away, self._entries[name].facts = state, None
 
     def gone(self, name: str) -> None:
         """It is not there any more."""

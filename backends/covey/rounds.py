@@ -7,6 +7,7 @@ Whoever learns from rounds is given the whole of one and needs to remember nothi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.bandits.length import Reason, Situation
+from covey.kv.elastic import Pressure
 from covey.scheduler import Batch
 from covey.types import Ints, TargetReply, Trees
 
@@ -131,6 +133,24 @@ class RoundRecord:
     accepts: Ints
     catch_up_seconds: float = 0.0  # part of draft_seconds: the longest that a drafter took to see tokens it had missed
     read: Mapping[str, float] = field(default_factory=dict)  # seconds of calls that read, by drafter
+
+
+def pressure_of(done: Round, most_running: int) -> Pressure:
+    """What a round says of memory."""
+    plain = not done.prefill_tokens  # a round with prefill says little of what rows cost
+    drafted = [name for name, depth in zip(done.plan.drafter, done.plan.depth.tolist()) if depth]
+    return Pressure(
+        free=done.reply.free_blocks,
+        total=done.reply.total_blocks,
+        waiting=done.waiting,
+        running=done.running,
+        most_running=most_running,
+        rows=done.batch.decoding if plain else 0,
+        tokens=done.emitted if plain else 0,
+        seconds=done.times.whole,
+        drafting=bool(drafted),
+        drafters=Counter(drafted),
+    )
 
 
 def record_of(done: Round) -> RoundRecord:

@@ -342,6 +342,7 @@ class DrafterInfo:
     identity: str = ""  # as for a target
     wait_seconds: float = 0.0  # for a turn, of one more sender now
     step_seconds: float = 0.0  # of a level of a draft, of late; 0: not known
+    device: str = ""  # whose memory those bytes are of: cpu or cuda; "": the target's
 
 
 CUSTOM = "custom"  # what requests with objectives of their own and without a class are counted under

@@ -12,6 +12,7 @@ from typing import Any
 from covey import profile, registry
 from covey.drafters import load_drafter
 from covey.errors import CoveyError
+from covey.footprint import private_bytes
 from covey.star import callers
 from covey.star.queue import Rules
 from covey.star.service import DraftService
@@ -30,13 +31,16 @@ class TritonPythonModel:
         parameters = json.loads(args["model_config"])["parameters"]
         kind, named = (parameters.get(key, {}).get("string_value", "") for key in ("kind", "folder"))
         chosen, name = profile.from_environment(), args["model_name"]
+        self._on_gpu = False
         if registry.has_weights(kind) and chosen.target.kind == "neural":
             import torch  # lookups and emulated drafters do without
 
             torch.set_num_threads(1)  # the target has the cores
+            self._on_gpu = chosen.drafter.device != "cpu" and torch.cuda.is_available()
         entry = Path(args["model_repository"]) / args["model_version"]
         folder = chosen.drafter.folder_of(name) or named or entry
         target = chosen.target.folder or entry.parents[1] / "target" / entry.name
+        self._emulated = chosen.target.kind == "emulated"
         star = chosen.star
         others = callers.read(star.callers) if star.callers else []
         self._door = callers.Door(token(), others)
@@ -65,13 +69,23 @@ class TritonPythonModel:
         self._service.stop()
         self._metrics.stop()
 
+    def _held(self) -> dict[str, Any]:
+        """What would be the target's if this process ended; an emulated device's drafters say it themselves."""
+        if self._emulated:
+            return {}
+        if self._on_gpu:
+            import torch
+
+            return {"resident_bytes": torch.cuda.memory_reserved(), "device": "cuda"}
+        return {"resident_bytes": private_bytes(), "device": "cpu"}
+
     def _one(self, request: Any) -> list[Any] | None:
         """The response in a list; None where it is sent later."""
         try:
             message = bls.message_of(request)
             caller = self._door.caller(message)
             if codec.kind_of(message) == codec.INFO_REQUEST.kind:
-                return [bls.response(codec.encode_info(self._service.info()))]
+                return [bls.response(codec.encode_info(replace(self._service.info(), **self._held())))]
             work = codec.decode_draft_work(message)
             work = replace(work, origin=self._door.origin(caller, work.origin))
             reply = self._service.at_once(work, caller)

@@ -17,6 +17,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,9 @@ from covey import profile
 from covey.clock import RealClock
 from covey.engine import Engine
 from covey.errors import BadField, CoveyError, Overloaded, PortError, RequestError, SettingError, StubDead
+from covey.kv.elastic import POLICIES, Budget
 from covey.measure import Curves
+from covey.memory import AWAY, Memory
 from covey.objectives import Classes
 from covey.planner import learnt
 from covey.planner.baseline import Baseline
@@ -35,6 +38,7 @@ from covey.planner.policies import starts_from_costs
 from covey.planner.round_planner import RoundPlanner
 from covey.ports import Drafter, Ports
 from covey.private import kept_folder
+from covey.roster import Roster, State
 from covey.rounds import RoundRecord
 from covey.scheduler import Scheduler
 from covey.server.command import HTTP_VARIABLE
@@ -45,9 +49,11 @@ from covey.tritonio import bls, fields, link
 from covey.tritonio.log import to_triton
 from covey.tritonio.metrics import Metrics
 from covey.tritonio.outlets import INSPECT, Asked, PeerOutlet, Sender, SenderOutlet, take_each
-from covey.tritonio.reports import Reports
+from covey.tritonio.reports import SECRET, Reports
+from covey.tritonio.residency import BlsResidency
 from covey.tritonio.supervisor import Supervisor
 from covey.types import NO_OBJECTIVE, DrafterInfo, TargetInfo
+from covey.worker import Thread
 from covey_client.costs.table import CostTable
 
 START_SECONDS = 300.0
@@ -109,10 +115,16 @@ class TritonPythonModel:
         self._thread.join(STOP_SECONDS)
         if self._engine is not None:
             self._streamer.stop()
+            self._still()
             if self._keeper is not None:
                 self._keeper.stop()
         self._supervisor.stop()
         self._metrics.stop()
+
+    def _still(self) -> None:
+        """Nobody is loaded or unloaded any more."""
+        if self._engine is not None and self._engine.memory is not None:
+            self._engine.memory.close()
 
     # ---- the engine's thread ----------------------------------------------------------------------------------------
 
@@ -124,6 +136,7 @@ class TritonPythonModel:
             self._build(info, drafters, self._costs or self._measured(drafters))
             for name, known in facts.items():
                 self._engine.roster.came(name, known)
+            self._note_unloaded(drafters.keys() - facts.keys())
         except CoveyError as error:
             log.error("cannot start: %s", error)
             self._failure = error
@@ -243,15 +256,35 @@ class TritonPythonModel:
             observe=self._observe,
             caller=self._caller,
             plain=lambda: self._baseline.seconds,
+            memory=partial(self._memory, info),
         )
-        roster = self._engine.roster
+        roster, memory = self._engine.roster, self._engine.memory
+        assert memory is not None, "it was given"
         self._metrics.watch(roster.gauges)
-        self._reports = Reports(planner, info, self._profile, roster)
+        self._metrics.watch(memory.gauges)
+        self._metrics.follow(memory.totals)
+        self._reports = Reports(planner, info, self._profile, roster, memory, of_this_server().secret)
         self._parser = fields.RequestParser(
-            tokenizer, info, self._profile.limits, roster, lambda: self._engine.total_blocks, classes
+            tokenizer, info, self._profile.limits, roster, lambda: self._engine.lasting_blocks, classes
         )
         self._streamer.start(self._engine)
         log.info("serving %s: %s, %s numerics, %d KV blocks", info.model, info.dtype, info.numerics, info.total_blocks)
+
+    def _memory(self, info: TargetInfo, roster: Roster, drop: Callable[[str], None]) -> Memory:
+        settings = self._profile.memory
+        return Memory(
+            self._target,
+            BlsResidency(self._controller, self._ports),
+            roster,
+            self._clock,
+            POLICIES[settings.policy](settings),
+            Budget(info.least_blocks, info.block_bytes, settings.budget_mb << 20),
+            worker=Thread("residency"),
+            drop=drop,
+            device=info.device.partition(":")[0],
+            calm=settings.calm_seconds,
+            breathes=settings.policy != "off" and info.block_bytes > 0,
+        )
 
     def _find_drafters(self, info: TargetInfo) -> tuple[dict[str, Drafter], dict[str, DrafterInfo]]:
         """The profile's drafters, and what they say of themselves. One that does not answer yet is kept: it is asked
@@ -271,6 +304,19 @@ class TritonPythonModel:
                 )
                 del ports[name], facts[name]
         return ports, facts
+
+    def _note_unloaded(self, silent: Iterable[str]) -> None:
+        """Drafters that do not answer because they are not in memory, as an orchestrator before this one left them."""
+        if not silent:
+            return
+        try:
+            states = of_this_server().states()
+        except CoveyError as error:
+            log.warning("who is in memory is not known: %s", error)
+            return
+        for name in silent:
+            if states.get(name) == "UNAVAILABLE":
+                self._engine.roster.moves(name, State.UNLOADED)
 
     def _private_state_file(self, info: TargetInfo, planner: RoundPlanner, drafters: tuple[str, ...]) -> Path | None:
         """Where `speculation.state` leaves it to us and there is something to keep. Deployments that differ do not
@@ -293,6 +339,8 @@ class TritonPythonModel:
 
     def _drafter_failed(self, name: str, error: CoveyError) -> None:
         self._metrics.drafter_failed(name)
+        if self._engine.roster.state(name) in AWAY:
+            return  # a call that was under way when it was unloaded
         if isinstance(error, StubDead):
             self._engine.roster.gone(name)
         self._supervisor.report(name, error)
@@ -319,14 +367,14 @@ class TritonPythonModel:
     def _taken(self, asked: Asked, sender: Sender) -> None:
         outlet = SenderOutlet(asked, sender)
         if INSPECT in asked.tensors:
-            self._report(asked.tensors[INSPECT], outlet)
+            self._report(asked.tensors[INSPECT], str(asked.parameters.get(SECRET, "")), outlet)
         else:
             self._take(next(self._keys), outlet, asked.tensors.get, asked.parameters)
 
-    def _report(self, asked: Any, outlet: SenderOutlet) -> None:
+    def _report(self, asked: Any, secret: str, outlet: SenderOutlet) -> None:
         try:
             self._wait()
-            outlet.report(self._reports.answer(asked.reshape(-1)[0].decode(errors="replace")))
+            outlet.report(self._reports.answer(asked.reshape(-1)[0].decode(errors="replace"), secret))
         except CoveyError as error:
             outlet.fail(error)
 
@@ -390,6 +438,7 @@ class TritonPythonModel:
         elif kind == "drain":
             if self._engine is not None:
                 self._engine.drain()
+                self._still()
                 self._supervisor.stop(0)  # Triton may crash when it unloads a model that is being reloaded
             still = self._streamer.open if self._started.is_set() and self._engine is not None else None
             peer.send(link.Message(exchange, "draining", still))

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from covey_client.commands import chat, generate, plan_star, profile, profiles, status, top
+from covey_client.commands import chat, drafters, generate, plan_star, profile, profiles, status, top
 from covey_client.errors import (
     Cancelled,
     ConnectionLost,
@@ -25,6 +25,7 @@ COMMANDS = (
     chat,
     status,
     top,
+    drafters,
     profiles,
     profile,
     plan_star,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
+from covey_client import secret as secrets
 from covey_client.address import Address
 from covey_client.asking import ask
 from covey_client.errors import ServerError, from_message
@@ -77,12 +78,21 @@ class Reports:
         """The rounds with a higher number, oldest first, as far back as the server keeps them."""
         return [_made(Round, found) for found in self._ask(f"rounds:{after}")["rounds"]]
 
+    def memory(self) -> dict[str, Any]:
+        """Who is in memory, and how large the KV pool is."""
+        return self._ask("memory")
+
+    def wish(self, action: str, drafter: str, secret: str = "") -> dict[str, Any]:
+        """Have a drafter loaded, unloaded or pinned (`load`, `unload`, `pin`), as administrator; what is so then.
+        Without a `secret` that is COVEY_ADMIN_SECRET's, or what a server of this user and machine keeps."""
+        return self._ask(f"{action}:{drafter}", admin_secret=secret or secrets.found(self._address))
+
     def last_round(self) -> int:
         """The number of the last round there was."""
         return int(self._ask(f"rounds:{10**15 - 1}")["last"])
 
-    def _ask(self, question: str) -> dict[str, Any]:
-        body = json.dumps({"inspect": question}).encode()
+    def _ask(self, question: str, **parameters: str) -> dict[str, Any]:
+        body = json.dumps({"inspect": question, **parameters}).encode()
         status, answer = ask(self._address, "POST", self._path, headers={}, seconds=SECONDS, body=body)
         try:
             found = json.loads(answer)

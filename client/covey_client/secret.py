@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from covey_client.address import Address
 from covey_client.errors import InvalidRequest
 from covey_client.files import distrust
 
@@ -19,6 +20,11 @@ SHARED_MEMORY = Path("/dev/shm")  # tritonserver needs it too; emptied when the 
 def folder() -> Path:
     """Where this user's servers keep their secrets. Does not create it."""
     return SHARED_MEMORY / f"covey-{os.getuid()}"
+
+
+def found(address: Address) -> str:
+    """The secret of the server there, as far as this user can know it; "" where they cannot."""
+    return os.environ.get(VARIABLE, "") or (kept(address.port) if address.loopback else "")
 
 
 def kept(port: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -61,7 +60,7 @@ def read(http_url: str, metrics_url: str = "", *, secret: str = "", seconds: flo
     """Ask a server. Raises ConnectionLost where nobody answers on the HTTP port; metrics may be missing. Without
     `secret` that is COVEY_ADMIN_SECRET's, or what a server of this user and machine keeps."""
     address = Address.parse(http_url, port=8000)
-    secret = secret or os.environ.get(secrets.VARIABLE, "") or (secrets.kept(address.port) if address.loopback else "")
+    secret = secret or secrets.found(address)
     metrics = Address.parse(metrics_url or f"{address.host}", port=8002)
     ready, _ = ask(address, "GET", "/v2/health/ready", headers={}, seconds=seconds)
     headers = {secrets.HEADER: secret} if secret else {}

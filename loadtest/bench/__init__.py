@@ -11,6 +11,7 @@ hugging_face.py   competitor: transformers' generate, plain, assisted, with prom
 policies.py       policies by name, and what a closed loop found of them
 contestants.py    who takes part in `speedup`;  line_up.py: in `load` and `trace`
 emulated_*.py     pairs that are not there, their servers in virtual time, the oracle, what Nightjar printed
+elastic_*.py      residency in virtual time; peaks on the real server with little KV memory
 exactness_*.py    its models, and rows read in company and compared bit for bit
 gpu_*.py          a pair in a GPU's memory and engines that share it, the device's clock, and parts of `gpu`
 statistics.py     medians, spread, paired ratios, cross-fitted best choice, loops

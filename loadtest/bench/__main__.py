@@ -26,6 +26,7 @@ BENCHES = {
     "changes": "how soon policies follow a sudden change of acceptance or of a drafter's speed, in virtual time",
     "drafters": "who drafts: policies that choose beside each drafter alone; --part emulated: a 7B pair, virtual time",
     "ablation": "what each part of the default policy gains, in virtual time; says nothing of this machine",
+    "elastic": "drafters that leave so that the KV pool can grow, on and off: emulated in virtual time, and bundled",
     "emulated": "every policy on emulated pairs, in virtual time; says nothing of this machine",
     "star": "one drafter for one to eight targets, emulated: beside StarSD's formula and table, and on real servers",
     "published": "Nightjar's tables and figures beside emulated ones, in virtual time",

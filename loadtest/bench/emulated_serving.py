@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -22,7 +22,8 @@ from covey.planner.switching import SwitchCosts
 from covey.ports import Between, Clock, Ports
 from covey.rounds import RoundRecord
 from covey.scheduler import Scheduler
-from covey.types import Progress, Request, Sampling
+from covey.types import JsonDict, Progress, Request, Sampling
+from loadtest.bench.elastic_memory import Elastic
 from loadtest.bench.emulated_oracle import ORACLE, Oracle
 from loadtest.bench.emulated_pairs import Lengths, Pair
 from loadtest.bench.loads import Times
@@ -46,6 +47,8 @@ class Served:
     depth: float  # drafted tokens of a decoding row, mean over rows and rounds
     over_time: tuple[tuple[float, float, float], ...]  # seconds, mean depth, mean rows
     rounds: int
+    preemptions: int = 0
+    memory: JsonDict = field(default_factory=dict)  # as `Memory.report`, and `most_gained`: blocks at the most
 
     @property
     def throughput(self) -> float:
@@ -69,12 +72,20 @@ class Served:
 
 def ports(pair: Pair, clock: Clock, *, blocks: int, pauses_cost: bool = True, between: Between | None = None) -> Ports:
     """The pair's devices, emulated, with so many blocks in the pool."""
+    size, emulated = pair.profile.target.block_size, pair.profile.emulated
 
     def target(_model: str) -> EmulatedTarget:
-        return EmulatedTarget(pair.table, MODEL, clock, blocks=blocks, block_size=pair.profile.target.block_size)
+        held = size * emulated.kv_token_bytes
+        return EmulatedTarget(pair.table, MODEL, clock, blocks=blocks, block_size=size, block_bytes=held)
 
     def drafter(name: str) -> EmulatedDrafter:
-        return EmulatedDrafter(pair.table, MODEL, clock, name=name, rates=pair.rates[name], pauses_cost=pauses_cost)
+        return EmulatedDrafter(
+            *(pair.table, MODEL, clock),
+            name=name,
+            rates=pair.rates[name],
+            pauses_cost=pauses_cost,
+            resident_bytes=emulated.drafter_mb << 20,
+        )
 
     return Ports(target, drafter, between)
 
@@ -88,10 +99,12 @@ def play(
     *,
     callers: int = 0,
     until: float = math.inf,
+    elastic: Elastic | None = None,
 ) -> Served:
     """Serve these requests from a start in which nothing is learnt. As in Nightjar's runs the table of C_switch is
     known to whoever uses it; all else is for the policy to find out. With `callers` no more requests than that run at
-    once, and the policy starts from the device's curves, as a server does that measures them before it serves."""
+    once, and the policy starts from the device's curves, as a server does that measures them before it serves. With
+    `elastic` drafters leave and come back."""
     settings = pair.profile
     clock = VirtualClock()
     sink = _Sink(clock)
@@ -104,8 +117,9 @@ def play(
         block_size=settings.target.block_size,
     )
     records: list[tuple[float, RoundRecord]] = []
+    target = made.target()
     engine = Engine(
-        made.target(),
+        target,
         scheduler,
         _planner(policy, pair, seed, pair.table if callers else None),
         sink,
@@ -114,7 +128,11 @@ def play(
         draft_deadline=PATIENCE,
         observe=lambda record: records.append((clock.now(), record)),
         worker=clock.worker,
+        memory=elastic.memory(target, made, clock) if elastic is not None else None,
     )
+    if elastic is not None:
+        for name in pair.drafters:
+            engine.roster.came(name, made.drafter(name).info())
     asked = [(at, _request(key, at, length, pair)) for key, (at, length) in enumerate(zip(times, lengths))]
     serve(engine, clock, asked, until)
     seconds = clock.now() - times[0]
@@ -129,7 +147,16 @@ def play(
         depth=_mean_depth(records),
         over_time=_over_time(records, clock.now()),
         rounds=len(records),
+        preemptions=scheduler.preemptions,
+        memory=_memory(engine, records),
     )
+
+
+def _memory(engine: Engine, records: Sequence[tuple[float, RoundRecord]]) -> JsonDict:
+    if engine.memory is None:
+        return {}
+    most = max(record.total_blocks for _, record in records)
+    return engine.memory.report() | {"most_gained": most - engine.lasting_blocks}
 
 
 class _Sink:

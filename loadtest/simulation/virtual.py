@@ -118,4 +118,5 @@ def serve(
             continue
         if not due:
             return
-        clock.sleep(due[0][0] - clock.now())
+        gap = due[0][0] - clock.now()
+        clock.sleep(gap if engine.memory is None else min(gap, engine.memory.pause))

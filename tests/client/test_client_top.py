@@ -36,6 +36,9 @@ covey_spec_decode_num_accepted_tokens_total{{model="covey",drafter="draft_code"}
 covey_drafter_failures_total{{model="covey",drafter="draft_code"}} {rounds // 5}
 covey_drafter_resident_bytes{{model="covey",drafter="draft_code"}} {64 << 20}
 covey_drafter_resident_bytes{{model="covey",drafter="draft_gone"}} 0
+covey_drafter_resident{{model="covey",drafter="draft_code"}} 1
+covey_drafter_resident{{model="covey",drafter="draft_gone"}} 0
+covey_kv_blocks_gained{{model="covey"}} 12
 covey_slo_requests_total{{model="covey",slo_class="chat",outcome="met"}} {6 * done}
 covey_slo_requests_total{{model="covey",slo_class="chat",outcome="missed"}} {done}
 covey_slo_requests_total{{model="covey",slo_class="chat",outcome="refused"}} {done}
@@ -138,7 +141,8 @@ def test_the_view_shows_what_happened_between_looks() -> None:
         "draft 10",
         "pass 30",
         "draft_code 250 tok/s 60.0 % 5 tok 64 MiB",
-        "draft_gone 0 tok/s – – 0 MiB",
+        "draft_gone 0 tok/s – – 0 MiB unloaded",
+        "blocks gained 12",
         "chat – 50 ms 75.0 % 100 tok/s 5 5 0",
         "drafter failures: draft_code 10",
     ):

@@ -34,7 +34,7 @@ TRITON = {  # of those that release 24.10 exports for any model, and with a GPU
 LABELS = {
     "why",
     *("model", "le", "outcome", "phase", "state", "drafter", "position", "depth", "to", "instance", "reason", "job"),
-    *("slo_class", "of", "origin"),
+    *("slo_class", "of", "origin", "part", "operation"),
 }
 
 needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")

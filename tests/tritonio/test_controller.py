@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from covey.server import control
 from covey.server.control import Control, of_this_server
 from tests.tritonio import adapters
 
@@ -37,6 +38,19 @@ def test_only_the_token_opens(monkeypatch: pytest.MonkeyPatch, token: int, actio
     said = [str(call.args[0]) for call in fake.TritonError.call_args_list]
     assert done == ([] if refused else [(action, "draft")])
     assert refused in said[0] if refused else not said
+
+
+def test_release_waits_until_the_processes_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    living = [{"draft": [1, 2]}, {"draft": [2], "other": [3]}, {"other": [3]}]
+    monkeypatch.setattr(Control, "unload", lambda _self, model: said.append(model))
+    monkeypatch.setattr(control.processes, "by_model", lambda _server: living.pop(0))
+    control.release(Control("", 1), "draft")
+    assert (said, living) == (["draft"], [])
+    monkeypatch.setattr(control, "RELEASE_SECONDS", 0.0)
+    monkeypatch.setattr(control.processes, "by_model", lambda _server: {"draft": [1]})
+    with pytest.raises(control.ControlError, match="not ended"):
+        control.release(Control("", 1), "draft")
 
 
 def test_it_reaches_the_server_that_it_belongs_to(monkeypatch: pytest.MonkeyPatch) -> None:

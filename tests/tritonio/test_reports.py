@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from covey.engine import Engine
 from covey.errors import BadField
+from covey.kv.elastic import Budget, Never
+from covey.memory import Memory
 from covey.planner.build import build
+from covey.ports import Residency
 from covey.profile import Profile
 from covey.roster import Roster
 from covey.scheduler import Scheduler
 from covey.tritonio.reports import ROUNDS, Reports
+from covey.worker import Thread
 from tests.fakes import Collector, HashTarget, ManualClock, request
 
 
@@ -27,7 +31,12 @@ class Serving:
         planner = build(profile.speculation, (), max_rows=8)
         scheduler = Scheduler(max_running=8, max_waiting=8, token_budget=32, growth_tokens=8, block_size=4)
         self.target = target
-        self.reports = Reports(planner, target.info(), profile, Roster(["draft_mine"], ManualClock()))
+        clock, roster = ManualClock(), Roster(["draft_mine"], ManualClock())
+        budget, worker = Budget(10, 0), Thread("residency")
+        memory = Memory(
+            target, cast("Residency", None), roster, clock, Never(), budget, worker=worker, drop=print, breathes=False
+        )
+        self.reports = Reports(planner, target.info(), profile, roster, memory, "open sesame")
         self.engine = Engine(target, scheduler, planner, Collector(), ManualClock(), observe=self.reports.round)
 
     def run(self, key: int, tokens: int) -> None:
@@ -46,6 +55,30 @@ def test_facts_say_what_is_served_and_no_path() -> None:
     assert (facts["drafters"], facts["states"]) == (["draft_mine"], {"draft_mine": "serving"})
     assert facts["token_budget"] == Profile("mine").scheduler.token_budget
     assert "folder" not in facts
+
+
+def test_memory_says_who_is_there() -> None:
+    found = Serving().answer("memory")
+    assert found["drafters"] == {"draft_mine": {"state": "serving", "wish": "auto", "bytes": 0}}
+    assert found["blocks_gained"] == 0
+
+
+@pytest.mark.parametrize(("action", "wish"), [("load", "auto"), ("unload", "out"), ("pin", "pinned")])
+def test_who_has_the_secret_decides_who_is_in_memory(action: str, wish: str) -> None:
+    serving = Serving()
+    told = json.loads(serving.reports.answer(f"{action}:draft_mine", "open sesame"))
+    assert told["drafters"]["draft_mine"]["wish"] == wish
+    with pytest.raises(BadField, match="draft_mine"):
+        serving.reports.answer(f"{action}:draft_other", "open sesame")
+
+
+@pytest.mark.parametrize(("own", "given"), [("open sesame", ""), ("open sesame", "open"), ("", "")])
+def test_nobody_else_does(own: str, given: str) -> None:
+    serving = Serving()
+    serving.reports._secret = own
+    with pytest.raises(BadField, match="admin_secret"):
+        serving.reports.answer("unload:draft_mine", given)
+    assert serving.answer("memory")["drafters"]["draft_mine"]["wish"] == "auto"
 
 
 def test_the_pool_is_as_large_as_it_is_now() -> None:
@@ -86,7 +119,9 @@ def test_decisions_name_the_policy() -> None:
     assert serving.answer("decisions:5") == {"policy": "covey", "decisions": []}, "without drafters there is no choice"
 
 
-@pytest.mark.parametrize("question", ["", "facts:1", "decisions:-1", "rounds:x", "secrets", "rounds:" + "9" * 16])
+@pytest.mark.parametrize(
+    "question", ["", "facts:1", "memory:1", "decisions:-1", "rounds:x", "secrets", "rounds:" + "9" * 16]
+)
 def test_other_questions_are_refused(question: str) -> None:
     with pytest.raises(BadField, match="inspect"):
         Serving().reports.answer(question)

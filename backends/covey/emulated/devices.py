@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -126,7 +126,9 @@ class EmulatedTarget:
         max_positions: int = 1 << 20,
         end_ids: tuple[int, ...] = (),
         folder: str = "",
+        block_bytes: int = 0,
     ) -> None:
+        """With `block_bytes` its pool can grow without end: memory is whoever's who asks for it."""
         self._verify = Surface(costs.verify)
         self._model, self._clock = model, clock
         self._used = 0  # blocks, while a pass goes on: summed once, as there are as many texts as rows
@@ -146,10 +148,13 @@ class EmulatedTarget:
             epoch=EPOCH,
             folder=folder,
             identity=identity(costs),
+            block_bytes=block_bytes,
+            least_blocks=blocks,
         )
+        self._total = blocks
 
     def info(self) -> TargetInfo:
-        return self._info
+        return replace(self._info, total_blocks=self._total)
 
     def close(self) -> None:
         """Nothing runs beside this process."""
@@ -162,8 +167,13 @@ class EmulatedTarget:
     def step(self, work: TargetWork) -> TargetReply:
         return self._ledger.once(work, self._step)
 
-    def resize(self, blocks: int) -> Resized:  # noqa: ARG002
-        return Resized(ResizeStatus.NOT_HERE, self._info.total_blocks)
+    def resize(self, blocks: int) -> Resized:
+        if not self._info.block_bytes or blocks < self._info.least_blocks:
+            return Resized(ResizeStatus.NOT_HERE, self._total)
+        if self.used > blocks:
+            return Resized(ResizeStatus.IN_USE, self._total)
+        self._total = blocks
+        return Resized(ResizeStatus.OK, blocks)
 
     def _step(self, work: TargetWork) -> TargetReply:
         started = self._clock.now()
@@ -184,10 +194,10 @@ class EmulatedTarget:
         chunk = min(int(work.chunk[row]), len(text.tokens) - text.num_cached_tokens)
         last = text.num_cached_tokens + chunk == len(text.tokens)
         held = self._used - self._blocks(text.num_cached_tokens)
-        if held + self._blocks(text.num_cached_tokens + chunk) > self._info.total_blocks:
+        if held + self._blocks(text.num_cached_tokens + chunk) > self._total:
             return _Done(RowStatus.NO_BLOCKS)
         nodes = end - start if last else 0
-        if held + self._blocks(text.num_cached_tokens + chunk + nodes) > self._info.total_blocks:
+        if held + self._blocks(text.num_cached_tokens + chunk + nodes) > self._total:
             start, nodes = end, 0  # a tree that finds no room is left out
         text.num_cached_tokens += chunk
         self._used = held + self._blocks(text.num_cached_tokens)
@@ -238,8 +248,8 @@ class EmulatedTarget:
             offsets=_offsets([len(row.new) for row in rows]),
             tokens=np.array(new, np.int32),
             logprobs=np.zeros(len(new), np.float32),
-            free_blocks=self._info.total_blocks - self.used,
-            total_blocks=self._info.total_blocks,
+            free_blocks=self._total - self.used,
+            total_blocks=self._total,
             epoch=EPOCH,
             seconds=seconds,
             divergence=np.array([row.alike for row in rows] if work.divergence else [], np.float32),

@@ -41,6 +41,7 @@ def load_target(folder: str | Path, profile: Profile, clock: Clock) -> EmulatedT
         block_size=settings.block_size,
         max_positions=emulated.max_positions,
         folder=str(folder),
+        block_bytes=block_bytes if profile.memory.policy != "off" else 0,
     )
 
 

@@ -183,15 +183,10 @@ class PagedModel:
         """Give up all blocks but the first ones before long. Returns whether their memory has gone back."""
         return self._reserve is None or self._reserve.shrink(blocks)
 
-    @torch.inference_mode()
     def move_blocks(self, sources: Ints, destinations: Ints) -> None:
         """Copy whole blocks of all layers. No destination may be given twice, or be a source."""
-        heads, dim = self._pool.shape[1], self.block_size * self.shape.head_dim
-        old, new = torch.from_numpy(sources.astype(np.int64)), torch.from_numpy(destinations.astype(np.int64))
-        size = max(1, _MOVED_BYTES // (heads * dim * self._pool.element_size()))
-        for layer in self._pool.view(len(self.pools), heads, -1, dim):
-            for some, there in zip(old.split(size), new.split(size)):
-                layer.index_copy_(1, there.to(layer.device), layer.index_select(1, some.to(layer.device)))
+        assert self._reserve is not None, "a pool that keeps its size moves nothing"
+        self._reserve.move_blocks(sources, destinations)
 
     def _prepare(self, work: Pass) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Plan]:
         assert isinstance(work.lanes, Lanes)

@@ -23,11 +23,13 @@ from pathlib import Path
 
 import torch
 
+from covey.types import Ints
 from covey.worker import Thread
 
 POPULATE_WRITE, NO_HUGE_PAGES = 23, 15  # MADV_POPULATE_WRITE (Linux 5.14), MADV_NOHUGEPAGE
 NO_RESERVE = 0x4000  # MAP_NORESERVE
 PIECE = 8 << 20  # bytes that get pages at once: what is there so far can be used meanwhile
+CACHED = 1 << 19  # bytes of blocks that are moved at once
 SPARE = 64 << 20  # bytes that are left to everybody else
 MEMORY = Path("/proc/meminfo")
 
@@ -99,6 +101,15 @@ class Reserve:
             self._moving = self._worker.submit(self._drop, last)
             return False
         return True
+
+    def move_blocks(self, sources: Ints, destinations: Ints) -> None:
+        """Copy whole blocks, a piece that stays in a core's cache at a time. No destination may be given twice, or be
+        a source."""
+        size = max(1, CACHED // self._block)
+        whole = self.memory.view(torch.uint8).numpy().reshape(self._planes, -1, self._block)
+        for plane in whole:  # numpy copies a row at once, `index_copy_` its elements one by one
+            for start in range(0, len(sources), size):
+                plane[destinations[start : start + size]] = plane[sources[start : start + size]]
 
     def _settled(self) -> bool:
         """Whether no pages are on their way; raises MemoryError where they did not come."""

@@ -5,15 +5,18 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import time
 from dataclasses import dataclass
 from typing import Any
 
 from covey.errors import CoveyError
+from covey.server import processes
 from covey.server.command import HTTP_VARIABLE
 from covey_client import secret
 
 USUAL_ADDRESS = "127.0.0.1:8000"  # Triton's own, where no launcher said another
 LOAD_SECONDS = 600.0
+RELEASE_SECONDS, LOOK_SECONDS = 30.0, 0.02  # for the requests that a model still has; between looks whether it ended
 
 
 class ControlError(CoveyError):
@@ -65,6 +68,17 @@ class Control:
             raise ControlError(f"{path}: {error}") from error
         finally:
             connection.close()
+
+
+def release(control: Control, model: str) -> None:
+    """For a process of this server: unload a model, and return when its processes have ended and their memory is
+    free."""
+    control.unload(model)
+    deadline = time.monotonic() + RELEASE_SECONDS
+    while processes.by_model(os.getppid()).get(model):
+        if time.monotonic() > deadline:
+            raise ControlError(f"{model} has not ended {RELEASE_SECONDS:g} s after it was unloaded")
+        time.sleep(LOOK_SECONDS)
 
 
 def of_this_server() -> Control:

@@ -384,6 +384,17 @@ def blocks_in(memory: int, folder: str | Path, settings: TargetSettings, section
     return memory // block
 
 
+def most_blocks(folder: str | Path, settings: TargetSettings) -> int:
+    """As many as fill the device, for addresses cost nothing; 0 for a target whose pool keeps its size."""
+    if settings.tensor_parallel > 1:
+        return 0
+    if choose_device(settings.device).type == "cuda":
+        memory = torch.cuda.mem_get_info()[1]
+    else:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(memory // block_bytes(folder, settings), (1 << 31) // settings.block_size - (1 << 16))
+
+
 def block_bytes(folder: str | Path, settings: TargetSettings) -> int:
     """Bytes of one KV block of the folder's model on each device."""
     before = known.find(folder, settings.dtype, settings.device) if settings.tensor_parallel == 1 else None

@@ -42,6 +42,9 @@ COUNTERS = {
     "covey_slo_flagged_total": "Requests whose objective was not expected to be met at their arrival, by class",
     "covey_drafter_reads_total": "Calls in which a drafter read text that others drafted, and judged it",
     "covey_drafter_read_seconds_total": "What those calls took, beside the target's passes",
+    "covey_memory_operations_total": "Loads and unloads of drafters, and resizes of the KV pool (expand, contract), by "
+    "outcome: done, failed or refused (both are tried again)",
+    "covey_memory_seconds_total": "What they took; of expand and contract, time that rounds waited",
     "covey_drafter_failures_total": "Calls to a drafter that brought nothing: late, broken or gone",
 }
 GAUGES = {
@@ -50,7 +53,10 @@ GAUGES = {
     "covey_requests_running": "Requests in the batch",
     "covey_requests_waiting": "Requests in the queue",
     "covey_drafter_serving": "1 while the drafter can be asked; 0 while it is late, or rests after a failure",
-    "covey_drafter_resident_bytes": "Memory of each drafter's weights and caches; 0: it does not answer",
+    "covey_drafter_resident_bytes": "Memory that each drafter's process holds alone; 0: it does not answer",
+    "covey_drafter_resident": "1 while the drafter is in memory; 0 from when it is unloaded until it is back",
+    "covey_memory_bytes": "Of the target's device, by part: the budget, the KV pool, the drafters in memory",
+    "covey_kv_blocks_gained": "KV blocks beyond those that the target was loaded with",
     "covey_slo_target_seconds": "What a class asks for, of ttft and tpot; a relative one once the baseline is known",
     "covey_kv_blocks": "KV blocks by state: used, free (never used, or kept for reuse)",
 }

@@ -2,17 +2,23 @@
 
 facts          what is served, and within which limits
 decisions:N    the last N choices of the planner, explained
+memory         who is in memory, how large the pool is, what loads, unloads and resizes took
+load:NAME, unload:NAME, pin:NAME
+               the same as memory, and from now on that drafter's residency is the policy's to decide, or it stays out
+               of memory, or in it; only who has the administrator's secret is obeyed
 rounds:N       what rounds after number N cost and brought, as far back as is kept
 """
 
 from __future__ import annotations
 
+import hmac
 import json
 import re
 from collections import deque
 from dataclasses import asdict
 
 from covey.errors import BadField
+from covey.memory import Memory, Wish
 from covey.planner.round_planner import RoundPlanner
 from covey.profile import Profile
 from covey.roster import Roster
@@ -20,8 +26,10 @@ from covey.rounds import RoundRecord
 from covey.types import JsonDict, TargetInfo
 
 ROUNDS = 4096  # kept: twenty seconds of short ones
+SECRET = "admin_secret"  # the parameter that it comes in
 DECISIONS = 20  # told where no number is given
-ALLOWED = "facts, decisions:N or rounds:N"
+ALLOWED = "facts, memory, decisions:N, rounds:N or, with the administrator's secret, load, unload or pin:DRAFTER"
+WISHES = {"load": Wish.AUTO, "unload": Wish.OUT, "pin": Wish.PINNED}
 PLAIN = ("rows", "decoding", "prefill_tokens", "trees", "drafted", "accepted", "emitted", "waiting", "running")
 SECONDS = (
     *("plan_seconds", "draft_seconds", "verify_seconds", "pass_seconds", "commit_seconds"),
@@ -32,9 +40,19 @@ SECONDS = (
 class Reports:
     """Owns the ring of rounds; reads the planner's log."""
 
-    def __init__(self, planner: RoundPlanner, info: TargetInfo, profile: Profile, roster: Roster) -> None:
+    def __init__(
+        self,
+        planner: RoundPlanner,
+        info: TargetInfo,
+        profile: Profile,
+        roster: Roster,
+        memory: Memory,
+        secret: str = "",
+    ) -> None:
+        """`secret`: the administrator's; without one nobody is obeyed."""
         self._planner = planner
         self._roster = roster
+        self._memory, self._secret = memory, secret
         self._policy = profile.speculation.policy
         self._rounds: deque[tuple[int, RoundRecord]] = deque(maxlen=ROUNDS)
         self._count = 0
@@ -52,17 +70,30 @@ class Reports:
         self._count += 1
         self._rounds.append((self._count, record))
 
-    def answer(self, question: str) -> str:
-        """JSON; raises BadField. Any thread."""
-        match = re.fullmatch(r"(facts|decisions|rounds)(?::(\d{1,15}))?", question)
-        if not match or (match[1] == "facts" and match[2]):
+    def answer(self, question: str, secret: str = "") -> str:
+        """JSON; raises BadField. Any thread. `secret`: the asker's."""
+        action, _, drafter = question.partition(":")
+        if action in WISHES:
+            self._wish(drafter, WISHES[action], secret)
+            question = "memory"
+        match = re.fullmatch(r"(facts|memory|decisions|rounds)(?::(\d{1,15}))?", question)
+        if not match or (match[1] in ("facts", "memory") and match[2]):
             raise BadField("inspect", question, ALLOWED)
         kind, number = match[1], match[2]
-        if kind == "decisions":
+        if kind == "memory":
+            told = self._memory.report()
+        elif kind == "decisions":
             told = self._decisions(int(number or DECISIONS))
         else:
             told = self._facts_now() if kind == "facts" else self._after(int(number or 0))
         return json.dumps(told, allow_nan=False)
+
+    def _wish(self, drafter: str, wish: Wish, secret: str) -> None:
+        if not self._secret or not hmac.compare_digest(secret.encode(), self._secret.encode()):
+            raise BadField(SECRET, "another", "the administrator's secret of this server")
+        if drafter not in self._roster.names:
+            raise BadField("inspect", drafter, ", ".join(self._roster.names) or "this server has no drafters")
+        self._memory.wish(drafter, wish)
 
     def _facts_now(self) -> JsonDict:
         """The pool is as large as the last round says."""

@@ -22,12 +22,7 @@ def add(subparsers: flags.Subparsers) -> None:
     parser = subparsers.add_parser("status", help="readiness, models, key figures", description="Ask a server.")
     flags.add_http_url(parser, "--url")
     flags.add_metrics_url(parser)
-    parser.add_argument(
-        "--admin-secret",
-        default="",
-        metavar="SECRET",
-        help="of a server elsewhere, or of another user (default: COVEY_ADMIN_SECRET, or what make serve drew here)",
-    )
+    flags.add_admin_secret(parser)
     parser.add_argument("--json", action="store_true")
     parser.add_argument(
         "--decisions",

@@ -114,6 +114,7 @@ def _rates(span: Span) -> Table:
         ("tokens/round", _number(span.ratio("covey_generation_tokens_total", "covey_rounds_total"), "")),
         ("KV in use", _percent(_kv_share(now))),
         ("prefix reuse", _percent(span.ratio("covey_prefix_cache_hit_tokens_total", "covey_prompt_tokens_total"))),
+        ("blocks gained", _number(now.value("covey_kv_blocks_gained"), "")),
         ("preempted", _number(span.rate("covey_preemptions_total"), "/s")),
     ]
     for index in range(0, len(figures), 3):
@@ -124,12 +125,13 @@ def _rates(span: Span) -> Table:
 def _drafters(span: Span) -> Table:
     """A line for each drafter, in memory or not."""
     table = Table("drafter", box=None, pad_edge=False)
-    for head in ("drafted", "acceptance", "depth", "memory"):
+    for head in ("drafted", "acceptance", "depth", "memory", ""):
         table.add_column(head, justify="right", min_width=10)
     drafted, accepted, trees = (
         span.grew_by(f"{SPEC}_{what}_total", "drafter") for what in ("draft_tokens", "accepted_tokens", "drafts")
     )
     memory = span.after.by("covey_drafter_resident_bytes", "drafter")
+    resident = span.after.by("covey_drafter_resident", "drafter")
     for name in sorted(drafted.keys() | memory.keys()):
         tokens, drafts = drafted.get(name, 0.0), trees.get(name, 0.0)
         table.add_row(
@@ -138,6 +140,7 @@ def _drafters(span: Span) -> Table:
             _percent(accepted.get(name, 0.0) / tokens if tokens else None),
             _number(tokens / drafts if drafts else None, " tok"),
             _number(memory[name] / 2**20 if name in memory else None, " MiB"),
+            "" if resident.get(name, 1.0) else "unloaded",
         )
     return table
 

@@ -1,0 +1,194 @@
+"""When drafters leave so that the KV pool can grow, and when they come back. Decides; `covey.memory` performs.
+
+    expand    rounds in a row in which memory is short, and drafts are not worth what they hold
+    contract  nothing waits, and the drafter's blocks and a margin are free, for a while
+
+thresholds is Nightjar's rule (6.1): drafts are not worth it where nothing is drafted, and memory is short where fewer
+than a share of all blocks is free. `goodput` compares what the rows that more blocks would let run are expected to
+bring with what drafts bring, whether the length policy drafts or not. Knows no ports and no names of drafters but as
+keys.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from covey.profile import MemorySettings
+
+FORGETTING = 0.02  # of each round's weight in the goodput's estimates
+TRUSTED = 8.0  # rounds of a kind that an estimate needs
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """What a round left behind; of an idle server `rows` is 0."""
+
+    free: int  # blocks
+    total: int
+    waiting: int = 0  # requests
+    running: int = 0
+    most_running: int = 0
+    rows: int = 0  # that decoded, in a round without prefill
+    tokens: int = 0  # that they emitted
+    seconds: float = 0.0
+    drafting: bool = False
+    drafters: dict[str, int] = field(default_factory=dict)  # rows that each of them drafted for
+
+    @property
+    def starved(self) -> bool:
+        """Whether requests wait for nothing but blocks."""
+        return self.waiting > 0 and self.running < self.most_running
+
+
+@dataclass(slots=True)
+class Budget:
+    """What drafters and pool may hold of one device together; `held` is what each drafter holds when it is there."""
+
+    least: int  # blocks, that the pool always has
+    block_bytes: int
+    limit: int = 0  # bytes; 0: what the pool was loaded with and all drafters hold
+    held: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def whole(self) -> int:
+        return self.limit or self.least * self.block_bytes + sum(self.held.values())
+
+    def spare(self, resident: Iterable[str]) -> int:
+        """Bytes that the least pool and these drafters leave; negative where they are too many."""
+        return self.whole - self.least * self.block_bytes - sum(self.held.get(name, 0) for name in resident)
+
+    def blocks(self, resident: Iterable[str]) -> int:
+        """How large the pool is with these drafters in memory: a part of a block is none."""
+        return self.least + (max(0, self.spare(resident)) // self.block_bytes if self.block_bytes else 0)
+
+
+class Policy(Protocol):
+    """Says when. Told of every round, in order; the answers change nothing."""
+
+    def note(self, pressure: Pressure) -> None: ...
+
+    def expands(self, pressure: Pressure, gain: int, share: float) -> bool:
+        """Whether a drafter is to leave for so many blocks, which drafted for this share of the rows that had any."""
+        ...
+
+    def contracts(self, pressure: Pressure, needed: int) -> bool:
+        """Whether there are so many blocks to spare for a drafter."""
+        ...
+
+
+class Never:
+    """Drafters leave when they are told to and at no other time, and the pool keeps its size."""
+
+    def note(self, pressure: Pressure) -> None:
+        """Nothing is learnt."""
+
+    def expands(self, pressure: Pressure, gain: int, share: float) -> bool:  # noqa: ARG002
+        return False
+
+    def contracts(self, pressure: Pressure, needed: int) -> bool:  # noqa: ARG002
+        return True
+
+
+class Thresholds:
+    """Nightjar's: tau_low as a share of all blocks, T_persist in rounds."""
+
+    def __init__(self, low: float, persist: int) -> None:
+        self._low, self._persist = low, persist
+        self._short = 0  # rounds in a row
+
+    def note(self, pressure: Pressure) -> None:
+        if pressure.rows or pressure.running:
+            self._short = self._short + 1 if self._is_short(pressure) else 0
+        else:
+            self._short = 0
+
+    def expands(self, pressure: Pressure, gain: int, share: float) -> bool:  # noqa: ARG002
+        return gain > 0 and self._short >= self._persist
+
+    def contracts(self, pressure: Pressure, needed: int) -> bool:
+        return not pressure.waiting and pressure.free > needed + self._low * (pressure.total - needed)
+
+    def _is_short(self, pressure: Pressure) -> bool:
+        return not pressure.drafting and (pressure.starved or pressure.free < self._low * pressure.total)
+
+
+class Goodput(Thresholds):
+    """Expands where requests wait for blocks and the batch that more blocks allow is expected to bring more tokens per
+    second without the drafter than this one does with it.
+
+    Seconds of a round are a line over its rows, one with drafts and one without; tokens of a row that drafts are a
+    mean. With rows n, rows n' that the gain would let run, e tokens a row and a drafter's share s of the drafts:
+
+        now    n e / T_drafted(n)    or n / T_plain(n), whichever is in use
+        then   the better of  n' / T_plain(n')  and  n' (1 + (e - 1)(1 - s)) / T_drafted(n')
+
+    The price of coming back is paid out of the gain: for `reload` of `stay` seconds rows decode plainly that would have
+    drafted if nobody had left.
+    """
+
+    def __init__(self, low: float, persist: int, *, reload: float = 3.0, stay: float = 30.0) -> None:
+        super().__init__(low, persist)
+        self._price = reload / stay
+        self._plain, self._drafted = _Line(), _Line()
+        self._yield = 1.0  # tokens of a row whose round drafts
+
+    def note(self, pressure: Pressure) -> None:
+        super().note(pressure)
+        if pressure.rows:
+            (self._drafted if pressure.drafting else self._plain).add(pressure.rows, pressure.seconds)
+            if pressure.drafting:
+                self._yield += FORGETTING * (pressure.tokens / pressure.rows - self._yield)
+
+    def expands(self, pressure: Pressure, gain: int, share: float) -> bool:
+        if not (super().expands(pressure, gain, share) and pressure.starved):
+            return False
+        now = max(1, pressure.running)
+        used = max(1, pressure.total - pressure.free)
+        more = min(int(gain * now / used), pressure.waiting, pressure.most_running - now)
+        if more < 1:
+            return False
+        then = self._rate(now + more, self._plain, 1.0)
+        if share < 1.0:
+            then = max(then, self._rate(now + more, self._drafted, 1 + (self._yield - 1) * (1 - share)))
+        plain = self._rate(now, self._plain, 1.0)
+        brought = self._rate(now, self._drafted, self._yield) if pressure.drafting else plain
+        return then > brought + self._price * max(0.0, brought - plain) > 0
+
+    def _is_short(self, pressure: Pressure) -> bool:
+        return pressure.starved
+
+    def _rate(self, rows: int, line: _Line, tokens: float) -> float:
+        return rows * tokens / line(rows) if line.known else 0.0
+
+
+POLICIES: dict[str, Callable[[MemorySettings], Policy]] = {
+    "off": lambda _settings: Never(),
+    "thresholds": lambda settings: Thresholds(settings.low, settings.persist_rounds),
+    "goodput": lambda settings: Goodput(settings.low, settings.persist_rounds),
+}
+
+
+class _Line:
+    """Seconds over rows, by least squares that forget."""
+
+    def __init__(self) -> None:
+        self._sums = [0.0] * 5  # of 1, x, y, xx, xy
+
+    @property
+    def known(self) -> bool:
+        return self._sums[0] >= TRUSTED
+
+    def add(self, x: float, y: float) -> None:
+        new = (1.0, x, y, x * x, x * y)
+        self._sums = [(1 - FORGETTING) * old + each for old, each in zip(self._sums, new)]
+
+    def __call__(self, x: float) -> float:
+        """Never less for more rows; flat where only one count was seen."""
+        weight, sx, sy, sxx, sxy = self._sums
+        spread = weight * sxx - sx * sx
+        slope = max(0.0, (weight * sxy - sx * sy) / spread) if spread > 1e-6 * weight * sxx else 0.0
+        at = (sy - slope * sx) / weight + slope * x
+        return at if at > 0 else math.inf

@@ -1,0 +1,33 @@
+"""`covey.ports.Residency` by the controller model of this server."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from covey.errors import PortError
+from covey.ports import Ports
+from covey.tritonio import bls
+from covey.types import DrafterInfo
+
+
+class BlsResidency:
+    """Implements `covey.ports.Residency`. A drafter says itself what it holds."""
+
+    def __init__(self, controller: str, ports: Ports) -> None:
+        self._controller, self._ports = controller, ports
+
+    def unload(self, name: str) -> int:
+        held = 0
+        with suppress(PortError):  # it has died, or is gone since an earlier try
+            held = self._ports.drafter(name).info().resident_bytes
+        bls.control(self._controller, "release", name)
+        return held
+
+    def load(self, name: str) -> DrafterInfo:
+        try:
+            bls.control(self._controller, "load", name)
+            return self._ports.drafter(name).info()
+        except PortError:
+            with suppress(PortError):  # one that died stays dead until it has been unloaded
+                bls.control(self._controller, "release", name)
+            raise

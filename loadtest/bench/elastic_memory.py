@@ -1,0 +1,57 @@
+"""Memory that breathes on emulated devices: what loading and unloading take, slept in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from covey.kv.elastic import POLICIES, Budget
+from covey.memory import Memory
+from covey.ports import Ports, Target
+from covey.profile import MemorySettings
+from covey.roster import Roster
+from covey.types import DrafterInfo
+from loadtest.simulation.virtual import VirtualClock
+
+
+@dataclass(frozen=True, slots=True)
+class Elastic:
+    """When drafters leave, and what their ways take: a process ends, or is started and reads its weights."""
+
+    settings: MemorySettings = field(default_factory=lambda: MemorySettings(policy="goodput"))
+    unload_seconds: float = 0.2
+    load_seconds: float = 3.0
+
+    def memory(
+        self, target: Target, ports: Ports, clock: VirtualClock
+    ) -> Callable[[Roster, Callable[[str], None]], Memory]:
+        """What makes an engine's."""
+        info = target.info()
+
+        def made(roster: Roster, drop: Callable[[str], None]) -> Memory:
+            return Memory(
+                *(target, _House(self, ports, clock), roster, clock),
+                POLICIES[self.settings.policy](self.settings),
+                Budget(info.least_blocks, info.block_bytes, self.settings.budget_mb << 20),
+                worker=clock.worker("residency"),
+                drop=drop,
+                calm=self.settings.calm_seconds,
+                breathes=self.settings.policy != "off",
+            )
+
+        return made
+
+
+class _House:
+    """Implements `covey.ports.Residency`."""
+
+    def __init__(self, times: Elastic, ports: Ports, clock: VirtualClock) -> None:
+        self._times, self._ports, self._clock = times, ports, clock
+
+    def unload(self, name: str) -> int:
+        self._clock.sleep(self._times.unload_seconds)
+        return self._ports.drafter(name).info().resident_bytes
+
+    def load(self, name: str) -> DrafterInfo:
+        self._clock.sleep(self._times.load_seconds)
+        return self._ports.drafter(name).info()

@@ -1,0 +1,195 @@
+"""Drafters leave and come back on a real server: their processes end, the pool takes their bytes, no text changes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from covey.server import FREE, Options, Server, processes
+from covey_client import Client, InvalidRequest
+from covey_client.reports import Reports
+
+pytestmark = pytest.mark.e2e
+
+PROMPT = "User: What did you do at the weekend?\nAssistant:"
+SECONDS = 180.0
+MODELS = '"target", "controller", "tokenize", "detokenize", "covey", "covey_unary", "ensemble"'
+BUNDLED = f"""
+models = [{MODELS}, "draft_general", "draft_code"]
+[target]
+threads = 1
+kv_memory_mb = 4
+[speculation]
+policy = "off"
+drafters = ["draft_general", "draft_code"]
+[memory]
+policy = "thresholds"
+calm_seconds = 1.0
+"""
+EMULATED = f"""
+models = [{MODELS}, "draft_code", "draft_math"]
+[target]
+kind = "emulated"
+kv_memory_mb = 512
+[scheduler]
+token_budget = 2048
+[speculation]
+policy = "fixed:2"
+drafters = ["draft_code", "draft_math"]
+[memory]
+policy = "thresholds"
+calm_seconds = 0.2
+[emulated]
+costs = "emulated-7b-24g-five"
+kv_token_bytes = 524288
+drafter_mb = 160
+acceptance = ["draft_code:0.6", "draft_math:0.6"]
+"""
+
+
+@contextmanager
+def served(profile: str, folder: Path) -> Iterator[Server]:
+    (folder / "elastic.toml").write_text(profile)
+    ports = {"http_port": FREE, "grpc_port": FREE, "metrics_port": FREE}
+    options = Options(profile=str(folder / "elastic.toml"), log_file=folder / "log", drain_seconds=5.0, **ports)
+    with Server(options) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def emulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with served(EMULATED, tmp_path_factory.mktemp("elastic")) as server:
+        yield server
+
+
+def until(server: Server, found: Callable[[], object]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not found():
+        assert time.monotonic() < deadline, (memory(server), server.log_text()[-3000:])
+        time.sleep(0.01)
+
+
+def memory(server: Server) -> dict[str, Any]:
+    return Reports(server.http_url).memory()
+
+
+def states(server: Server) -> dict[str, str]:
+    """Empty while the server cannot say."""
+    return {name: each["state"] for name, each in memory(server)["drafters"].items()}
+
+
+def wish(server: Server, action: str, name: str) -> None:
+    Reports(server.http_url).wish(action, name, server.control.secret)
+
+
+def is_away(server: Server, name: str) -> bool:
+    return states(server)[name] == "unloaded" and name not in processes.by_model(server.pid)
+
+
+def is_back(server: Server, name: str) -> bool:
+    return states(server)[name] == "serving" and name in processes.by_model(server.pid)
+
+
+def private(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Private_"))
+
+
+@contextmanager
+def streams(server: Server, count: int, **settings: Any) -> Iterator[list[tuple[int, ...]]]:
+    """Requests run meanwhile, one after the other in each of so many threads, and say what they said alone."""
+    whole = {"max_tokens": 200, "min_tokens": 200, "temperature": 1.0, "seed": 11, **settings}
+    ended = threading.Event()
+    found: list[tuple[int, ...]] = []
+    with Client(server.grpc_url, timeout=SECONDS) as client:
+        alone = client.generate(PROMPT, **whole).tokens
+
+        def run() -> None:
+            while not ended.is_set():
+                found.append(client.generate(PROMPT, **whole).tokens)
+
+        running = [threading.Thread(target=run) for _ in range(count)]
+        for thread in running:
+            thread.start()
+        try:
+            yield found
+        finally:
+            ended.set()
+            for thread in running:
+                thread.join()
+    assert len(found) >= count
+    assert set(found) == {alone}
+
+
+def test_a_burst_has_drafters_leave_and_calm_brings_them_back(tmp_path: Path) -> None:
+    with served(BUNDLED, tmp_path) as server:
+        until(server, lambda: all(each["bytes"] for each in memory(server)["drafters"].values()))
+        before, target = memory(server), processes.named(server.pid)["target"]
+        assert set(states(server).values()) == {"serving"}
+        size = private(target)
+        with streams(server, 40):
+            until(server, lambda: memory(server)["operations"].get("expand done"))
+            found = memory(server)
+            gone = [name for name, state in states(server).items() if state == "unloaded"]
+            assert gone
+            assert not set(gone) & processes.by_model(server.pid).keys()
+            freed = sum(found["drafters"][name]["bytes"] for name in gone)
+            gained = found["pool_bytes"] - before["pool_bytes"]
+            assert 0.99 * freed < gained <= freed
+            assert private(target) - size > 0.95 * gained, "the memory is there before anybody uses it"
+        until(server, lambda: all(is_back(server, name) for name in states(server)))
+        assert memory(server)["pool_bytes"] == before["pool_bytes"]
+        assert private(target) - size < 0.3 * gained, "and has gone back"
+
+
+@pytest.mark.parametrize("transitions", [4, pytest.param(100, marks=pytest.mark.slow)])
+def test_transitions_under_load_change_no_text(emulated: Server, transitions: int) -> None:
+    with streams(emulated, 3, min_tokens=0):
+        for turn in range(transitions // 2):
+            name = ("draft_code", "draft_math")[turn % 2]
+            wish(emulated, "unload", name)
+            until(emulated, lambda name=name: is_away(emulated, name))
+            until(emulated, lambda: memory(emulated)["blocks_gained"] > 0)
+            wish(emulated, "load", name)
+            until(emulated, lambda name=name: is_back(emulated, name))
+    found = memory(emulated)
+    assert found["blocks_gained"] == 0
+    assert found["operations"]["load done"] >= transitions // 2
+
+
+@pytest.mark.parametrize(
+    ("action", "victim"),
+    [("unload", "controller"), ("unload", "draft_code"), ("load", "controller"), ("load", "draft_code")],
+)
+def test_a_death_on_the_way_is_overcome(emulated: Server, action: str, victim: str) -> None:
+    """Whoever dies, wherever the move is: it is finished, the requests go on, and no bytes are lost."""
+    if action == "load":
+        wish(emulated, "unload", "draft_code")
+        until(emulated, lambda: is_away(emulated, "draft_code"))
+    with streams(emulated, 3, min_tokens=0):
+        wish(emulated, action, "draft_code")
+        until(emulated, lambda: processes.named(emulated.pid).get(victim))
+        if victim == "draft_code":
+            until(emulated, lambda: states(emulated)["draft_code"] != "unloaded")
+        pid = processes.named(emulated.pid).get(victim)
+        with suppress(ProcessLookupError, TypeError):
+            os.kill(pid, signal.SIGKILL)  # type: ignore[arg-type]  # it may be gone: that is the race
+        until(emulated, lambda: (is_away if action == "unload" else is_back)(emulated, "draft_code"))
+        wish(emulated, "load", "draft_code")
+        until(emulated, lambda: is_back(emulated, "draft_code"))
+        until(emulated, lambda: memory(emulated)["blocks_gained"] == 0)
+    until(emulated, lambda: all(is_back(emulated, name) for name in states(emulated)))
+
+
+def test_only_the_administrator_decides(emulated: Server) -> None:
+    with pytest.raises(InvalidRequest, match="admin_secret"):
+        Reports(emulated.http_url).wish("unload", "draft_code", "guessed")
+    assert memory(emulated)["drafters"]["draft_code"]["wish"] == "auto"

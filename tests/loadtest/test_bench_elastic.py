@@ -1,0 +1,80 @@
+"""The bench of memory that breathes: its keys, and that what is emulated is what it says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from covey.profile import MemorySettings
+from loadtest.bench import elastic
+from loadtest.bench.elastic_bundled import Peaks, move_over_memcpy
+from loadtest.bench.elastic_memory import Elastic
+from loadtest.bench.emulated_pairs import PAIRS, Lengths
+from loadtest.bench.emulated_serving import Served, play
+from loadtest.bench.session import QUICK, USUAL
+
+SEVEN = next(pair for pair in PAIRS if pair.name == elastic.FIVE)
+
+
+def served(tokens: int) -> Served:
+    report = {"operations": {"unload done": 2, "load done": 1}, "most_gained": 40}
+    return Served(tokens, 0, 10.0, (1.0, 2.0), 0.5, (), 100, 3, report)
+
+
+def made_up() -> elastic.Measured:
+    """Goodput brings a tenth more, on the real server a half."""
+    measured = elastic.Measured()
+    for case in elastic.cases(USUAL):
+        for policy, tokens in ((elastic.OFF, 1000), (elastic.THRESHOLDS, 1000), (elastic.GOODPUT, 1100)):
+            measured.emulated[case.name][policy].append(served(tokens))
+    for policy, tokens in ((elastic.OFF, 1000), (elastic.GOODPUT, 1500)):
+        pauses = {"expand": [0.001, 0.002], "contract": [0.003], "reload_dispatch": [0.00001]}
+        measured.bundled[policy].append(Peaks(tokens, 10.0, (1.0,), 0, 9, {"load done": 1}, pauses))
+    return measured
+
+
+def test_it_has_the_keys_it_promises() -> None:
+    found = made_up().summary()
+    assert found["throughput_on_over_off"] == {"bundled": 1.5, "emulated": pytest.approx(1.1)}
+    assert found["pause_ms_p99"] == pytest.approx({"expand": 2.0, "contract": 3.0, "reload_dispatch": 0.01}, rel=0.02)
+    assert 0 < found["move_over_memcpy"] < 3
+    assert found["emulated_cases"].keys() == {case.name for case in elastic.cases(USUAL)}
+
+
+def test_what_was_not_measured_is_null() -> None:
+    found = elastic.Measured().summary()
+    assert found["throughput_on_over_off"] == {"bundled": None, "emulated": None}
+    assert found["pause_ms_p99"] is found["move_over_memcpy"] is found["bundled"] is None
+
+
+def test_cases_change_what_they_say_and_nothing_else() -> None:
+    named = {case.name: case for case in elastic.cases(USUAL)}
+    seldom = named["emulated-7b-five, drafts seldom right"].pair
+    assert {rate for rates in seldom.rates.values() for listed in rates.values() for rate in listed} == {elastic.SELDOM}
+    steep = named["emulated-7b-five, drafts seldom right, rows cost x 1.3"].pair
+    first, last = seldom.table.verify[0], seldom.table.verify[-1]
+    least = min(seconds for _, _, seconds in seldom.table.verify)
+    assert steep.table.verify[0] == (*first[:2], pytest.approx(least + 1.3 * (first[2] - least)))
+    assert steep.table.verify[-1] == (*last[:2], pytest.approx(least + 1.3 * (last[2] - least)))
+    heavy = named["emulated-7b-five, drafts seldom right, drafters hold x 1.3"].pair
+    assert heavy.profile == replace(seldom.profile, emulated=replace(seldom.profile.emulated, drafter_mb=208))
+    assert [case.name for case in elastic.cases(QUICK)] == ["emulated-7b-five, drafts seldom right"]
+
+
+def test_plain_decoding_of_a_crowd_gains_the_drafters_blocks_in_virtual_time() -> None:
+    """Fifty long requests at once; without drafts the drafters are of no use."""
+    asked = [Lengths(200, 400, "code")] * 50
+    settings = MemorySettings(policy=elastic.THRESHOLDS)
+    off, on = (
+        play(SEVEN, "off", (0.0,) * 50, asked, 1, elastic=each)
+        for each in (Elastic(MemorySettings()), Elastic(settings))
+    )
+    assert on.tokens == off.tokens == 50 * 400
+    assert on.memory["most_gained"] == 100
+    assert off.memory["most_gained"] == 0
+    assert on.throughput > off.throughput
+
+
+def test_a_move_is_compared_with_a_copy() -> None:
+    assert 0 < move_over_memcpy() < 3

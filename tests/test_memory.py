@@ -1,0 +1,333 @@
+"""Drafters leave and come back while requests run: no byte is promised twice, no text changes, nothing is left over."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from covey.engine import Engine
+from covey.errors import PortError
+from covey.kv.elastic import Budget, Goodput, Never, Policy, Pressure, Thresholds
+from covey.memory import Memory, Wish
+from covey.roster import Roster, State
+from covey.scheduler import Scheduler
+from covey.types import DrafterInfo, Resized, ResizeStatus, TargetInfo, TargetReply, TargetWork
+from tests.fakes import VOCAB, Collector, HashTarget, ManualClock, continuation, request
+from tests.static_planner import StaticPlanner
+from tests.test_drafting import HashDrafter
+
+BLOCK = 10  # bytes
+LEAST = 20
+SIZES = {"one": 95, "two": 40, "three": 200}
+
+
+class Pool(HashTarget):
+    """A pool that breathes by steps, each of which takes time; passes take time too."""
+
+    def __init__(self, clock: ManualClock, seconds: float = 0.01) -> None:
+        super().__init__(blocks=LEAST)
+        self.clock, self.seconds = clock, seconds
+        self.trouble: list[PortError] = []
+
+    def info(self) -> TargetInfo:
+        return replace(super().info(), block_bytes=BLOCK, least_blocks=LEAST)
+
+    def step(self, work: TargetWork) -> TargetReply:
+        self.clock.sleep(self.seconds)
+        return super().step(work)
+
+    def restart(self) -> None:
+        super().restart()
+        self.blocks = LEAST
+
+    def resize(self, blocks: int) -> Resized:
+        if self.trouble:
+            raise self.trouble.pop()
+        assert blocks >= LEAST
+        if self.used > blocks:
+            return Resized(ResizeStatus.IN_USE, self.blocks)
+        step = min(5, abs(blocks - self.blocks))
+        self.blocks += step if blocks > self.blocks else -step
+        return Resized(ResizeStatus.OK if self.blocks == blocks else ResizeStatus.LATER, self.blocks)
+
+
+class House:
+    """Implements `covey.ports.Residency`, and watches that all of it fits."""
+
+    def __init__(self, pool: Pool, names: Iterable[str]) -> None:
+        self.pool, self.resident = pool, set(names)
+        self.budget = LEAST * BLOCK + sum(SIZES[name] for name in names)
+        self.trouble: list[tuple[str, bool]] = []  # action, and whether it is done all the same
+        self.moves: list[tuple[str, str]] = []
+
+    def unload(self, name: str) -> int:
+        known = name in self.resident
+        self.moves.append(("unload", name))
+        if self._fails("unload", lambda: self.resident.discard(name)):
+            raise PortError("the controller died")
+        self.resident.discard(name)
+        return SIZES[name] if known else 0
+
+    def load(self, name: str) -> DrafterInfo:
+        self.moves.append(("load", name))
+        if self._fails("load", lambda: None):
+            raise PortError("the drafter died")
+        self.resident.add(name)
+        self.check()
+        return facts(name)
+
+    def check(self) -> None:
+        held = sum(SIZES[name] for name in self.resident)
+        assert self.pool.blocks * BLOCK + held <= self.budget, "a byte was promised twice"
+
+    def _fails(self, action: str, half: Callable[[], None]) -> bool:
+        if self.trouble and self.trouble[-1][0] == action:
+            if self.trouble.pop()[1]:
+                half()
+            return True
+        return False
+
+
+def facts(name: str) -> DrafterInfo:
+    return DrafterInfo(name, VOCAB, 512, 7, SIZES[name])
+
+
+class Slow:
+    """Implements `Worker`: what is submitted is done some time later."""
+
+    def __init__(self, clock: ManualClock, seconds: float) -> None:
+        self.clock, self.seconds = clock, seconds
+
+    def submit(self, call: Callable[[Any], Any], argument: Any) -> Future[Any]:
+        return _Later(self.clock, self.clock.now() + self.seconds, lambda: call(argument))
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+
+class _Later(Future[Any]):
+    def __init__(self, clock: ManualClock, due: float, call: Callable[[], Any]) -> None:
+        super().__init__()
+        self.clock, self.due, self.call = clock, due, call
+
+    def done(self) -> bool:
+        if not super().done() and self.clock.now() >= self.due:
+            try:
+                self.set_result(self.call())
+            except PortError as error:
+                self.set_exception(error)
+        return super().done()
+
+
+class Server:
+    def __init__(self, policy: Policy, names: tuple[str, ...] = ("one", "two"), *, depth: int = 0) -> None:
+        self.clock = ManualClock()
+        self.pool = Pool(self.clock)
+        self.house = House(self.pool, names)
+        self.sink = Collector()
+        self.drafters = {name: HashDrafter(0.7) for name in names}
+        self.planner = StaticPlanner(depth, 1)
+        scheduler = Scheduler(max_running=32, max_waiting=999, token_budget=99, growth_tokens=8, block_size=4)
+
+        def made(roster: Roster, drop: Callable[[str], None]) -> Memory:
+            def dropped(name: str) -> None:
+                drop(name)
+                self.drafters[name].tokens.clear()  # the next incarnation knows nothing
+                self.drafters[name].epoch += 1
+
+            budget = Budget(LEAST, BLOCK)
+            worker = Slow(self.clock, 0.3)
+            return Memory(
+                self.pool, self.house, roster, self.clock, policy, budget, worker=worker, drop=dropped, calm=0.2
+            )
+
+        self.engine = Engine(
+            *(self.pool, scheduler, self.planner, self.sink, self.clock),
+            drafters=self.drafters,
+            recover=lambda _error: self.pool.restart(),
+            memory=made,
+        )
+        for name in names:
+            self.engine.roster.came(name, facts(name))
+        assert self.engine.memory is not None
+        self.memory = self.engine.memory
+        self.expected: dict[int, list[int]] = {}
+
+    def submit(self, count: int, tokens: int = 20) -> None:
+        for _ in range(count):
+            key = len(self.expected) + 1
+            prompt = [key % VOCAB, 5, key * 7 % VOCAB, 9]
+            self.expected[key] = continuation(prompt, tokens)
+            self.engine.submit(request(key, prompt, tokens))
+
+    def run(self, seconds: float) -> None:
+        until = self.clock.now() + seconds
+        while self.clock.now() < until:
+            if not self.engine.round():
+                self.clock.sleep(self.memory.pause)
+            self.house.check()
+
+    def states(self) -> dict[str, State]:
+        return {name: self.engine.roster.state(name) for name in self.drafters}
+
+    def finish(self) -> None:
+        self.run(60)
+        assert self.sink.tokens == self.expected
+        assert self.pool.used == 0
+        assert set(self.states().values()) == {State.SERVING}
+        assert self.house.resident == set(self.drafters)
+        assert self.pool.blocks == LEAST
+
+
+def test_a_burst_has_drafters_leave_and_calm_brings_them_back() -> None:
+    server = Server(Thresholds(0.1, 3))
+    server.run(2)
+    assert server.house.moves == []
+    server.submit(40, tokens=60)
+    server.run(2)
+    assert set(server.states().values()) == {State.UNLOADED}
+    assert server.engine.total_blocks == server.pool.blocks == LEAST + (SIZES["one"] + SIZES["two"]) // BLOCK
+    assert server.engine.lasting_blocks == LEAST
+    alone = Server(Never())
+    alone.submit(40, tokens=60)
+    alone.finish()
+    server.finish()
+    assert len(server.pool.works) < 0.8 * len(alone.pool.works), "more requests ran at once"
+    assert alone.house.moves == []
+    assert sorted(server.house.moves) == [("load", "one"), ("load", "two"), ("unload", "one"), ("unload", "two")]
+
+
+def test_who_drafts_least_leaves_first_and_comes_back_last() -> None:
+    server = Server(Thresholds(0.1, 3), ("one", "two", "three"), depth=3)
+    for count, name in ((1, "one"), (3, "two"), (2, "three")):
+        for _ in range(count):
+            key = len(server.expected) + 1
+            server.expected[key] = continuation([key, 5], 30)
+            server.engine.submit(request(key, [key, 5], 30, drafter=name))
+    server.run(0.1)
+    server.planner.depth = 0
+    server.submit(60, tokens=60)
+    server.finish()
+    assert [name for action, name in server.house.moves if action == "unload"] == ["one", "three", "two"]
+    assert [name for action, name in server.house.moves if action == "load"] == ["two", "three", "one"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_hundred_transitions_under_load_with_all_that_can_go_wrong(seed: int) -> None:
+    rng = random.Random(seed)
+    server = Server(Thresholds(0.1, 2), ("one", "two", "three"), depth=2)
+    while len(server.house.moves) < 100:
+        server.planner.depth = rng.choice([0, 0, 3])
+        if rng.random() < 0.5:
+            server.submit(rng.randrange(30), tokens=rng.randrange(1, 70))
+        fault = rng.randrange(6)
+        if fault == 0:
+            server.house.trouble.append((rng.choice(["unload", "load"]), rng.random() < 0.5))
+        elif fault == 1:
+            server.pool.trouble.append(PortError("lost"))
+        elif fault == 2:
+            server.pool.fail_with.append(PortError("the target died"))
+        elif fault == 3 and server.engine.scheduler.running:
+            key = rng.choice(list(server.engine.scheduler.running))
+            server.engine.cancel(key)
+            server.expected[key] = []
+        server.run(rng.random() * 2)
+    server.house.trouble.clear()
+    server.pool.trouble.clear()
+    server.run(60)
+    for key, expected in server.expected.items():
+        if expected:
+            assert server.sink.tokens[key] == expected
+    server.sink.tokens = server.expected
+    server.finish()
+
+
+def test_an_administrator_goes_before_the_policy() -> None:
+    server = Server(Thresholds(0.1, 3))
+    server.memory.wish("one", Wish.PINNED)
+    server.submit(40, tokens=60)
+    server.run(2)
+    assert server.states() == {"one": State.SERVING, "two": State.UNLOADED}
+    server.memory.wish("two", Wish.OUT)
+    server.run(40)
+    assert server.states()["two"] is State.UNLOADED, "calm does not bring it back"
+    server.memory.wish("one", Wish.OUT)
+    server.run(2)
+    assert server.states() == {"one": State.UNLOADED, "two": State.UNLOADED}
+    server.memory.wish("one", Wish.PINNED)
+    server.memory.wish("two", Wish.AUTO)
+    server.finish()
+    with pytest.raises(KeyError):
+        server.memory.wish("four", Wish.OUT)
+
+
+def test_a_pinned_drafter_comes_when_the_blocks_are_free_again() -> None:
+    server = Server(Thresholds(0.1, 3))
+    server.submit(40, tokens=60)
+    server.run(2)
+    server.memory.wish("one", Wish.PINNED)
+    server.finish()
+    report = server.memory.report()
+    assert report["operations"]["unload done"] == report["operations"]["load done"] >= 2
+    assert report["drafters"]["one"] == {"state": "serving", "wish": "pinned", "bytes": 95}
+    assert report["blocks_gained"] == 0
+
+
+def test_nothing_begins_once_it_is_closed() -> None:
+    server = Server(Thresholds(0.1, 3))
+    server.memory.close()
+    server.submit(40, tokens=60)
+    server.finish()
+    assert server.house.moves == []
+
+
+def test_a_request_that_only_the_grown_pool_holds_is_not_taken_for_granted() -> None:
+    server = Server(Thresholds(0.1, 3))
+    server.submit(40, tokens=60)
+    server.run(2)
+    assert server.engine.total_blocks > server.engine.lasting_blocks == LEAST
+
+
+def test_a_budget_is_kept_whatever_drafters_turn_out_to_hold() -> None:
+    budget = Budget(20, 10, 400, {"one": 95, "two": 40})
+    assert (budget.spare(["one", "two"]), budget.blocks(["one", "two"])) == (65, 26)
+    assert (budget.blocks(["two"]), budget.blocks([])) == (36, 40)
+    assert Budget(20, 10, 210, {"one": 95}).spare(["one"]) == -85
+    assert Budget(20, 10, 0, {"one": 95, "two": 40}).blocks(["one"]) == 24, "a part of a block is none"
+
+
+def pressure(**changes: Any) -> Pressure:
+    return replace(Pressure(5, 100, waiting=30, running=10, most_running=64, rows=10, seconds=0.02), **changes)
+
+
+def test_thresholds_wait_for_rounds_in_a_row_and_for_room_with_a_margin() -> None:
+    policy = Thresholds(0.1, 3)
+    for each in (pressure(), pressure(), pressure(drafting=True), pressure(), pressure()):
+        policy.note(each)
+        assert not policy.expands(each, 10, 0.0)
+    policy.note(pressure())
+    assert policy.expands(pressure(), 10, 0.0)
+    assert not policy.expands(pressure(), 0, 0.0), "there is nothing to gain"
+    calm = pressure(waiting=0)
+    assert policy.contracts(replace(calm, free=39), 32)
+    assert not policy.contracts(replace(calm, free=38), 32)
+    assert not policy.contracts(replace(calm, free=99, waiting=1), 32)
+
+
+@pytest.mark.parametrize(("slope", "leaves"), [(0.0, True), (0.02, False)])
+def test_goodput_weighs_more_rows_against_drafts(slope: float, leaves: bool) -> None:
+    """Drafting brings 1.5 tokens a row in 1.2 times the time. Rows that are nearly free are worth more than that, rows
+    that take as long as they bring are not."""
+    policy = Goodput(0.1, 3, reload=1.0, stay=100.0)
+    for rows in (4, 8, 12, 10, 10, 10) * 10:
+        whole = 0.02 + slope * rows
+        policy.note(pressure(rows=rows, tokens=rows, seconds=whole))
+        policy.note(pressure(rows=rows, tokens=int(1.5 * rows), seconds=1.2 * whole, drafting=True))
+    assert policy.expands(pressure(drafting=True), 95, 1.0) is leaves
+    assert not policy.expands(pressure(drafting=True, waiting=0), 95, 1.0), "nobody waits for blocks"
+    assert not policy.expands(pressure(drafting=True), 2, 1.0), "too few for one row more"
