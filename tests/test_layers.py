@@ -21,7 +21,7 @@ FOREIGN = ("torch", "transformers", "triton_python_backend_utils", "tritonclient
 ORDER = [
     {"errors", "types"},
     {"ports", "profile", "clock", "private", "admin", "worker", "ledger", "wire", "registry", "objectives", "pace"},
-    {"bandits", "kv", "verify", "text", "tokenization", "vocabulary", "prompts"},
+    {"bandits", "kv", "trees", "verify", "text", "tokenization", "vocabulary", "prompts"},
     {"scheduler", "active", "roster"},
     {"rounds"},
     {"planner"},

@@ -27,6 +27,8 @@ BENCHES = {
     "drafters": "who drafts: policies that choose beside each drafter alone; --part emulated: a 7B pair, virtual time",
     "ablation": "what each part of the default policy gains, in virtual time; says nothing of this machine",
     "emulated": "every policy on emulated pairs, in virtual time; says nothing of this machine",
+    "select": "what it takes to choose the drafts that are worth verifying, and its share of a round",
+    "slo": "requests with latency objectives, and who meets how many of them, in virtual time",
     "published": "Nightjar's tables and figures beside emulated ones, in virtual time",
 }
 
@@ -78,7 +80,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
         action="append",
         default=[],
         metavar="NAME",
-        help="of `gpu`, `load`, `drafters` and `ablation`: this alone; may be repeated",
+        help="of `gpu`, `load`, `drafters`, `ablation` and `slo`: this alone; may be repeated",
     )
     gpu = parser.add_argument_group("of `gpu`")
     gpu.add_argument("--device", choices=("auto", "cuda", "cpu", "interpreted"), default=Wanted.device)

@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from covey.bandits.length import DraftCall, Outcome, Trials
 from covey.rounds import Choice, Round
-from covey.types import Ints, RowStatus
+from covey.trees.paths import Nodes
+from covey.types import Ints, RowStatus, Trees
 
 READING = 0.1  # of a round: a drafter that read for longer may have had no time left for all rows
 
@@ -116,7 +117,11 @@ def _calls(done: Round, names: Iterable[str]) -> dict[str, DraftCall]:
     depths = np.where(done.drafted.answered[:rows], done.plan.depth[:rows], 0)
     deepest = int(depths.max())
     by_drafter, seconds = _by_drafter(done, names).items(), done.drafted.seconds
-    return {name: DraftCall(_at_least(depths[mine], deepest), seconds[name]) for name, mine in by_drafter}
+    lanes = done.plan.width[:rows]
+    return {
+        name: DraftCall(_at_least(np.repeat(depths[mine], lanes[mine]), deepest), seconds[name])
+        for name, mine in by_drafter
+    }
 
 
 def _trials(done: Round, names: Iterable[str], max_depth: int) -> dict[str, Trials]:
@@ -125,7 +130,8 @@ def _trials(done: Round, names: Iterable[str], max_depth: int) -> dict[str, Tria
     asked, width = done.plan.depth[:rows], done.plan.width[:rows]
     proposed, kept = done.drafted.trees.sizes[:rows], done.kept.sizes[:rows]
     # What was not worth verifying says nothing; what the drafter did not propose says that it had nothing.
-    depths = np.where(kept < proposed, np.minimum(asked, kept), asked)
+    reached = deepest_kept(done.kept)[:rows] if (kept < proposed).any() else asked
+    depths = np.where(kept < proposed, np.minimum(asked, reached), asked)
     looked = done.drafted.answered[:rows] & (asked > 0) & (done.reply.status[:rows] == RowStatus.OK)
     if read_for_long(done):
         looked &= proposed > 0
@@ -137,6 +143,14 @@ def _trials(done: Round, names: Iterable[str], max_depth: int) -> dict[str, Tria
     )
     by_drafter = _by_drafter(done, names).items()
     return {name: _counted(max_depth, *(each[mine] for each in counts)) for name, mine in by_drafter}
+
+
+def deepest_kept(trees: Trees) -> Ints:
+    """By row: the depth of its tree."""
+    found = np.zeros(trees.rows, np.int32)
+    nodes = Nodes.of(trees)
+    np.maximum.at(found, nodes.row_of, nodes.depth.astype(np.int32))
+    return found
 
 
 def _counted(max_depth: int, depths: Ints, accepted: Ints, wanted: Ints, proposed: Ints) -> Trials:
