@@ -25,7 +25,7 @@ ORDER = [
         *("worker", "ledger", "wire", "registry", "objectives", "pace"),
     },
     {"company"},
-    {"bandits", "kv", "verify", "text", "tokenization", "vocabulary", "prompts"},
+    {"bandits", "kv", "trees", "verify", "text", "tokenization", "vocabulary", "prompts"},
     {"scheduler", "active", "roster"},
     {"rounds"},
     {"planner"},

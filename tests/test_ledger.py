@@ -13,7 +13,8 @@ import pytest
 from covey.drafters.neural import NeuralDrafter
 from covey.drafters.ngram import NgramDrafter
 from covey.drafters.suffix import SuffixDrafter
-from covey.emulated.devices import EmulatedDrafter, EmulatedTarget, HashModel
+from covey.emulated.devices import EmulatedDrafter, EmulatedTarget
+from covey.emulated.hash_model import HashModel
 from covey.engine import Engine
 from covey.ledger import INCARNATION_BITS, Ledger, new_origin
 from covey.ports import Drafter, Target

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from covey.bandits.length import Situation
-from covey.emulated.devices import EmulatedDrafter, EmulatedTarget, HashModel
+from covey.emulated.devices import EmulatedDrafter, EmulatedTarget
+from covey.emulated.hash_model import HashModel
 from covey.errors import PortError
 from covey.measure import Curves
 from covey.measure_rounds import FURTHER, LONG_ROUND, SECONDS

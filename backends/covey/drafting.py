@@ -120,7 +120,7 @@ class Drafting:
             seconds[call.name], catch_up[call.name] = reply.draft_seconds, reply.catch_up_seconds
             answered[call.rows] = (reply.status != RowStatus.STALE) & (reply.seen == call.known)
             proposals.append((call.rows, reply.trees))
-        return Drafted(_joined(len(batch.rows), proposals), answered, seconds, catch_up, read)
+        return Drafted(_joined(len(batch.rows), proposals), answered, seconds, catch_up, read, plan.drafter)
 
     def read(self, batch: Batch, readers: Sequence[Reader]) -> None:
         """Begin what is to be read. A drafter that cannot be asked, or has not ended the last such call, is not."""
@@ -309,17 +309,18 @@ def _joined(rows: int, proposals: list[tuple[list[int], Trees]]) -> Trees:
         offsets,
         np.concatenate([trees.tokens[start:end] for trees, start, end in ordered]),
         np.concatenate([trees.parents[start:end] for trees, start, end in ordered]),
-        _scores(ordered),
+        _of_all(ordered, lambda trees: trees.scores),
         np.concatenate([ids for ids, _ in q_rows]) if q_rows else None,
         np.concatenate([probs for _, probs in q_rows]) if q_rows else None,
+        _of_all(ordered, lambda trees: trees.log_q),
     )
 
 
-def _scores(ordered: list[tuple[Trees, int, int]]) -> Floats:
+def _of_all(ordered: list[tuple[Trees, int, int]], scores: Callable[[Trees], Floats]) -> Floats:
     """The nodes' scores; of no node where a drafter gives none, for they could not be compared."""
-    if not all(len(trees.scores) for trees, _, _ in ordered):
+    if not all(len(scores(trees)) for trees, _, _ in ordered):
         return NO_FLOATS
-    return np.concatenate([trees.scores[start:end] for trees, start, end in ordered])
+    return np.concatenate([scores(trees)[start:end] for trees, start, end in ordered])
 
 
 def _q_rows(trees: Trees, start: int, end: int, places: int) -> tuple[Ints, Floats]:

@@ -132,7 +132,19 @@ class SpeculationSettings:
         "of policy table: BATCH:DEPTH, from which batch size on how many tokens, as in 8:3; from batch size 1 on",
         pattern=r"\d+:\d+",
     )
-    width: int = setting(1, "beam width of the candidate trees; 1: chains", low=1, high=8)
+    width: int = setting(1, "beam width of the candidate trees at most; 1: chains", low=1, high=8)
+    selection: str = setting(
+        "all",
+        "which drafts are verified: all; worth: those that bring more than the time they take, and what latency "
+        "objectives need first. Policies tetris and adaserve have a selection of their own",
+        choices=("all", "worth"),
+    )
+    adaserve: tuple[str, ...] = setting(
+        (),
+        "constants of policy adaserve, as b1=128: b1, b2 (tokens of a pass and of a draft's step; 0: by the cost "
+        "table), c1, c2, n_max (a request's nodes by need), d_min",
+        pattern=r"(b1|b2|c1|c2|n_max|d_min)=\d{1,5}",
+    )
     drafters: tuple[str, ...] = setting((), "Triton models that draft")
     draft_deadline_ms: float = setting(500.0, "a drafter that takes longer has proposed nothing", low=1, high=60000)
     costs: str = setting(
@@ -224,6 +236,11 @@ class EmulatedSettings:
         "begin with that token",
         pattern=r"[\w.-]+(/[^:]+)?:(0(\.\d+)?|1(\.0+)?)(,(0(\.\d+)?|1(\.0+)?))*",
     )
+    guesses: str = setting(
+        "",
+        "what drafters guess, as recorded: a name in profiles/acceptance, or a path; makes trees, and stands before "
+        "emulated.acceptance; empty: chains",
+    )
     kv_token_bytes: int = setting(57344, "KV of a token, in target.kv_memory_mb", low=1, high=1 << 30)
     max_positions: int = setting(32768, "tokens of the longest request", low=16, high=1 << 24)
     drafter_mb: int = setting(1024, "memory of each emulated drafter", low=0, high=1 << 20)
@@ -280,6 +297,16 @@ def costs_file(name_or_path: str) -> Path:
     return path
 
 
+def guesses_file(name_or_path: str) -> Path:
+    """The file of recorded guesses that is there."""
+    path = Path(name_or_path)
+    path = path if path.suffix == ".json" else profiles_folder() / "acceptance" / f"{name_or_path}.json"
+    if not path.is_file():
+        known = ", ".join(sorted(p.stem for p in (profiles_folder() / "acceptance").glob("*.json"))) or "none"
+        raise SettingError(f"recorded guesses {name_or_path!r} not found at {path}; known: {known}")
+    return path
+
+
 def load(name_or_path: str) -> Profile:
     """Read and check one profile."""
     path = find(name_or_path)
@@ -308,6 +335,11 @@ def load(name_or_path: str) -> Profile:
     tables = {} if profile.speculation.costs == AUTO else {"speculation.costs": profile.speculation.costs}
     if profile.target.kind == "emulated":
         tables["emulated.costs"] = profile.emulated.costs
+        if profile.emulated.guesses:
+            try:
+                guesses_file(profile.emulated.guesses)
+            except SettingError as error:
+                raise SettingError(f"{path}: emulated.guesses: {error}") from None
     for key, costs in tables.items():
         try:
             if costs:

@@ -25,6 +25,7 @@ POLICIES = {
     "lints": "covey.bandits.linear:LinTS",
     "nightjar-v1": "covey.bandits.nightjar:NightjarV1",
     "nightjar": "covey.bandits.nightjar:Nightjar",
+    "adaserve": "covey.planner.adaserve:AdaServe",
     "covey": "covey.planner.covey:Covey",
 }
 

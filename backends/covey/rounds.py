@@ -64,6 +64,7 @@ class Drafted:
     seconds: Mapping[str, float] = field(default_factory=dict)
     catch_up: Mapping[str, float] = field(default_factory=dict)
     read: Mapping[str, float] = field(default_factory=dict)  # ... and in calls that read and have ended lately
+    drafter: tuple[str, ...] = ()  # by row, as planned
 
     @property
     def catch_up_seconds(self) -> float:

@@ -36,6 +36,8 @@ class Batch:
     opens: tuple[Open, ...]
     frees: tuple[int, ...]
     decoding: int  # how many rows will yield a token without a prefill
+    now: float = 0.0  # when it was laid out
+    fastest: float = 0.0  # the least seconds that a row's token has taken lately; 0: not known
 
     def work(self, trees: Trees, *, sequence: int, epoch: int, origin: int, divergence: bool = False) -> TargetWork:
         """The message to the target."""
@@ -151,7 +153,7 @@ class Scheduler:
                 opens.append(active.opening())
                 active.open_sent = True
         frees, self._frees = tuple(self._frees), []
-        return Batch(rows, np.asarray(chunk, np.int32), tuple(opens), frees, decoding)
+        return Batch(rows, np.asarray(chunk, np.int32), tuple(opens), frees, decoding, now, self.pace.fastest)
 
     def unsent(self, batch: Batch) -> None:
         """A planned pass did not happen: what it would have freed is still to be freed."""

@@ -105,7 +105,9 @@ class Open:
 class Trees:
     """One candidate tree per row, packed. `parents` index within the row's own tree, -1 being the root (the row's
     last committed token, not a node); a parent comes before its children. `scores` are log path probabilities
-    under the drafter. `q_ids` and `q_probs` (node by K) are the sparse distribution each node was proposed from.
+    under the drafter: of its shares of the race, which is what says most. `log_q`, where a drafter ships it, is the
+    same of its probabilities, noise apart; under greedy settings they are one. `q_ids` and `q_probs` (node by K) are
+    the sparse distribution each node was proposed from.
 
     For example, row 0 drafts 11 then 12, row 1 nothing, and row 2 either 21 alone or 22 then 23:
 
@@ -120,6 +122,7 @@ class Trees:
     scores: Floats = field(default_factory=lambda: NO_FLOATS)
     q_ids: Ints | None = None
     q_probs: Floats | None = None
+    log_q: Floats = field(default_factory=lambda: NO_FLOATS)
 
     @classmethod
     def empty(cls, rows: int) -> Trees:
@@ -131,17 +134,21 @@ class Trees:
 
     def only(self, rows: npt.NDArray[np.bool_]) -> Trees:
         """The same rows, the trees of those not in the mask emptied."""
-        sizes = self.sizes
-        nodes = np.repeat(rows, sizes)
-        offsets = np.concatenate([[0], np.cumsum(np.where(rows, sizes, 0))]).astype(np.int32)
-        q_ids, q_probs = self.q_ids, self.q_probs
+        return self.nodes(np.repeat(rows, self.sizes))
+
+    def nodes(self, kept: npt.NDArray[np.bool_]) -> Trees:
+        """The same rows with these nodes alone, their parents counted anew. Every kept node's parent must be kept."""
+        before = np.concatenate([[0], np.cumsum(kept)])  # kept nodes before each node
+        starts = np.repeat(self.offsets[:-1], self.sizes)
+        parents = np.where(self.parents < 0, -1, before[starts + np.maximum(0, self.parents)] - before[starts])
         return Trees(
-            offsets,
-            self.tokens[nodes],
-            self.parents[nodes],
-            self.scores[nodes] if len(self.scores) else self.scores,
-            None if q_ids is None else q_ids[nodes],
-            None if q_probs is None else q_probs[nodes],
+            before[self.offsets].astype(np.int32),
+            self.tokens[kept],
+            parents[kept].astype(np.int32),
+            self.scores[kept] if len(self.scores) else self.scores,
+            None if self.q_ids is None else self.q_ids[kept],
+            None if self.q_probs is None else self.q_probs[kept],
+            self.log_q[kept] if len(self.log_q) else self.log_q,
         )
 
     def part(self, start: int, end: int) -> Trees:

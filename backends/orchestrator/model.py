@@ -238,7 +238,7 @@ class TritonPythonModel:
             costs=costs,
             tokenizer=tokenizer_digest(info.folder),
         )
-        self._metrics.follow(planner.totals.figures)
+        self._metrics.follow(planner.figures)
         state_file = self._state_file or self._private_state_file(info, planner, tuple(drafters))
         if state_file is not None:
             target = f"{info.folder} {info.dtype} {info.device} {info.identity}"

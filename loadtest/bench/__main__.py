@@ -29,6 +29,8 @@ BENCHES = {
     "elastic": "drafters that leave so that the KV pool can grow, on and off: emulated in virtual time, and bundled",
     "emulated": "every policy on emulated pairs, in virtual time; says nothing of this machine",
     "star": "one drafter for one to eight targets, emulated: beside StarSD's formula and table, and on real servers",
+    "select": "what it takes to choose the drafts that are worth verifying, and its share of a round",
+    "slo": "requests with latency objectives, and who meets how many of them, in virtual time",
     "published": "Nightjar's tables and figures beside emulated ones, in virtual time",
 }
 
@@ -80,7 +82,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
         action="append",
         default=[],
         metavar="NAME",
-        help="of `gpu`, `load`, `drafters`, `ablation` and `star`: this alone; may be repeated",
+        help="of `gpu`, `load`, `drafters`, `ablation`, `star` and `slo`: this alone; may be repeated",
     )
     gpu = parser.add_argument_group("of `gpu`")
     gpu.add_argument("--device", choices=("auto", "cuda", "cpu", "interpreted"), default=Wanted.device)

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from covey.bandits.length import LengthPolicy
-from covey.emulated.devices import EmulatedDrafter, EmulatedTarget, HashModel
+from covey.emulated.devices import EmulatedDrafter, EmulatedTarget
+from covey.emulated.hash_model import HashModel
 from covey.engine import Engine
 from covey.planner import policies
 from covey.planner.choice import Planner

@@ -32,6 +32,8 @@ TRITON = {  # of those that release 24.10 exports for any model, and with a GPU
     "nv_gpu_memory_total_bytes",
 }
 LABELS = {
+    "needs",
+    "stage",
     "why",
     *("model", "le", "outcome", "phase", "state", "drafter", "position", "depth", "to", "instance", "reason", "job"),
     *("slo_class", "of", "origin", "part", "operation"),

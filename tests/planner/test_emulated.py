@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from covey.emulated.devices import EmulatedDrafter, EmulatedTarget, HashModel
+from covey.emulated.devices import EmulatedDrafter, EmulatedTarget
+from covey.emulated.hash_model import HashModel
 from covey.engine import Engine
 from covey.errors import SettingError
 from covey.planner.build import build

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covey.emulated.devices import EmulatedDrafter, EmulatedTarget, HashModel
+from covey.emulated.devices import EmulatedDrafter, EmulatedTarget
+from covey.emulated.hash_model import HashModel
 from covey.errors import PortError, StubDead
 from covey.types import (
     DraftWork,

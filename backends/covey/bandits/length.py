@@ -26,6 +26,7 @@ class Situation:
     missed: tuple[int, ...] = ()  # tokens that each of them has not seen of its rows; empty: of each row, `lag`
     drafts: tuple[int, ...] = ()  # draft tokens of a pass, for each depth; empty: one a step and drafting row
     served: bool = True  # whether any of its rows' drafters can be asked
+    width: int = 1  # lanes of a row's tree
 
     @property
     def why_plain(self) -> str:
@@ -105,6 +106,7 @@ class LengthPolicy(Protocol):
 
     reason: Reason
     verified: int | None  # drafted tokens a row that are worth verifying, on average; None: all
+    width: int | None  # lanes of the trees of its last choice; None: as many as are allowed
     patient: bool  # may be told of a round when the next was already chosen, while drafters work: learning takes time
 
     def choose(self, situation: Situation) -> int:
@@ -140,6 +142,7 @@ class Forgetful:
 
     reason = Reason("")
     verified: int | None = None
+    width: int | None = None
     patient = False
 
     def prepare(self, situation: Situation) -> None:

@@ -3,7 +3,8 @@
 The language model is a hash: its distribution after some tokens is one token, a function of all of them. Temperature,
 truncation and penalties therefore change nothing, and it never ends a text of its own accord. A drafter knows the same
 hash and agrees with it as often as it is told to, by position of the draft and by what the request is about: its tenant
-says so, or the first token of its prompt. Work takes the time that the table says, slept on the clock that is passed
+says so, or the first token of its prompt. Or its guesses are like those recorded on a real pair (`guesses.py`), which
+makes trees. Work takes the time that the table says, slept on the clock that is passed
 in, so that sweeps run in virtual time as well as through the real server.
 
 Everything obtained with these is a simulation's and must say so. Both implement the ports of `covey.ports`.
@@ -19,6 +20,8 @@ from functools import partial
 import numpy as np
 
 from covey.company import beside, parted
+from covey.emulated.guesses import Guesser, Guesses
+from covey.emulated.hash_model import HashModel
 from covey.ledger import Ledger
 from covey.models.identity import identity
 from covey.planner.cost_table import Surface
@@ -44,39 +47,8 @@ from covey.types import (
 )
 from covey_client.costs.table import CostTable
 
-MASK = (1 << 64) - 1
 EPOCH = 1
 UNJUDGED = -1.0  # of a row without drafts
-
-
-def mix(value: int) -> int:
-    """64 well mixed bits (the finaliser of splitmix64)."""
-    value = (value + 0x9E3779B97F4A7C15) & MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK
-    return value ^ (value >> 31)
-
-
-@dataclass(frozen=True, slots=True)
-class HashModel:
-    """The language model: tokens in `low..vocab_size - 1`, so that none below `low` (ends, controls) is ever said."""
-
-    vocab_size: int
-    low: int = 0
-
-    def state(self, tokens: Sequence[int], start: int = 0) -> int:
-        """The hash of all tokens, those before given by their own state."""
-        for token in tokens:
-            start = mix(start ^ (token + 1))
-        return start
-
-    def next(self, state: int) -> int:
-        """The token that follows."""
-        return self.low + mix(state ^ 0x5DEECE66D) % (self.vocab_size - self.low)
-
-    def luck(self, state: int, salt: int) -> float:
-        """A number in [0, 1) that depends on the tokens so far and on whose luck it is."""
-        return mix(state ^ mix(salt)) / (MASK + 1)
 
 
 @dataclass(slots=True)
@@ -267,7 +239,8 @@ class _Done:
 
 
 class EmulatedDrafter:
-    """Implements `covey.ports.Drafter`. Proposes chains, whatever the width: a hash has no second choice.
+    """Implements `covey.ports.Drafter`. Without recorded `guesses` it proposes chains, whatever the width: a hash has
+    no second choice. A step over a tree takes what it takes for as many rows as there are lanes.
 
     Catch-up takes what reading the missed tokens takes, packed as in one prefill: C_switch of the rows that lag and
     their mean lag, where Nightjar's paper looks up the whole batch and its longest. Without `pauses_cost` only a
@@ -285,9 +258,11 @@ class EmulatedDrafter:
         max_positions: int = 1 << 20,
         resident_bytes: int = 0,
         pauses_cost: bool = True,
+        guesses: Guesses | None = None,
     ) -> None:
         """`rates`: by tenant, by "@" and the first token of a prompt, which goes before, or "" for all others, the
-        probability that a draft is right where those before it were, by position; the last serves all deeper ones."""
+        probability that a draft is right where those before it were, by position; the last serves all deeper ones.
+        `guesses`, whose subjects are found likewise, stand before them."""
         self._step = Surface(costs.draft[name])
         self._switch = Surface(costs.switch[name]) if name in costs.switch else None
         self._model, self._clock = model, clock
@@ -295,6 +270,8 @@ class EmulatedDrafter:
         self._rates.setdefault("", (0.0,))
         self._pauses_cost = pauses_cost
         self._salt = model.state(list(name.encode()))
+        self._guesses = guesses
+        self._guesser = None if guesses is None else Guesser(guesses, model, self._salt)
         self._ledger: Ledger[_Text, DraftReply] = Ledger(
             partial(_Text.of, model), _nothing_to_release, epoch=EPOCH, now=clock.now
         )
@@ -321,21 +298,9 @@ class EmulatedDrafter:
             rows += [self._text(each, row) for row in range(len(each.tags))]
         lags, judged = self._catch_up(rows) if work.reading is None else self._read(rows, work.reading)
         catch_up = self._switch(sum(lags) / len(lags), len(lags)) if self._switch is not None and lags else 0.0
-        chains = [
-            [] if text is None else self._chain(text, text.states[-1], depth)
-            for text, depth in zip(rows, work.depth.tolist())
-        ]
-        sizes = [len(chain) for chain in chains]
-        depth = max(sizes, default=0)
-        seconds = self._step(len(rows), depth) if depth else 0.0
+        trees = self._chains(rows, work.depth) if self._guesser is None else self._trees(self._guesser, rows, work)
+        seconds = self._seconds(work)
         _pass_time(self._clock, started, catch_up + seconds)
-        parents = [position - 1 for size in sizes for position in range(size)]
-        trees = Trees(
-            _offsets(sizes),
-            np.array([token for chain in chains for token in chain], np.int32),
-            np.array(parents, np.int32),
-            np.array([-0.5 * (parent + 2) for parent in parents], np.float32),
-        )
         return DraftReply(
             status=np.array([RowStatus.STALE if text is None else RowStatus.OK for text in rows], np.int32),
             seen=np.array([0 if text is None else text.known for text in rows], np.int32),
@@ -345,6 +310,39 @@ class EmulatedDrafter:
             draft_seconds=seconds,
             judged=judged,
         )
+
+    def _seconds(self, work: DraftWork) -> float:
+        """Of drafting: of a tree's lanes the first step has one."""
+        depth = int(work.depth.max(initial=0))
+        if not depth:
+            return 0.0
+        rows, lanes = len(work.tags), int(np.where(work.depth > 0, work.width, 1).sum())
+        if self._guesser is None or lanes == rows:
+            return self._step(rows, depth)
+        return self._step(rows, 1) + self._step(lanes, depth) - self._step(lanes, 1)
+
+    def _chains(self, rows: list[_Text | None], depths: Ints) -> Trees:
+        chains = [
+            [] if text is None else self._chain(text, text.states[-1], depth)
+            for text, depth in zip(rows, depths.tolist())
+        ]
+        sizes = [len(chain) for chain in chains]
+        parents = [position - 1 for size in sizes for position in range(size)]
+        return Trees(
+            _offsets(sizes),
+            np.array([token for chain in chains for token in chain], np.int32),
+            np.array(parents, np.int32),
+            np.array([-0.5 * (parent + 2) for parent in parents], np.float32),
+        )
+
+    def _trees(self, guesser: Guesser, rows: list[_Text | None], work: DraftWork) -> Trees:
+        known = np.array([text is not None for text in rows], np.bool_)
+        states = np.array([0 if text is None else text.states[-1] for text in rows], np.uint64)
+        subjects = np.array([0 if text is None else self._subject(text) for text in rows], np.int64)
+        return guesser.trees(states, subjects, np.where(known, work.depth, 0), work.width)
+
+    def _subject(self, text: _Text) -> int:
+        return 0 if self._guesses is None else self._guesses.subject(text.subject, text.tenant)
 
     def _catch_up(self, rows: list[_Text | None]) -> tuple[list[int], None]:
         """What the last round committed is read along with the first step; only more than that is catch-up."""
@@ -390,13 +388,18 @@ class EmulatedDrafter:
             return RowJudged(reach, reach)
         first = min(reach, max(judge, text.num_prompt, text.num_cached_tokens))
         hits = [
-            Hit.HIT if self._chain(text, text.states[at], 1) == [text.tokens[at]] else Hit.MISS
-            for at in range(first, reach)
+            Hit.HIT if self._first(text, text.states[at]) == text.tokens[at] else Hit.MISS for at in range(first, reach)
         ]
         rates = self._rates.get(text.tenant, ())
         count = max(0, min(reach, text.num_prompt) - max(judge, text.num_cached_tokens)) if rates else 0
         mean = sum(rates) / len(rates) if rates else 1.0
         return RowJudged(reach, first, hits, count * math.log(max(mean, UNLIKELY)), count)
+
+    def _first(self, text: _Text, state: int) -> int:
+        """The token of a chain that begins there."""
+        if self._guesser is None:
+            return self._chain(text, state, 1)[0]
+        return self._model.next(state) if self._guesser.right(state, self._subject(text)) else -1
 
     def _chain(self, text: _Text, state: int, depth: int) -> list[int]:
         """What it proposes where its text so far has this hash."""

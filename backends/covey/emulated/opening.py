@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from covey.emulated.devices import EmulatedDrafter, EmulatedTarget, HashModel
+from covey.emulated.devices import EmulatedDrafter, EmulatedTarget
+from covey.emulated.guesses import Guesses
+from covey.emulated.hash_model import HashModel
 from covey.errors import SettingError
 from covey.planner.cost_table import load_costs
 from covey.ports import Clock
-from covey.profile import Profile, costs_file
+from covey.profile import Profile, costs_file, guesses_file
 from covey.tokenization import load_tokenizer
 
 # Below are ends, controls and single bytes in most tokenizers: the first end a text, the last make none.
@@ -60,9 +62,10 @@ def load_drafter(target: str | Path, profile: Profile, clock: Clock, *, name: st
         hash_model(target),
         clock,
         name=name,
-        rates=acceptance(emulated.acceptance, name),
+        rates={} if emulated.guesses else acceptance(emulated.acceptance, name),
         max_positions=emulated.max_positions,
         resident_bytes=emulated.drafter_mb << 20,
+        guesses=Guesses.load(guesses_file(emulated.guesses)) if emulated.guesses else None,
     )
 
 

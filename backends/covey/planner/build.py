@@ -10,14 +10,16 @@ import numpy as np
 from covey.bandits.drafters.policies import find
 from covey.bandits.length import LengthPolicy
 from covey.planner import policies
+from covey.planner.adaserve import AdaServe, Customised
 from covey.planner.covey import Covey
 from covey.planner.drafters.bandits import PerRequest
 from covey.planner.drafters.covey import CoveyDrafters
 from covey.planner.drafters.policy import DrafterPolicy, First
 from covey.planner.expectations import Expectations
 from covey.planner.round_planner import RoundPlanner
-from covey.planner.selection import Best, Everything
+from covey.planner.selection import Best, Everything, Selector
 from covey.planner.switching import SwitchCosts
+from covey.planner.worth import Worth
 from covey.profile import SpeculationSettings
 from covey_client.costs.table import CostTable
 
@@ -52,6 +54,8 @@ def build(
         switch_costs=switch_costs,
         table=settings.table,
         costs=costs,
+        max_width=settings.width,
+        adaserve=settings.adaserve,
     )
     return RoundPlanner(
         policy,
@@ -59,8 +63,27 @@ def build(
         width=settings.width,
         switch_costs=switch_costs,
         drafters=_drafter_policy(settings, drafters, policy, max_depth, max_rows, switch_costs, costs, seed, tokenizer),
-        selector=Everything() if policy.verified is None else Best(policy.verified, max_depth),
+        selector=_selector(settings, drafters, policy, max_depth, max_rows, costs),
     )
+
+
+def _selector(
+    settings: SpeculationSettings,
+    drafters: Sequence[str],
+    policy: LengthPolicy,
+    max_depth: int,
+    max_rows: int,
+    costs: CostTable | None,
+) -> Selector:
+    if isinstance(policy, AdaServe):
+        return Customised(policy, drafters, max_depth)
+    if policy.verified is not None:
+        return Best(policy.verified, max_depth)
+    if settings.selection == "all" or not drafters:
+        return Everything()
+    shared = policy.expectations if isinstance(policy, Covey) else None
+    expectations = shared or Expectations(max_depth, max_rows, costs)
+    return Worth(expectations, drafters, max_depth, teaches=shared is None)
 
 
 def _drafter_policy(

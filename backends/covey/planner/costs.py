@@ -114,6 +114,21 @@ class RoundCosts:
             seconds += self._overhead.mean(overhead)
         return seconds
 
+    def verifying(self, rows: int, tokens: Array, prefill: int) -> Array:
+        """Seconds of passes over so many tokens, and so many of prompts beside them."""
+        knots, count = self._tokens, len(self._tokens)
+        weights = self._verify.mean(np.eye(count + len(self._rows) + 2))
+        line, at = weights[:count], tokens + prefill
+        seconds = np.interp(at, knots, line)
+        seconds += np.maximum(0.0, at - knots[-1]) * (line[-1] - line[-2]) / (knots[-1] - knots[-2])
+        seconds += float(np.dot(hat(rows, self._rows), weights[count:-2])) + weights[-2] * prefill / 128.0
+        found: Array = seconds + weights[-1] * (tokens > rows)
+        return found
+
+    def overhead(self, rows: int) -> float:
+        """Seconds of a round outside drafters and target; 0 before any was measured."""
+        return float(self._overhead.mean(hat(rows, self._rows))) if self._overhead.scaled else 0.0
+
     def drafting(self, drafter: str, most: int) -> Array:
         """Seconds that one drafter takes for 0, 1, ... and so many rows, by depth."""
         features = self._up_to.get(most)

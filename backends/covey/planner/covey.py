@@ -66,6 +66,7 @@ class Covey:
     """Implements `LengthPolicy`."""
 
     verified: int | None = None
+    width: int | None = None
     patient = True
 
     def __init__(

@@ -7,18 +7,30 @@ value(k) = tokens(k) / seconds(k)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from covey.bandits.length import DraftCall, Outcome, Situation
 from covey.planner.acceptance import Acceptance
 from covey.planner.costs import Passes, RoundCosts, Shares
+from covey.planner.outlook import Forecast
 from covey.planner.regression import Array
 from covey.planner.residuals import Residuals
 from covey.types import JsonDict
 from covey_client.costs.table import CostTable
+
+
+class Outlooking(Protocol):
+    """Who chooses among drafts."""
+
+    def forecast(
+        self, rows: int, plain: int, width: int, seconds: Callable[[Array], Array], drafting: Array
+    ) -> Forecast:
+        """As `Outlook.forecast`, of trees of so many lanes."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +61,7 @@ class Expectations:
         self._residuals = Residuals(max_depth, max_rows)
         self._acceptance: dict[str, Acceptance] = {}
         self._last: tuple[object, Expected] | None = None
+        self.selection: Outlooking | None = None  # who chooses among drafts and knows what that will come to
 
     @property
     def known(self) -> bool:
@@ -61,13 +74,16 @@ class Expectations:
 
     def of(self, situation: Situation) -> Expected:
         """Does not mutate what is known."""
-        key = situation.rows, situation.shares, situation.drafts
+        key = situation.rows, situation.shares, situation.drafts, situation.width
         if self._last is not None and self._last[0] == key:
             return self._last[1]
         rows = max(1, situation.rows)
         tokens, doubt = self._tokens(situation)
         passes = self._passes(situation)
-        mean, variance = self._costs.predict(rows, _shares(situation), passes)
+        if self.selection is not None and situation.shares and self.known:
+            tokens, passes = self._selected(self.selection, situation)
+        lanes = tuple((name, count * situation.width) for name, count in _shares(situation))
+        mean, variance = self._costs.predict(rows, lanes, passes)
         seconds = (mean * self._residuals.factors(rows)).tolist()
         values = [count / time for count, time in zip(tokens, seconds)]
         expected = Expected(passes, tokens, doubt, mean.tolist(), seconds, variance.tolist(), values)
@@ -79,6 +95,10 @@ class Expectations:
         all depths take as long."""
         passes = tuple(rows * (depth + 1) for depth in range(self._max_depth + 1))
         return self._costs.without_drafts(rows, passes) if self._costs.known else np.ones(self._max_depth + 1)
+
+    def verifying(self, rows: int, tokens: Array, prefill: int = 0) -> Array:
+        """Seconds of rounds, but for what drafters take, with so many tokens in the pass and so many of prompts."""
+        return self._costs.verifying(rows, tokens, prefill) + self._costs.overhead(rows)
 
     def drafting(self, drafter: str, most: int) -> Array:
         """Seconds that a drafter takes for 0, 1, ... and so many rows, by depth."""
@@ -165,6 +185,23 @@ class Expectations:
                 tokens[depth] += rows * each
                 squares[depth] += (rows * each * deviation) ** 2
         return tokens, [square**0.5 / total for square, total in zip(squares, tokens)]
+
+    def _selected(self, selection: Outlooking, situation: Situation) -> tuple[list[float], Passes]:
+        """Tokens that a round yields and tokens to be verified, by depth, where the best drafts are chosen."""
+        rows, drafting = situation.rows, self.alone(situation, situation.width)
+        found = selection.forecast(
+            situation.drafting, rows - situation.drafting, situation.width, self.by_nodes(rows), drafting
+        )
+        passes = rows + np.minimum(found.nodes, [situation.asked(depth) for depth in range(self._max_depth + 1)])
+        return found.tokens.tolist(), tuple(int(count) for count in np.ceil(passes).tolist())
+
+    def by_nodes(self, rows: int) -> Callable[[Array], Array]:
+        """Seconds of a round but for drafting, by how many nodes it verifies."""
+        return lambda nodes: self.verifying(rows, rows + nodes)
+
+    def alone(self, situation: Situation, width: int) -> Array:
+        """Seconds that its drafters take, by depth, with so many lanes a row."""
+        return self.side_by_side(np.stack([self.drafting(name, rows * width)[-1] for name, rows in _shares(situation)]))
 
     def _accepted(self, drafter: str) -> Acceptance:
         acceptance = self._acceptance.get(drafter)

@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from covey.bandits.length import DraftCall, Outcome, Trials
 from covey.rounds import Choice, Round
-from covey.types import Ints, RowStatus
+from covey.trees.paths import Nodes
+from covey.types import Ints, RowStatus, Trees
 
 READING = 0.1  # share of a round: a drafter that read for longer may have had no time left for all rows
 
@@ -51,7 +52,8 @@ def tried(done: Round) -> Ints:
     looked = done.drafted.answered[:rows] & (asked > 0) & (done.reply.status[:rows] == RowStatus.OK)
     if done.drafted.catch_up_seconds > READING * (done.times.draft + done.times.verify):
         looked &= proposed > 0
-    depths: Ints = np.where(looked, np.where(kept < proposed, np.minimum(asked, kept), asked), -1).astype(np.int32)
+    reached = deepest_kept(done.kept)[:rows] if (kept < proposed).any() else asked
+    depths: Ints = np.where(looked, np.where(kept < proposed, np.minimum(asked, reached), asked), -1).astype(np.int32)
     return depths
 
 
@@ -124,7 +126,11 @@ def _calls(done: Round, names: Iterable[str]) -> dict[str, DraftCall]:
     depths = np.where(done.drafted.answered[:rows], done.plan.depth[:rows], 0)
     deepest = int(depths.max())
     by_drafter, seconds = _by_drafter(done, names).items(), done.drafted.seconds
-    return {name: DraftCall(_at_least(depths[mine], deepest), seconds[name]) for name, mine in by_drafter}
+    lanes = done.plan.width[:rows]
+    return {
+        name: DraftCall(_at_least(np.repeat(depths[mine], lanes[mine]), deepest), seconds[name])
+        for name, mine in by_drafter
+    }
 
 
 def _trials(done: Round, names: Iterable[str], max_depth: int) -> dict[str, Trials]:
@@ -140,6 +146,14 @@ def _trials(done: Round, names: Iterable[str], max_depth: int) -> dict[str, Tria
     )
     by_drafter = _by_drafter(done, names).items()
     return {name: _counted(max_depth, *(each[mine] for each in counts)) for name, mine in by_drafter}
+
+
+def deepest_kept(trees: Trees) -> Ints:
+    """By row: the depth of its tree."""
+    found = np.zeros(trees.rows, np.int32)
+    nodes = Nodes.of(trees)
+    np.maximum.at(found, nodes.row_of, nodes.depth.astype(np.int32))
+    return found
 
 
 def _counted(max_depth: int, depths: Ints, accepted: Ints, wanted: Ints, proposed: Ints) -> Trials:

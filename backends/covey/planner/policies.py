@@ -29,6 +29,8 @@ class Setting:
     switch_costs: SwitchCosts  # C_switch of each drafter, refined; who needs it starts from measured costs
     table: Iterable[str]  # speculation.table
     costs: CostTable | None
+    max_width: int = 1  # of a tree
+    adaserve: Iterable[str] = ()  # speculation.adaserve
 
     @property
     def depth(self) -> int:
@@ -59,10 +61,12 @@ def make(
     switch_costs: SwitchCosts,
     table: Iterable[str] = (),
     costs: CostTable | None = None,
+    max_width: int = 1,
+    adaserve: Iterable[str] = (),
 ) -> LengthPolicy:
     """The policy called `name`; SettingError names the ones there are."""
     made: LengthPolicy = registry.make(
-        _made_by(name), Setting(name, max_depth, max_rows, rng, switch_costs, table, costs)
+        _made_by(name), Setting(name, max_depth, max_rows, rng, switch_costs, table, costs, max_width, adaserve)
     )
     return made
 

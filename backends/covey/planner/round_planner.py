@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 
 from covey.bandits.length import Forgetful, LengthPolicy, Reason
@@ -66,7 +67,8 @@ class RoundPlanner:
                 depth = self.policy.choose(situation)
                 reason = self.policy.reason
         choice = Choice(situation, depth, reason, self._previous)
-        plan = lay_out(batch, whose, roster, budget, depth, self._width)
+        width = self._width if self.policy.width is None else self.policy.width
+        plan = lay_out(batch, whose, roster, budget, depth, width)
         readers = self._drafters.readers(batch, assigned, roster)
         return replace(plan, why=assigned.why, choice=choice, readers=readers, divergence=self._drafters.divergence)
 
@@ -91,6 +93,11 @@ class RoundPlanner:
             if plan.choice is not None and plan.choice.situation.shares:
                 self.policy.prepare(plan.choice.situation)
         self._drafters.prepare(batch, roster)
+
+    def figures(self) -> Iterator[tuple[str, dict[str, str], float]]:
+        """Metric, labels, value so far. Does not mutate."""
+        yield from self.totals.figures()
+        yield from self._selector.figures()
 
     def state(self) -> JsonDict | None:
         """What the policy has learnt; the engine waits meanwhile, for less than a millisecond."""
@@ -119,13 +126,13 @@ class RoundPlanner:
                 self._switch_costs.of(name).observe(lag, rows, done.drafted.catch_up.get(name, 0.0))
         if situation.rows and done.batch.decoding and (situation.shares or self._listens):
             drafters = tuple((name, why, rows) for (name, why), rows in chosen.items())
-            self._teach(lesson_of(done, choice, self._max_depth), drafters)
+            self._teach(done, lesson_of(done, choice, self._max_depth), drafters)
 
-    def _teach(self, lesson: Lesson, drafters: tuple[tuple[str, str, int], ...]) -> None:
+    def _teach(self, done: Round, lesson: Lesson, drafters: tuple[tuple[str, str, int], ...]) -> None:
         choice, outcome = lesson.choice, lesson.outcome
         situation = choice.situation
         if outcome is not None:
-            self._selector.learn(outcome)
+            self._selector.learn(done, outcome)
             self._drafters.hear(situation, lesson.played, outcome)
             (self.policy.update if lesson.whole else self.policy.overhear)(
                 situation, lesson.depth if lesson.whole else lesson.played, outcome

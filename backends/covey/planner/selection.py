@@ -6,17 +6,18 @@ a draft is ranked by how often drafts at its position have been accepted so far.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from covey.bandits.length import Outcome
 from covey.planner.acceptance import Acceptance
-from covey.rounds import Drafted
+from covey.rounds import Drafted, Round
 from covey.scheduler import Batch
 from covey.types import Rule, Trees
+
+Figures = Iterator[tuple[str, dict[str, str], float]]
 
 
 class Selector(Protocol):
@@ -26,8 +27,12 @@ class Selector(Protocol):
         """Like `Planner.select`."""
         ...
 
-    def learn(self, outcome: Outcome) -> None:
+    def learn(self, done: Round, outcome: Outcome) -> None:
         """What came of a round."""
+        ...
+
+    def figures(self) -> Figures:
+        """Metric, labels, value so far. Any thread may ask."""
         ...
 
 
@@ -37,8 +42,11 @@ class Everything:
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:  # noqa: ARG002
         return drafted.trees
 
-    def learn(self, outcome: Outcome) -> None:
+    def learn(self, done: Round, outcome: Outcome) -> None:
         """Nothing to learn."""
+
+    def figures(self) -> Figures:
+        return iter(())
 
 
 class Best:
@@ -51,9 +59,12 @@ class Best:
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:  # noqa: ARG002
         return best(batch, drafted.trees, batch.decoding * self._per_row, self._acceptance.rates())
 
-    def learn(self, outcome: Outcome) -> None:
+    def learn(self, done: Round, outcome: Outcome) -> None:  # noqa: ARG002
         for counts in outcome.trials.values():
             self._acceptance.update(counts.offered, counts.accepted)
+
+    def figures(self) -> Figures:
+        return iter(())
 
 
 def best(batch: Batch, trees: Trees, keep: int, rates: Sequence[float]) -> Trees:
@@ -77,7 +88,7 @@ def best(batch: Batch, trees: Trees, keep: int, rates: Sequence[float]) -> Trees
     kept = ~ranked
     candidates = np.flatnonzero(ranked)
     kept[candidates[np.argsort(-worth[candidates], kind="stable")[:keep]]] = True
-    return _only(trees, kept)
+    return trees.nodes(kept)
 
 
 def _depths(parents: list[int]) -> list[int]:
@@ -85,18 +96,3 @@ def _depths(parents: list[int]) -> list[int]:
     for parent in parents:
         depths.append(1 if parent < 0 else depths[parent] + 1)
     return depths
-
-
-def _only(trees: Trees, kept: npt.NDArray[np.bool_]) -> Trees:
-    """The kept nodes, their parents counted anew. Every kept node's parent must be kept."""
-    before = np.concatenate([[0], np.cumsum(kept)])  # kept nodes before each node
-    starts = np.repeat(trees.offsets[:-1], trees.sizes)
-    parents = np.where(trees.parents < 0, -1, before[starts + np.maximum(0, trees.parents)] - before[starts])
-    return Trees(
-        before[trees.offsets].astype(np.int32),
-        trees.tokens[kept],
-        parents[kept].astype(np.int32),
-        trees.scores[kept] if len(trees.scores) else trees.scores,
-        None if trees.q_ids is None else trees.q_ids[kept],
-        None if trees.q_probs is None else trees.q_probs[kept],
-    )

@@ -45,5 +45,5 @@ def situation_of(
         plans = (lay_out(batch, drafters, roster, budget, depth, width) for depth in range(max_depth + 1))
         drafts = tuple(int(np.dot(plan.depth, plan.width)) for plan in plans)
     return Situation(
-        rows, ceiling, previous, lag, tuple(counts.items()), prefill, tuple(missed.values()), drafts, served
+        rows, ceiling, previous, lag, tuple(counts.items()), prefill, tuple(missed.values()), drafts, served, width
     )

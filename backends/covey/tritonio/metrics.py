@@ -40,6 +40,10 @@ COUNTERS = {
     "baseline yet), refused, unfinished",
     "covey_slo_good_tokens_total": "Tokens of requests that met their objective, by class: their rate is the goodput",
     "covey_slo_flagged_total": "Requests whose objective was not expected to be met at their arrival, by class",
+    "covey_tree_nodes_total": "Drafted tokens where single ones are chosen among: proposed, selected, accepted",
+    "covey_tree_budget_tokens_total": "Drafted tokens that were verified there (used), and that there was room for "
+    "(allowed)",
+    "covey_slo_needs_total": "Rows of rounds with a time per token to keep, by how many tokens they needed at most",
     "covey_drafter_reads_total": "Calls in which a drafter read text that others drafted, and judged it",
     "covey_drafter_read_seconds_total": "What those calls took, beside the target's passes",
     "covey_memory_operations_total": "Loads and unloads of drafters, and resizes of the KV pool (expand, contract), by "

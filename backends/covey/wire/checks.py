@@ -200,7 +200,8 @@ def _trees(trees: Trees, rows: int) -> None:
     nodes = len(trees.tokens)
     check_offsets("tree_offsets", trees.offsets, rows, nodes)
     _rows(nodes, tree_parents=trees.parents)
-    must(len(trees.scores) in (0, nodes), "tree_scores has %d values for %d nodes", len(trees.scores), nodes)
+    for name, values in (("tree_scores", trees.scores), ("tree_log_q", trees.log_q)):
+        must(len(values) in (0, nodes), "%s has %d values for %d nodes", name, len(values), nodes)
     if nodes:
         _within(0, tree_tokens=trees.tokens)
         _within(-1, tree_parents=trees.parents)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -110,7 +110,9 @@ _JUDGED = {
     "prompt_log_q": "f4",
     "prompt_tokens": "i4",
 }
-DRAFT_REPLY = Layout(6, {"head": "i8", "seconds": "f8", "status": "i4", "seen": "i4", **_TREES, **_JUDGED})
+DRAFT_REPLY = Layout(
+    6, {"head": "i8", "seconds": "f8", "status": "i4", "seen": "i4", **_TREES, "tree_log_q": "f4", **_JUDGED}
+)
 
 RESIZE = Layout(7, {"blocks": "i8"})
 RESIZED = Layout(8, {"head": "i8"})
@@ -324,6 +326,7 @@ def encode_draft_reply(reply: DraftReply) -> Ints:
         status=reply.status,
         seen=reply.seen,
         **_trees_out(reply.trees),
+        tree_log_q=reply.trees.log_q,
         read=judged and judged.read,
         first=judged and judged.first,
         hit_offsets=judged and judged.offsets,
@@ -348,7 +351,8 @@ def decode_draft_reply(message: Ints, rows: int | None = None) -> DraftReply:
             fields["prompt_log_q"],
             fields["prompt_tokens"],
         )
-    reply = DraftReply(fields["status"], fields["seen"], _trees_in(fields), epoch, catch_up, draft, judged, wait, again)
+    trees = replace(_trees_in(fields), log_q=fields["tree_log_q"])
+    reply = DraftReply(fields["status"], fields["seen"], trees, epoch, catch_up, draft, judged, wait, again)
     check_draft_reply(reply, rows)
     return reply
 

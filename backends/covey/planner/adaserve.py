@@ -1,0 +1,109 @@
+"""AdaServe as published, with the corrections of `covey.trees.selection`.
+
+depth    d = clip(floor(B1 / (n + c1)) - 1, Dmin, Dmax)      its equation 8, n being the rows that decode
+width    w = clip(floor(B2 / n) + c2, 1, Wmax)               its equation 9
+select   rows in descending A(r), each its best nodes until 1 + the sum of their path probabilities reaches
+         min(A(r), d + 1), at most n_max of them with its root; then the best of all until B1 tokens are in the pass
+
+Path probabilities are the drafter's own, not calibrated: products of q where it ships them, else of shares of the race.
+B1 and B2 are, unless they are given, how many tokens a pass takes at most `SLACK` times as long as over one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from covey.bandits.length import Forgetful, Outcome, Reason, Situation
+from covey.errors import SettingError
+from covey.planner.candidates import Candidates, TreeSelector, needs_of
+from covey.planner.cost_table import Surface
+from covey.rounds import Drafted, Round
+from covey.scheduler import Batch
+from covey.trees.selection import Ranked, customised, filled
+from covey.types import Trees
+from covey_client.costs.table import CostTable
+
+SLACK = 1.2
+UNKNOWN = 64  # tokens of a pass where no cost table says anything
+DEFAULTS = {"b1": 0, "b2": 0, "c1": 0, "c2": 0, "n_max": 8, "d_min": 1}
+ENTRY = rf"({'|'.join(DEFAULTS)})=\d{{1,5}}"
+MEMORY = 0.1  # weight of a new round in the mean of what rounds take
+
+
+def constants(entries: Iterable[str]) -> Mapping[str, int]:
+    """What `speculation.adaserve` says, and the defaults."""
+    given = dict(entry.split("=") for entry in entries)
+    wrong = [f"{key}={value}" for key, value in given.items() if not re.fullmatch(ENTRY, f"{key}={value}")]
+    if wrong:
+        raise SettingError(f"speculation.adaserve: got {wrong[0]!r}, allowed: {', '.join(DEFAULTS)}, each =NUMBER")
+    return {**DEFAULTS, **{key: int(value) for key, value in given.items()}}
+
+
+def knee(costs: CostTable | None, slack: float = SLACK) -> int:
+    """How many tokens a pass takes at most `slack` times as long as over one."""
+    if costs is None or not costs.verify:
+        return UNKNOWN
+    verify = Surface((1, tokens, seconds) for _, tokens, seconds in costs.verify)  # whatever the rows
+    limit, most = slack * verify(1, 1), max(tokens for _, tokens, _ in costs.verify)
+    return max((tokens for tokens in range(1, most + 1) if verify(1, tokens) <= limit), default=1)
+
+
+class AdaServe(Forgetful):
+    """Implements `LengthPolicy`: equations 8 and 9."""
+
+    patient = True
+
+    def __init__(self, max_depth: int, max_width: int, costs: CostTable | None, adaserve: Iterable[str]) -> None:
+        self._max_depth = max_depth
+        self._max_width = max_width
+        self._constants = constants(adaserve)
+        self.budget = self._constants["b1"] or knee(costs)
+        self.most = self._constants["n_max"]
+        self._lanes = self._constants["b2"] or self.budget
+        self.width = 1
+        self.reason = Reason("equation 8")
+
+    def choose(self, situation: Situation) -> int:
+        rows = max(1, situation.rows)
+        self.width = max(1, min(self._max_width, self._lanes // rows + self._constants["c2"]))
+        depth = self.budget // (rows + self._constants["c1"]) - 1
+        return min(situation.ceiling, max(self._constants["d_min"], min(self._max_depth, depth)))
+
+    def update(self, situation: Situation, depth: int, outcome: Outcome) -> None:
+        """Nothing to learn."""
+
+
+class Customised(TreeSelector):
+    """Implements `Selector`: the two selections."""
+
+    def __init__(self, policy: AdaServe, drafters: Sequence[str], max_depth: int) -> None:
+        super().__init__(drafters, max_depth)  # counts what is not to depend on drawn tokens, and what is only shown
+        self._policy = policy
+        self._round_seconds = 0.0
+
+    def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:
+        trees, rows = drafted.trees, len(batch.rows)
+        if not len(trees.tokens):
+            return trees
+        scores = trees.log_q if len(trees.log_q) else trees.scores
+        found = Candidates.of(batch, trees, scores, drafted.drafter, self.calibration)
+        paths = found.nodes.paths(np.where(found.hidden, found.own, found.said))
+        ranked = Ranked.of(paths, found.nodes.row_of, rows)
+        needs = needs_of(batch, self._round_seconds)
+        deepest = np.zeros(rows)
+        np.maximum.at(deepest, found.nodes.row_of, found.nodes.depth)
+        own = np.zeros(rows, np.bool_)
+        own[found.nodes.row_of[~found.free]] = True
+        demands = np.where(np.isnan(needs) | own, 0.0, np.minimum(needs, deepest + 1.0))
+        asked = int(np.count_nonzero(~found.free))
+        allowed = max(asked, min(self._policy.budget - batch.decoding, budget - int(batch.chunk.sum())))
+        kept = ranked.taken(customised(ranked, demands, allowed - asked, self._policy.most - 1)) | ~found.free
+        return self.keep(found, filled(ranked, kept, allowed), needs, allowed)
+
+    def learn(self, done: Round, outcome: Outcome) -> None:
+        self.count(done)
+        if not done.prefill_tokens:
+            self._round_seconds += (MEMORY if self._round_seconds else 1.0) * (outcome.seconds - self._round_seconds)

@@ -1,0 +1,72 @@
+"""How likely a drafted node is accepted where all before it were: by its drafter, its depth, its rank among its
+siblings, and what the drafter says itself, which is too sure of itself as a rule.
+
+    p(depth, rank, bin) = (accepted + LEAN * said) / (offered + LEAN)      counted with forgetting
+
+What the drafter says is the mean of what it said in that bin. Under the rejection rule nothing may depend on the token
+that was drawn, and what is said of a node does: there a node is one of its depth, and no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from covey.trees.paths import Array, Flags, Index, Nodes
+
+MEMORY = 20000.0  # nodes that were looked at after which an old one counts 1/e
+LEAN = 4.0  # nodes that a drafter's own word is worth
+RANKS = 6  # the last one stands for all beyond
+EDGES = np.array([0.01, 0.03, 0.07, 0.15, 0.3, 0.45, 0.6, 0.75, 0.87, 0.95, 0.99])
+BLIND = len(EDGES) + 1  # the bin of nodes that nothing is said of, or may be
+UNSEEN = 0.5  # ... as long as none was seen
+
+
+class Calibration:
+    """Counts of all drafters."""
+
+    def __init__(self, drafters: Sequence[str], max_depth: int) -> None:
+        self._drafters = {name: index for index, name in enumerate(drafters)}
+        self._max_depth = max_depth
+        self._shape = (len(drafters), max_depth, RANKS, BLIND + 1)
+        size = int(np.prod(self._shape))
+        self._offered, self._accepted, self._said = np.zeros(size), np.zeros(size), np.zeros(size)
+
+    def cells(self, nodes: Nodes, ranks: Index, said: Array, drafter: Index, blind: Flags) -> Index:
+        """Where each node is counted; `drafter` and `blind` by row."""
+        bins = np.searchsorted(EDGES, said)
+        rank: Index = np.minimum(ranks, RANKS - 1)
+        if blind.any():
+            hidden = blind[nodes.row_of]
+            bins[hidden] = BLIND
+            rank[hidden] = 0
+        depth = np.minimum(nodes.depth, self._max_depth) - 1
+        _, depths, _, all_bins = self._shape
+        found: Index = ((drafter[nodes.row_of] * depths + depth) * RANKS + rank) * all_bins + bins
+        return found
+
+    def own(self, cells: Index, said: Array, blind: Flags) -> Array:
+        """Each node's calibrated probability, where all before it are right. `blind` by node."""
+        prior = np.where(blind, UNSEEN, said) if blind.any() else said
+        found: Array = (self._accepted[cells] + LEAN * prior) / (self._offered[cells] + LEAN)
+        return found
+
+    def index(self, drafters: Sequence[str]) -> Index:
+        """Of each row's drafter."""
+        return np.fromiter((self._drafters.get(name, 0) for name in drafters), np.int64, len(drafters))
+
+    def update(self, cells: Index, said: Array, accepted: Flags) -> None:
+        """Nodes whose parents were accepted, and which of them were, too."""
+        keep = max(0.0, 1.0 - len(cells) / MEMORY)
+        for total, weights in ((self._offered, None), (self._accepted, accepted), (self._said, said)):
+            total *= keep
+            total += np.bincount(cells, weights, len(total))
+
+    def reliability(self) -> list[tuple[float, float, float]]:
+        """By what drafters said, in bins: what they said on average, how often they were right, and of how many."""
+        offered, accepted, said = (
+            total.reshape(self._shape)[..., :BLIND].sum(axis=(0, 1, 2))
+            for total in (self._offered, self._accepted, self._said)
+        )
+        return [(s / n, a / n, n) for n, a, s in zip(offered.tolist(), accepted.tolist(), said.tolist()) if n >= 1.0]

@@ -1,0 +1,98 @@
+"""What rounds of each depth and width will bring where the best nodes are chosen: from the candidates of late.
+
+Of every depth the paths of the last candidates are kept, `ROWS` rows' worth. A round of n rows is expected to offer as
+many of each likeness in proportion, and of them those will be chosen that are worth their time (`covey.planner.worth`).
+A depth that nothing was drafted at is taken to be like the one before it, `FADING` times as likely.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from covey.trees.paths import Array, Index, Nodes
+
+ROWS = 64
+GROUPS = 24  # of paths alike, at a depth
+FADING = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """By depth from 0: tokens of a round, and nodes that will be verified for them."""
+
+    tokens: Array
+    nodes: Array
+    values: Array  # tokens per second
+
+
+class Outlook:
+    """Owns the samples."""
+
+    def __init__(self, max_depth: int) -> None:
+        self._samples: list[deque[tuple[Array, int]]] = [deque() for _ in range(max_depth)]
+        self._chains: list[deque[tuple[Array, int]]] = [deque() for _ in range(max_depth)]
+        self._stacked: dict[bool, tuple[Array, Array]] = {}
+
+    def add(self, nodes: Nodes, paths: Array, ranks: Index) -> None:
+        """A round's candidates. Of trees, what is on the path of best guesses tells of chains too."""
+        if not len(paths):
+            return
+        off = np.append(ranks > 0, False)
+        for jump in nodes.jumps:
+            off |= off[jump]
+        rows = len(np.unique(nodes.row_of))
+        wide = bool(off.any())
+        for depth in range(int(nodes.depth.max())):
+            here = nodes.depth == depth + 1
+            if wide:
+                _append(self._samples, depth, paths[here], rows)
+            _append(self._chains, depth, paths[here & ~off[:-1]], rows)
+        self._stacked.clear()
+
+    def forecast(
+        self, rows: int, plain: int, wide: bool, seconds: Callable[[Array], Array], drafting: Array
+    ) -> Forecast:
+        """Of `rows` rows that draft and `plain` that do not; `seconds` of a round but for drafting, by the nodes in it;
+        `drafting` by depth."""
+        more, nodes = self.of_row(wide)
+        more, nodes = more[: len(drafting)], nodes[: len(drafting)]
+        tokens = plain + rows * (1.0 + more)
+        values = tokens / np.maximum(1e-9, seconds(rows * nodes) + drafting[:, None])
+        best = np.arange(len(drafting)), values.argmax(axis=1)
+        return Forecast(tokens[best], rows * nodes[best], values[best])
+
+    def of_row(self, wide: bool) -> tuple[Array, Array]:
+        """By depth from 0: of a row's nodes, the likeliest first, the tokens that the first ones bring, and how many
+        they are."""
+        found = self._stacked.get(wide)
+        if found is None:
+            parts: list[tuple[Array, Array, Index]] = []
+            paths, weight = np.ones(1), 1.0
+            for depth, (samples, chains) in enumerate(zip(self._samples, self._chains), start=1):
+                kept = samples if wide and samples else chains
+                if kept:
+                    paths = np.sort(np.concatenate([each for each, _ in kept]))
+                    weight = len(paths) / sum(rows for _, rows in kept) / min(GROUPS, len(paths))
+                    paths = np.array([part.mean() for part in np.array_split(paths, min(GROUPS, len(paths)))])
+                else:
+                    paths = paths * FADING
+                parts.append((paths, np.full(len(paths), weight), np.full(len(paths), depth)))
+            values, weights, depths = (np.concatenate(column) for column in zip(*parts))
+            order = np.argsort(-values, kind="stable")
+            mine = weights[order] * (depths[order] <= np.arange(len(self._samples) + 1)[:, None])
+            none = np.zeros((len(mine), 1))
+            nodes = np.concatenate([none, mine.cumsum(axis=1)], axis=1)
+            found = np.concatenate([none, (mine * values[order]).cumsum(axis=1)], axis=1), nodes
+            self._stacked[wide] = found
+        return found
+
+
+def _append(samples: list[deque[tuple[Array, int]]], depth: int, paths: Array, rows: int) -> None:
+    kept = samples[depth]
+    kept.append((paths, rows))
+    while sum(count for _, count in kept) - kept[0][1] >= ROWS:
+        kept.popleft()

@@ -1,0 +1,1 @@
+"""Candidate trees as packed arrays, and which of their nodes to verify."""

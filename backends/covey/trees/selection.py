@@ -1,0 +1,88 @@
+"""AdaServe's two selections (its Algorithms 1 and 2) with what they need to be right: roots are in the budget and count
+as one expected token, a path's probability is meant where the paper adds a node's own, and no budget is overspent.
+
+A row's nodes are taken best first. A node's path is less likely than its parent's, strictly (`covey.trees.paths`), so
+whatever is taken hangs together: in each row, and over all rows.
+
+    Demands 1.6 and 1.3 of two rows, paths .5 .3 .2 and .9 .8, budget 4
+    customised    row 0 has the larger demand: 1 + .5 < 1.6, so .5 and .3; row 1: .9           3 nodes
+    throughput    .8 is the best of what is left                                               1 node
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from covey.trees.paths import Array, Flags, Index
+
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """Nodes by path probability: all of them best first, and each row's best first, which are places of `by_row` from
+    `starts[row]` on."""
+
+    paths: Array
+    best: Index
+    by_row: Index
+    rows: Index  # of by_row
+    place: Index  # in its row, of by_row
+    before: Array  # of by_row: expected tokens of its row without it and what comes after it, the root's included
+
+    @classmethod
+    def of(cls, paths: Array, row_of: Index, count: int) -> Ranked:
+        """`count` rows."""
+        best = np.argsort(-paths)
+        by_row = best[np.argsort(row_of[best].astype(np.uint16 if count < 1 << 16 else np.int64), kind="stable")]
+        rows, values = row_of[by_row], paths[by_row]
+        sizes = np.bincount(row_of, minlength=count)
+        starts = np.cumsum(sizes) - sizes
+        total = np.concatenate([[0.0], np.cumsum(values)])
+        before = 1.0 + total[:-1] - total[starts[rows]]
+        return cls(paths, best, by_row, rows, np.arange(len(rows)) - starts[rows], before)
+
+    def taken(self, counts: Index) -> Flags:
+        """The nodes, where each row takes its best `counts[row]`."""
+        kept = np.zeros(len(self.paths), np.bool_)
+        kept[self.by_row[self.place < counts[self.rows]]] = True
+        return kept
+
+
+def wanted(ranked: Ranked, demands: Array, most: int) -> Index:
+    """By row: how many nodes it takes until its expected tokens reach its demand, at most so many."""
+    short = (ranked.before < demands[ranked.rows] - ROUNDING) & (ranked.place < most)
+    counts: Index = np.bincount(ranked.rows[short], minlength=len(demands))
+    return counts
+
+
+def customised(ranked: Ranked, demands: Array, budget: int, most: int) -> Index:
+    """By row: how many nodes it takes where rows are served by descending demand until the budget is spent."""
+    counts = wanted(ranked, demands, most)
+    order = np.argsort(-demands, kind="stable")
+    asked = counts[order]
+    counts[order] = np.clip(budget - (np.cumsum(asked) - asked), 0, asked)
+    return counts
+
+
+def filled(ranked: Ranked, kept: Flags, budget: int) -> Flags:
+    """`kept` and the best of the others, `budget` nodes in all."""
+    left = ranked.best[~kept[ranked.best]][: max(0, budget - int(kept.sum()))]
+    both = kept.copy()
+    both[left] = True
+    return both
+
+
+def optimal(ranked: Ranked, demands: Array, budget: int) -> Flags | None:
+    """Algorithm 1 for known path probabilities: most expected tokens where every row gets its demand; None where the
+    budget or the trees do not suffice."""
+    counts = wanted(ranked, demands, len(ranked.paths))
+    kept = ranked.taken(counts)
+    got = 1.0 + np.bincount(
+        ranked.rows[kept[ranked.by_row]], ranked.paths[ranked.by_row][kept[ranked.by_row]], len(demands)
+    )
+    if counts.sum() > budget or (got < demands - ROUNDING).any():
+        return None
+    return filled(ranked, kept, budget)

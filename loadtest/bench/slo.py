@@ -1,0 +1,222 @@
+"""Requests with latency objectives of three kinds, and ways to serve them: who meets how many, in virtual time.
+
+Nothing here is hardware (`slo_serving.py`). Arrivals are Azure's trace scaled to a rate, or Poisson's where there is
+none. Sweeps: the rate; the share of urgent requests and their objective at one rate; classes that peak one after the
+other. An objective is of the time per token from the first token on, as published; p99 TTFT, queueing included, is
+shown beside it. What is refused or unfinished is a violation. `hardest` is the highest rate at which the best system
+that knows no objectives still attains `HARDEST`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from covey.types import JsonDict
+from loadtest.bench import loads, report
+from loadtest.bench.session import FULL, QUICK, Session
+from loadtest.bench.slo_serving import BLIND, CHAT, SUMMARY, SYSTEMS, URGENT, Asked, Point, System, asked, play
+
+PAIR = "emulated-70b-4x80g"
+UNLOADED = {"as it is": 0.0, "33 ms": 0.033}  # what a token takes on an idle device: the paper's and the table's own
+MIX = {URGENT: 0.6, CHAT: 0.2, SUMMARY: 0.2}
+RATES = (4.0, 6.0, 7.0, 8.0)
+FIXED_RATE = 4.0
+SHARES, SCALES = (0.1, 0.3, 0.5, 0.7, 0.9), (0.6, 0.8, 1.0, 1.2, 1.4, 1.6)
+HARDEST = 0.45
+REQUESTS, FULL_REQUESTS, QUICK_REQUESTS = 200, 1000, 12
+STAGGERED = 360.0  # seconds in which each class has its peak
+QUICK_SYSTEMS = ("off", "adaserve", "covey")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One point: which sweep, at which value of it, served by whom."""
+
+    device: str
+    sweep: str
+    value: float
+    system: System
+    load: tuple[Asked, ...]
+    scale: float
+    seed: int
+
+    def play(self) -> Point:
+        return play(PAIR, self.system, self.load, self.seed, unloaded=UNLOADED[self.device], scale=self.scale)
+
+
+@dataclass
+class Measured:
+    """Points so far: device -> sweep -> value -> system."""
+
+    points: dict[str, dict[str, dict[float, dict[str, Point]]]] = field(default_factory=dict)
+
+    def add(self, job: Job, point: Point) -> None:
+        values = self.points.setdefault(job.device, {}).setdefault(job.sweep, {})
+        values.setdefault(job.value, {})[job.system.name] = point
+
+    def summary(self) -> JsonDict:
+        """The JSON's keys. The bundled models are not served here."""
+        return {"emulated": {device: _device(sweeps) for device, sweeps in self.points.items()}, "bundled": None}
+
+
+def _device(sweeps: dict[str, dict[float, dict[str, Point]]]) -> JsonDict:
+    return {
+        "points": {
+            sweep: {
+                f"{value:g}": {name: _as_json(point) for name, point in systems.items()}
+                for value, systems in sorted(values.items())
+            }
+            for sweep, values in sweeps.items()
+        },
+        "hardest": _hardest(sweeps.get("rate", {})),
+        "staggered_attainment": {
+            name: point.attainment for name, point in sweeps.get("staggered", {}).get(1.0, {}).items()
+        },
+        "min_goodput_covey_over_adaserve": min(
+            (
+                systems["covey"].goodput / max(1e-9, systems["adaserve"].goodput)
+                for values in sweeps.values()
+                for systems in values.values()
+                if {"covey", "adaserve"} <= systems.keys()
+            ),
+            default=None,
+        ),
+    }
+
+
+def _hardest(rates: dict[float, dict[str, Point]]) -> JsonDict | None:
+    found = None
+    for rate, systems in sorted(rates.items()):
+        blind = {name: systems[name] for name in BLIND if name in systems}
+        if "covey" not in systems or not blind:
+            continue
+        best = max(blind, key=lambda name: blind[name].attainment)
+        richest = max(blind, key=lambda name: blind[name].goodput)
+        if found is None or blind[best].attainment >= HARDEST:
+            own, other = systems["covey"], blind[best]
+            found = {
+                "rate": rate,
+                "best_baseline": best,
+                "attainment_best_baseline": other.attainment,
+                "attainment_covey": own.attainment,
+                "violations_best_baseline_over_covey": _violations(other) / _violations(own),
+                "goodput_covey_over_best_baseline": own.goodput / max(1e-9, blind[richest].goodput),
+                "attainment_covey_over_best_baseline": own.attainment / max(1e-9, other.attainment),
+                "ttft_p99_covey_over_best_baseline": own.ttft_p99 / other.ttft_p99,
+            }
+    return found
+
+
+def _violations(point: Point) -> int:
+    return point.requests - point.met + 1
+
+
+def _as_json(point: Point) -> JsonDict:
+    return {
+        "attainment": point.attainment,
+        "goodput": point.goodput,
+        "by_class": {kind: list(counts) for kind, counts in point.by_class.items()},
+        "ttft_p99": point.ttft_p99,
+        "accepted_per_verification": point.accepted,
+        "nodes_per_verification": point.drafted,
+        "requests": point.requests,
+    }
+
+
+def run(session: Session) -> None:
+    """Measure; results go into the session as they come."""
+    measured, wanted = Measured(), session.wanted
+    session.summarise = measured.summary
+    trace = loads.azure(wanted.data)
+    count = {QUICK: QUICK_REQUESTS, FULL: FULL_REQUESTS}.get(wanted.size, REQUESTS)
+    jobs = list(_jobs(count, wanted.size == QUICK, trace, wanted.seed, wanted.parts))
+    session.notes |= {"clock": "virtual", "pair": PAIR, "requests": count, "arrivals": "azure" if trace else "poisson"}
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        waiting: dict[Future[Point], Job] = {pool.submit(job.play): job for job in jobs}
+        try:
+            for call, _ in zip(as_completed(waiting), session.steps([f"{len(jobs)} points"] * len(jobs))):
+                measured.add(waiting[call], call.result())
+                if session.out_of_time():
+                    session.interrupted = True
+                    break
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _jobs(count: int, quick: bool, trace: Sequence[object] | None, seed: int, parts: Sequence[str]) -> Iterator[Job]:
+    systems = [system for system in SYSTEMS if not quick or system.name in QUICK_SYSTEMS]
+    for device in UNLOADED:
+        points: list[tuple[str, float, list[Asked], float]] = [
+            ("rate", rate, asked(_times(rate, count, trace, seed), MIX, seed), 1.2)
+            for rate in (RATES[:1] if quick else RATES)
+        ]
+        if not quick:
+            for share in SHARES:
+                mix = {URGENT: share, CHAT: (1 - share) / 2, SUMMARY: (1 - share) / 2}
+                points.append(("urgent share", share, asked(_times(FIXED_RATE, count, trace, seed), mix, seed), 1.2))
+            same = asked(_times(FIXED_RATE, count, trace, seed), MIX, seed)
+            points += [("scale", scale, same, scale) for scale in SCALES]
+            points.append(("staggered", 1.0, _staggered(count, seed), 1.2))
+        for sweep, value, load, scale in points:
+            if not parts or sweep in parts:
+                for system in systems:
+                    yield Job(device, sweep, value, system, tuple(load), scale, seed)
+
+
+def _times(rate: float, count: int, trace: Sequence[object] | None, seed: int) -> loads.Times:
+    if trace is None:
+        return loads.poisson(rate, count, seed)
+    return loads.recorded(trace, rate, count / rate, seed)  # type: ignore[arg-type]
+
+
+def _staggered(count: int, seed: int) -> list[Asked]:
+    """Each class has its peak in a third of the time of its own."""
+    found: list[Asked] = []
+    span = STAGGERED * min(1.0, count / (STAGGERED * FIXED_RATE))
+    for place, (kind, share) in enumerate(MIX.items()):
+        times = loads.poisson(2 * FIXED_RATE * share, math.ceil(2 * FIXED_RATE * share * span), seed + place)
+        peak = (place + 0.5) * span / len(MIX)
+        kept = [at for at in times if at <= span and _unit(at) < math.exp(-(((at - peak) / (span / 5)) ** 2))]
+        found += asked(kept, {kind: 1.0}, seed + place)
+    return sorted(found, key=lambda each: each.at)
+
+
+def _unit(at: float) -> float:
+    """A number in [0, 1) that depends on the time alone."""
+    return math.modf(at * 7919.0)[0]
+
+
+def show(result: JsonDict, console: Console, picture: Path) -> None:
+    """A table of each device's rates, and attainment and goodput over all sweeps as a picture."""
+    panels = []
+    for device, found in result["emulated"].items():
+        for sweep, values in found["points"].items():
+            names = list(next(iter(values.values())))
+            for key in ("attainment", "goodput"):
+                rows = [
+                    [
+                        name,
+                        *(
+                            report.number(at.get(name, {}).get(key), 3 if key == "attainment" else 0)
+                            for at in values.values()
+                        ),
+                    ]
+                    for name in names
+                ]
+                console.print(report.table(f"{device}, {key} by {sweep}", ["", *values], rows))
+                if len(values) > 1:
+                    lines = {
+                        name: [(float(value), at[name][key]) for value, at in values.items() if name in at]
+                        for name in names
+                    }
+                    panels.append(report.Panel(f"{device}: {key}", sweep, key, lines))
+        console.print(f"hardest, {device}: {found['hardest']}")
+    if panels:
+        report.panels(picture, "Latency objectives, emulated 70B", panels)

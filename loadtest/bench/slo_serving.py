@@ -1,0 +1,280 @@
+"""One emulated server whose requests have latency objectives, in virtual time: what became of them.
+
+Urgent requests (a copilot), chats and summaries, with the lengths of the sets that AdaServe's paper takes them from,
+as remembered: HumanEval, Alpaca, CNN/DailyMail. Guesses are those recorded on the bundled pair. The planner starts from
+curves measured with noise; devices sleep by the table. Every number from here is a simulation's.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from covey import profile
+from covey.emulated.devices import EmulatedDrafter, EmulatedTarget
+from covey.emulated.guesses import Guesses
+from covey.emulated.hash_model import HashModel
+from covey.engine import Engine
+from covey.objectives import Classes, judge
+from covey.planner.build import build
+from covey.planner.choice import Planner
+from covey.planner.cost_table import Surface
+from covey.ports import Clock
+from covey.profile import Profile
+from covey.rounds import RoundRecord
+from covey.scheduler import Scheduler
+from covey.types import Attainment, Finish, Objective, Progress, Request, Sampling
+from covey_client.costs.table import CostTable
+from loadtest.bench.emulated_pairs import draw_length
+from loadtest.bench.statistics import percentile
+from loadtest.simulation.virtual import VirtualClock, serve
+
+MODEL = HashModel(32000, low=8)
+URGENT, CHAT, SUMMARY = "interactive", "chat", "batch"
+SUBJECTS = {URGENT: "code", CHAT: "chat", SUMMARY: "summary"}
+LENGTHS = {URGENT: (150, 120, 0.4), CHAT: (20, 120, 0.6), SUMMARY: (900, 90, 0.4)}  # prompt, output, spread
+GUESSES = "bundled"
+NOISE = 0.05  # of a measured time
+MAX_DEPTH, WIDTH = 6, 4
+ADASERVE = ("b1=128", "b2=32", "c1=20", "n_max=4")  # the best of twelve tried at 6 requests/s on other requests
+PATIENCE = 3600.0  # real seconds for a drafter's answer
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """A way to serve. Blind ones are not told of objectives, but judged by them."""
+
+    name: str
+    policy: str
+    blind: bool = True
+    selection: str = "all"
+    width: int = 1
+    by_class: bool = False  # priorities by class
+    adaserve: tuple[str, ...] = ()
+
+
+SYSTEMS = (
+    System("off", "off"),
+    System("off, priorities", "off", by_class=True),
+    *(System(f"fixed:{depth}", f"fixed:{depth}") for depth in range(1, 6)),
+    System("covey, no objectives", "covey"),
+    System("adaserve", "adaserve", blind=False, width=WIDTH, adaserve=ADASERVE),
+    System("covey", "covey", blind=False, selection="worth", width=WIDTH),
+)
+BLIND = tuple(system.name for system in SYSTEMS if system.blind and not system.by_class)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request to be."""
+
+    at: float
+    kind: str
+    prompt: int
+    output: int
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What one system made of one load."""
+
+    requests: int
+    met: int
+    by_class: Mapping[str, tuple[int, int]]  # met, of
+    good_tokens: int
+    seconds: float
+    ttft_p99: float
+    accepted: float  # drafted tokens per verification of a row
+    drafted: float  # nodes verified, likewise
+    drafting_seconds: float  # of rounds in which somebody drafted
+
+    @property
+    def attainment(self) -> float:
+        return self.met / self.requests
+
+    @property
+    def goodput(self) -> float:
+        return self.good_tokens / self.seconds
+
+
+def asked(times: Sequence[float], shares: Mapping[str, float], seed: int) -> list[Asked]:
+    """A request for each of the times, its class by these shares."""
+    rng = random.Random(f"{seed} classes")
+    kinds = rng.choices(list(shares), list(shares.values()), k=len(times))
+    found = []
+    for at, kind in zip(times, kinds):
+        prompt, output, spread = LENGTHS[kind]
+        found.append(Asked(at, kind, draw_length(prompt, spread, rng), draw_length(output, spread, rng)))
+    return found
+
+
+def objectives(settings: Profile, table: CostTable, scale: float = 1.2) -> dict[str, Objective]:
+    """The classes' own, the urgent one `scale` times what an idle server takes for a token."""
+    verify, overhead = Surface(table.verify), dict(table.overhead)
+    classes = Classes(settings.slo.classes, lambda: verify(1, 1) + overhead.get(1, 0.0))
+    found = {name: classes.objective(name, 0.0, 0.0) for name in SUBJECTS}
+    found[URGENT] = replace(found[URGENT], tpot=found[URGENT].tpot / 1.2 * scale)
+    return found
+
+
+def slowed(table: CostTable, unloaded: float) -> CostTable:
+    """The same device where a token of one request takes so long on an idle server, each pass longer by what that is
+    longer; 0: as it is."""
+    if not unloaded:
+        return table
+    more = unloaded - Surface(table.verify)(1, 1) - dict(table.overhead).get(1, 0.0)
+    verify = tuple((rows, tokens, seconds + more) for rows, tokens, seconds in table.verify)
+    return replace(table, name=f"{table.name}, {1000 * unloaded:g} ms", verify=verify)
+
+
+def measured(table: CostTable, seed: int) -> CostTable:
+    """Curves as a server measures them: other points than the table's, each with noise."""
+    rng = np.random.default_rng([seed, 77])
+
+    def noisy(seconds: float) -> float:
+        return float(seconds * math.exp(rng.normal(0.0, NOISE)))
+
+    verify, cells = Surface(table.verify), []
+    for rows in (1, 4, 16, 64, 256):
+        for each in (1, 2, 4, 8):
+            cells.append((rows, rows * each, noisy(verify(rows, rows * each))))
+    drafts = {
+        name: tuple(
+            (rows, depth, noisy(Surface(listed)(rows, depth))) for rows in (1, 8, 64, 256) for depth in (1, 3, 6)
+        )
+        for name, listed in table.draft.items()
+    }
+    return replace(table, name="measured", verify=tuple(cells), draft=drafts, prefill=(), plain=())
+
+
+class _Sink:
+    """Implements `covey.ports.Sink`: notes when tokens came."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.first: dict[int, float] = {}
+        self.last: dict[int, float] = {}
+        self.count: dict[int, int] = {}
+        self.ended: dict[int, Finish] = {}
+
+    def publish(self, batch: Sequence[Progress]) -> None:
+        now = self._clock.now()
+        for progress in batch:
+            key, tokens = progress.key, len(progress.tokens)
+            if tokens:
+                self.first.setdefault(key, now)
+                self.last[key] = now
+                self.count[key] = self.count.get(key, 0) + tokens
+            if progress.finish is not None:
+                self.ended[key] = progress.finish
+
+
+def play(
+    pair: str,
+    system: System,
+    load: Sequence[Asked],
+    seed: int,
+    *,
+    unloaded: float = 0.0,
+    scale: float = 1.2,
+    limit: float = math.inf,
+    wrap: Callable[[Planner], Planner] = lambda planner: planner,
+) -> Point:
+    """Serve the load; what has not ended after `limit` seconds is a violation. `unloaded`: as in `slowed`;
+    `wrap`: what comes between engine and planner."""
+    settings = profile.load(pair)
+    emulated = settings.emulated
+    table = slowed(CostTable.load(profile.costs_file(emulated.costs)), unloaded)
+    (name,) = settings.speculation.drafters
+    guesses = Guesses.load(profile.guesses_file(GUESSES))
+    clock = VirtualClock()
+    sink, wanted = _Sink(clock), objectives(settings, table, scale)
+    blocks = (settings.target.kv_memory_mb << 20) // (settings.target.block_size * emulated.kv_token_bytes)
+    budget = settings.scheduler.token_budget
+    scheduler = Scheduler(
+        max_running=settings.scheduler.max_running,
+        max_waiting=len(load),
+        token_budget=budget,
+        growth_tokens=settings.scheduler.growth_tokens,
+        block_size=settings.target.block_size,
+    )
+    speculation = replace(
+        settings.speculation,
+        policy=system.policy,
+        max_depth=MAX_DEPTH,
+        width=system.width,
+        selection=system.selection,
+        adaserve=system.adaserve,
+    )
+    curves = measured(table, seed)
+    planner = build(speculation, (name,), max_rows=settings.scheduler.max_running, costs=curves, seed=seed)
+    records: list[RoundRecord] = []
+    engine = Engine(
+        EmulatedTarget(table, MODEL, clock, blocks=blocks, block_size=settings.target.block_size),
+        scheduler,
+        wrap(planner),
+        sink,
+        clock,
+        drafters={name: EmulatedDrafter(table, MODEL, clock, name=name, rates={}, guesses=guesses)},
+        draft_deadline=PATIENCE,
+        observe=records.append,
+        worker=clock.worker,
+    )
+    serve(engine, clock, [(each.at, _request(key, each, system, wanted)) for key, each in enumerate(load)], limit)
+    ended = clock.now()
+    engine.stop()
+    engine.run()  # returns at once
+    return _point(load, sink, wanted, ended - load[0].at, records)
+
+
+def _request(key: int, each: Asked, system: System, wanted: Mapping[str, Objective]) -> Request:
+    prompt = np.full(each.prompt, key % (MODEL.vocab_size - MODEL.low) + MODEL.low, np.int32)
+    prompt[-1:] = key // (MODEL.vocab_size - MODEL.low) + MODEL.low
+    objective = Objective() if system.blind else wanted[each.kind]
+    return Request(
+        key,
+        prompt,
+        each.output,
+        Sampling(),
+        each.prompt,
+        priority=list(SUBJECTS)[::-1].index(each.kind) if system.by_class else 0,
+        tenant=SUBJECTS[each.kind],
+        arrival=each.at,
+        objective=objective,
+    )
+
+
+def _point(
+    load: Sequence[Asked], sink: _Sink, wanted: Mapping[str, Objective], seconds: float, records: Sequence[RoundRecord]
+) -> Point:
+    met: dict[str, int] = dict.fromkeys(SUBJECTS, 0)
+    good, waits = 0, []
+    for key, each in enumerate(load):
+        waits.append(sink.first.get(key, load[0].at + seconds) - each.at)
+        if sink.ended.get(key) is not Finish.LENGTH:
+            continue
+        count = sink.count[key]
+        tpot = (sink.last[key] - sink.first[key]) / (count - 1) if count > 1 else None
+        # As published an objective is of the time per token alone; the first one's is shown beside it.
+        if judge(replace(wanted[each.kind], ttft=math.inf), None, tpot) is Attainment.MET:
+            met[each.kind] += 1
+            good += count
+    verified = sum(int(np.count_nonzero(record.sizes)) for record in records)
+    of = {kind: sum(each.kind == kind for each in load) for kind in SUBJECTS}
+    return Point(
+        requests=len(load),
+        met=sum(met.values()),
+        by_class={kind: (met[kind], of[kind]) for kind in SUBJECTS},
+        good_tokens=good,
+        seconds=seconds,
+        ttft_p99=percentile(waits, 0.99) or 0.0,
+        accepted=sum(record.accepted for record in records) / max(1, verified),
+        drafted=sum(record.drafted for record in records) / max(1, verified),
+        drafting_seconds=sum(
+            record.draft_seconds + record.verify_seconds for record in records if record.plan.depth.any()
+        ),
+    )

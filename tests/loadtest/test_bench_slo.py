@@ -1,0 +1,84 @@
+"""The benches of latency objectives, small: their keys, and that what they serve is judged as it should be."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from covey import profile
+from covey_client.costs.table import CostTable
+from loadtest.bench.__main__ import main
+from loadtest.bench.slo import _hardest
+from loadtest.bench.slo_serving import CHAT, SUMMARY, SYSTEMS, URGENT, Point, asked, measured, objectives, play, slowed
+
+PAIR = "emulated-70b-4x80g"
+MIX = {URGENT: 0.6, CHAT: 0.2, SUMMARY: 0.2}
+
+
+def system(name: str) -> object:
+    return next(each for each in SYSTEMS if each.name == name)
+
+
+def table() -> CostTable:
+    return CostTable.load(profile.costs_file("emulated-70b-4x80g"))
+
+
+def test_the_bench_writes_its_keys(tmp_path: Path) -> None:
+    out = tmp_path / "slo.json"
+    assert main(["slo", "--quick", "--json", str(out)]) == 0
+    result = json.loads(out.read_text())
+    assert result["bundled"] is None
+    for device in ("as it is", "33 ms"):
+        found = result["emulated"][device]
+        assert set(found) == {"points", "hardest", "staggered_attainment", "min_goodput_covey_over_adaserve"}
+        assert set(found["points"]["rate"]["4"]) == {"off", "adaserve", "covey"}
+        assert 0 <= found["hardest"]["attainment_covey"] <= 1
+
+
+def test_a_run_can_be_repeated_and_an_idle_server_meets_every_objective() -> None:
+    load = asked([2.0 * at for at in range(10)], MIX, 3)
+    for name in ("covey", "adaserve"):
+        one, other = (play(PAIR, system(name), load, 3) for _ in range(2))  # type: ignore[arg-type]
+        assert one == other
+        assert one.met == one.requests == 10
+
+
+def test_who_is_not_served_has_not_met_its_objective() -> None:
+    load = asked([0.0] * 8, MIX, 3)
+    point = play(PAIR, system("off"), load, 3, limit=0.5)  # type: ignore[arg-type]
+    assert point.met < point.requests == 8
+    assert sum(of for _, of in point.by_class.values()) == 8
+
+
+def test_the_planner_is_not_given_the_devices_own_table() -> None:
+    curves = measured(table(), 1)
+    assert curves == measured(table(), 1)
+    assert curves != measured(table(), 2)
+    assert not set(curves.verify) & set(table().verify)
+
+
+def test_an_urgent_request_has_so_many_times_the_unloaded_time() -> None:
+    settings, slow = profile.load(PAIR), slowed(table(), 0.033)
+    assert objectives(settings, slow)[URGENT].tpot == pytest.approx(1.2 * 0.033, rel=0.01)
+    assert objectives(settings, slow, 0.6)[URGENT].tpot == pytest.approx(0.6 * 0.033, rel=0.01)
+    assert objectives(settings, slow)[CHAT].tpot == 0.05
+
+
+def test_hardest_is_the_highest_rate_at_which_the_best_blind_system_still_does() -> None:
+    def point(met: int) -> Point:
+        return Point(100, met, {}, met * 10, 1.0, 1.0, 0.0, 0.0, 0.0)
+
+    rates = {
+        rate: {"off": point(off), "fixed:2": point(fixed), "covey": point(covey)}
+        for rate, off, fixed, covey in ((1.0, 90, 99, 99), (2.0, 30, 50, 80), (3.0, 20, 30, 60))
+    }
+    found = _hardest(rates)
+    assert found is not None
+    assert (found["rate"], found["best_baseline"]) == (2.0, "fixed:2")
+    assert found["violations_best_baseline_over_covey"] == pytest.approx(51 / 21)
+    assert found["goodput_covey_over_best_baseline"] == pytest.approx(1.6)
+    assert _hardest({}) is None
+    assert math.isfinite(found["ttft_p99_covey_over_best_baseline"])

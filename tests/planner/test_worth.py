@@ -1,0 +1,168 @@
+"""Selectors of single nodes in a batch: Covey's by worth and AdaServe's, over made-up curves and trees."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from covey.active import ActiveRequest
+from covey.bandits.length import Situation
+from covey.errors import SettingError
+from covey.planner.adaserve import AdaServe, Customised, constants, knee
+from covey.planner.calibration import Calibration
+from covey.planner.expectations import Expectations
+from covey.planner.worth import Worth
+from covey.rounds import Drafted
+from covey.scheduler import Batch
+from covey.trees.paths import Nodes
+from covey.types import Objective, Rule, Sampling, Trees
+from covey_client.costs.table import CostTable
+from tests.fakes import request
+
+DEPTH = 4
+
+
+def costs(free: int, each: float) -> CostTable:
+    """A pass takes 20 ms over up to `free` tokens, and `each` more for every further one."""
+    verify = [
+        (rows, tokens, 0.02 + each * max(0, tokens - free)) for rows in (1, 4, 16) for tokens in (rows, free, 256)
+    ]
+    return CostTable("made up", "for tests", tuple(verify), (), {"draft": ((1, 1, 0.001), (16, 4, 0.002))})
+
+
+def worth(free: int = 64, each: float = 0.002) -> Worth:
+    return Worth(Expectations(DEPTH, 16, costs(free, each)), ("draft",), DEPTH, teaches=True)
+
+
+def batch(
+    objectives: list[Objective], *, now: float = 10.0, output: int = 5, rule: Rule = Rule.COUPLED, asks: str = "auto"
+) -> Batch:
+    rows = []
+    for key, objective in enumerate(objectives):
+        active = ActiveRequest(
+            request(key, [1], 200, sampling=Sampling(rule=rule), objective=objective, speculation=asks)
+        )
+        active.first_token, active.output = 9.8, [7] * output
+        rows.append(active)
+    return Batch(rows, np.ones(len(rows), np.int32), (), (), len(rows), now, 0.001)
+
+
+def drafted(*rows: list[float]) -> Drafted:
+    """A chain for each row, of nodes as likely by themselves as listed."""
+    sizes = [len(row) for row in rows]
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    parents = np.concatenate([np.arange(-1, size - 1) for size in sizes]).astype(np.int32)
+    scores = np.concatenate([np.cumsum(np.log(row)) for row in rows]).astype(np.float32)
+    trees = Trees(offsets, np.arange(len(scores), dtype=np.int32), parents, scores)
+    return Drafted(trees, np.ones(len(rows), np.bool_), {"draft": 0.002}, {"draft": 0.0}, {}, ("draft",) * len(rows))
+
+
+NONE = Objective()
+TIGHT = Objective("interactive", math.inf, 0.03)
+LOOSE = Objective("batch", math.inf, 5.0)
+
+
+def test_nodes_are_verified_as_far_as_they_are_worth_their_time() -> None:
+    offered = drafted(*[[0.9, 0.7, 0.5, 0.3]] * 4)
+    assert worth(free=64).select(batch([NONE] * 4), offered, 4096).sizes.tolist() == [4] * 4, "they cost nothing"
+    some = worth(free=4, each=0.002).select(batch([NONE] * 4), offered, 4096).sizes
+    assert 4 <= some.sum() < 16
+    assert worth(free=1, each=0.1).select(batch([NONE] * 4), offered, 4096).sizes.sum() == 0, "all cost too much"
+
+
+@pytest.mark.parametrize("each", [0.0005, 0.002, 0.006])
+def test_the_number_verified_is_the_one_of_most_tokens_a_second(each: float) -> None:
+    made, offered, rng = worth(4, each), None, np.random.default_rng(1)
+    offered = drafted(*[rng.uniform(0.3, 0.95, DEPTH).tolist() for _ in range(6)])
+    kept = made.select(batch([NONE] * 6), offered, 4096)
+    paths = np.sort(Nodes.of(offered.trees).paths(Nodes.of(offered.trees).own(offered.trees.scores)))[::-1]
+    seconds = 0.002 + made._expectations.verifying(6, 6.0 + np.arange(len(paths) + 1))
+    speeds = (6 + np.concatenate([[0.0], np.cumsum(paths)])) / seconds
+    assert len(kept.tokens) == int(speeds.argmax())
+
+
+def test_the_pass_has_room_for_no_more() -> None:
+    offered = drafted(*[[0.9] * 4] * 4)
+    for room in range(0, 12):
+        assert len(worth().select(batch([NONE] * 4), offered, 4 + room).tokens) <= room
+
+
+def test_who_is_late_is_given_what_it_needs_and_who_is_ahead_or_hopeless_nothing_beforehand() -> None:
+    offered = drafted([0.8, 0.7, 0.6, 0.5], [0.8, 0.7, 0.6, 0.5], [0.8, 0.7, 0.6, 0.5])
+    dear = worth(free=3, each=0.008)
+    assert dear.select(batch([NONE] * 3), offered, 4096).sizes.sum() < 3, "by worth alone hardly any"
+    tight = replace(TIGHT, tpot=0.04)  # A(r) = (0.2 + a round) / 40 ms - 4: between 1.5 and 2.5
+    sizes = worth(free=3, each=0.008).select(batch([tight, LOOSE, NONE]), offered, 4096).sizes
+    assert sizes[0] >= 1
+    assert sizes[0] > sizes[1:].max(initial=0)
+    late = replace(TIGHT, tpot=1e-5)
+    assert worth(free=3, each=0.008).select(batch([late, late, late]), offered, 4096).sizes.sum() < 3, "hopeless"
+
+
+def test_nothing_depends_on_drawn_tokens_under_the_rejection_rule() -> None:
+    likely, unlikely = drafted([0.9, 0.9], [0.1, 0.1]), drafted([0.1, 0.1], [0.9, 0.9])
+    for make in (lambda: worth(4, 0.004), lambda: Customised(AdaServe(DEPTH, 2, None, ("b1=4",)), ("draft",), DEPTH)):
+        kept = [
+            make().select(batch([NONE, TIGHT], rule=Rule.REJECTION), each, 4096).sizes.tolist()  # type: ignore[attr-defined]
+            for each in (likely, unlikely)
+        ]
+        assert kept[0] == kept[1]
+
+
+def test_what_a_request_asks_for_is_not_dropped() -> None:
+    offered = drafted([0.2] * 4, [0.2] * 4)
+    for made in (worth(1, 0.1), Customised(AdaServe(DEPTH, 1, None, ("b1=3",)), ("draft",), DEPTH)):
+        assert made.select(batch([NONE] * 2, asks="fixed:4"), offered, 4096) is offered.trees  # type: ignore[attr-defined]
+
+
+def test_adaserve_serves_the_largest_need_first_within_its_budget() -> None:
+    made = Customised(AdaServe(DEPTH, 1, None, ("b1=6", "n_max=4")), ("draft",), DEPTH)
+    offered = drafted([0.5, 0.5, 0.5, 0.5], [0.9, 0.9, 0.9, 0.9], [0.95, 0.95, 0.95, 0.95])
+    later = replace(TIGHT, tpot=0.02)
+    kept = made.select(batch([later, TIGHT, NONE]), offered, 4096)
+    assert kept.sizes.tolist() == [3, 0, 0], "3 of 6 tokens are roots; at most n_max - 1 nodes by need"
+    assert made.select(batch([NONE] * 3), offered, 4096).sizes.tolist() == [0, 1, 2], "then the best of all"
+    wide = Customised(AdaServe(DEPTH, 1, None, ("b1=9",)), ("draft",), DEPTH)
+    assert len(wide.select(batch([later, TIGHT, NONE]), offered, 4096).tokens) == 6
+    assert len(wide.select(batch([later, TIGHT, NONE]), offered, 5).tokens) == 2, "nor more than the pass has room for"
+
+
+def test_adaserve_ranks_by_log_q_where_that_is_shipped() -> None:
+    offered = drafted([0.9, 0.9], [0.1, 0.1])
+    turned = replace(offered, trees=replace(offered.trees, log_q=np.log([0.1, 0.01, 0.9, 0.81]).astype(np.float32)))
+    made = Customised(AdaServe(DEPTH, 1, None, ("b1=4",)), ("draft",), DEPTH)
+    assert made.select(batch([NONE] * 2), offered, 4096).sizes.tolist() == [2, 0]
+    assert made.select(batch([NONE] * 2), turned, 4096).sizes.tolist() == [0, 2]
+
+
+def test_adaserves_shape_follows_its_equations() -> None:
+    made = AdaServe(6, 4, None, ("b1=120", "b2=60", "c1=2", "c2=1"))
+    for rows, depth, width in ((1, 6, 4), (18, 5, 4), (28, 3, 3), (38, 2, 2), (118, 1, 1), (500, 1, 1)):
+        assert (made.choose(Situation(rows, 6)), made.width) == (depth, width)
+    assert made.choose(Situation(1, 2)) == 2, "no deeper than there is room for"
+    assert knee(costs(free=64, each=0.001)) == pytest.approx(68, abs=1)
+    with pytest.raises(SettingError, match=r"speculation\.adaserve"):
+        constants(["b3=4"])
+
+
+def test_calibration_learns_how_often_what_is_said_is_true() -> None:
+    """A drafter that is right half as often as it says, at the second rank a quarter."""
+    rng, made = np.random.default_rng(2), Calibration(("draft",), DEPTH)
+    trees = Trees(np.arange(0, 401, 2, dtype=np.int32), np.arange(400, dtype=np.int32), np.full(400, -1, np.int32))
+    nodes, hidden = Nodes.of(trees), np.zeros(200, np.bool_)
+    ranks = nodes.ranks()
+    rows = np.zeros(200, np.int64)
+    said = np.where(ranks == 0, 0.8, 0.2)
+    cells = made.cells(nodes, ranks, said, rows, hidden)
+    assert made.own(cells, said, hidden[nodes.row_of]) == pytest.approx(said), "its word, before anything is seen"
+    for _ in range(40):
+        made.update(cells, said, rng.random(400) < said * np.where(ranks == 0, 0.5, 0.25))
+    own = made.own(cells, said, hidden[nodes.row_of])
+    assert own[0] == pytest.approx(0.4, abs=0.02)
+    assert own[1] == pytest.approx(0.05, abs=0.01)
+    (low, high) = made.reliability()
+    assert (low[0], high[0]) == pytest.approx((0.2, 0.8))
+    assert high[1] == pytest.approx(0.4, abs=0.02)

@@ -1,0 +1,84 @@
+"""The bundled models with single drafts chosen: no text depends on which, for any width, selector, objective or rule
+that is exact by itself."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from covey.clock import RealClock
+from covey.engine import Engine
+from covey.planner.build import build
+from covey.profile import SpeculationSettings
+from covey.rounds import RoundRecord
+from covey.scheduler import Scheduler
+from covey.types import Objective
+from covey_client.costs.table import CostTable
+from tests.bundled import BUDGET, MAX_WIDTH, SAMPLINGS, SETTINGS, drafter, plainly, target, texts
+from tests.fakes import Collector, request
+
+NAME, LENGTH, COUNT = "draft_general", 24, 6
+OBJECTIVES = (Objective(), Objective("interactive", 0.5, 0.004), Objective("batch", math.inf, 5.0))
+DEAR = CostTable(  # passes that make it pay to drop some drafts, and not all
+    "made up",
+    "for tests",
+    tuple((rows, tokens, 0.01 + 0.0004 * tokens) for rows in (1, 8) for tokens in (rows, 256)),
+    (),
+    {NAME: ((1, 1, 0.001), (8, 6, 0.002))},
+)
+SELECTORS = {
+    "worth": {"policy": "fixed:5", "selection": "worth"},
+    "covey": {"policy": "covey", "selection": "worth"},
+    "adaserve": {"policy": "adaserve", "adaserve": ("b1=18", "d_min=4")},
+}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("width", range(1, MAX_WIDTH + 1))
+def test_no_text_depends_on_what_is_selected(width: int) -> None:
+    asked = [
+        (
+            texts()[number * 23],
+            replace(list(SAMPLINGS.values())[number % 3], seed=number, end_ids=target().info().end_ids),
+        )
+        for number in range(COUNT)
+    ]
+    plain = plainly(asked, LENGTH)
+    for selector, settings in SELECTORS.items():
+        planner = build(
+            SpeculationSettings(width=width, max_depth=5, drafters=(NAME,), **settings), (NAME,), max_rows=8, costs=DEAR
+        )
+        records: list[RoundRecord] = []
+        sink = Collector()
+        scheduler = Scheduler(
+            max_running=COUNT,
+            max_waiting=COUNT,
+            token_budget=BUDGET,
+            growth_tokens=64,
+            block_size=SETTINGS.target.block_size,
+        )
+        engine = Engine(
+            target(),
+            scheduler,
+            planner,
+            sink,
+            RealClock(),
+            drafters={NAME: drafter(NAME)},
+            draft_deadline=60.0,
+            observe=records.append,
+        )
+        for key, (prompt, sampling) in enumerate(asked):
+            engine.submit(request(key, prompt, LENGTH, sampling=sampling, objective=OBJECTIVES[key % 3]))
+        while engine.round():
+            pass
+        target().check()
+        assert [sink.tokens[key] for key in range(COUNT)] == plain, selector
+        figures = {
+            labels.get("stage"): value for name, labels, value in planner.figures() if name == "covey_tree_nodes_total"
+        }
+        assert 0 < figures["accepted"] < figures["selected"] < figures["proposed"], (selector, figures)
+        widths = np.concatenate([record.plan.width[: record.decoding] for record in records])
+        assert widths.max() <= width

@@ -1,0 +1,185 @@
+"""Selection of nodes against brute force, and what always holds of it."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from covey.trees.paths import LEAST, MOST, Nodes
+from covey.trees.selection import Ranked, customised, filled, optimal, wanted
+from covey.types import Trees
+
+
+def forest(rng: np.random.Generator, rows: int, most: int) -> Trees:
+    """Random trees, some of them empty; a parent comes before its children."""
+    sizes = rng.integers(0, most + 1, rows)
+    parents = [rng.integers(-1, index) if index else -1 for size in sizes for index in range(size)]
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    tokens = np.arange(sizes.sum(), dtype=np.int32)
+    return Trees(offsets, tokens, np.array(parents, np.int32), np.zeros(len(tokens), np.float32))
+
+
+def ranked(trees: Trees, own: np.ndarray) -> tuple[Nodes, Ranked]:
+    nodes = Nodes.of(trees)
+    return nodes, Ranked.of(nodes.paths(own), nodes.row_of, trees.rows)
+
+
+def connected(nodes: Nodes, kept: np.ndarray) -> bool:
+    return bool((~kept | np.append(kept, True)[nodes.above]).all())
+
+
+def expected(nodes: Nodes, paths: np.ndarray, kept: np.ndarray, rows: int) -> np.ndarray:
+    found: np.ndarray = 1.0 + np.bincount(nodes.row_of[kept], paths[kept], rows)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_known_probabilities_are_served_as_well_as_any_choice_could(seed: int) -> None:
+    """Algorithm 1: the same value as the best of all connected choices within the budget that meet every demand, and
+    nothing exactly where there is none."""
+    rng = np.random.default_rng(seed)
+    trees = forest(rng, 3, 4)
+    own = rng.uniform(0.05, 0.95, len(trees.tokens))
+    nodes, order = ranked(trees, own)
+    count, budget = len(own), int(rng.integers(0, 9))
+    demands = rng.uniform(0.0, 2.2, 3)
+    best = -1.0
+    for chosen in itertools.product((False, True), repeat=count):
+        kept = np.array(chosen, np.bool_)
+        if kept.sum() <= budget and connected(nodes, kept):
+            tokens = expected(nodes, order.paths, kept, 3)
+            if (tokens >= demands - 1e-9).all():
+                best = max(best, float(tokens.sum()))
+    found = optimal(order, demands, budget)
+    if found is None:
+        assert best < 0
+    else:
+        assert connected(nodes, found)
+        assert found.sum() <= budget
+        assert expected(nodes, order.paths, found, 3).sum() == pytest.approx(best)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_selection_hangs_together_and_keeps_to_its_budget(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows = int(rng.integers(1, 12))
+    trees = forest(rng, rows, 12)
+    nodes, order = ranked(trees, rng.uniform(0, 1, len(trees.tokens)) ** 2)
+    demands, most = rng.uniform(-2, 5, rows), int(rng.integers(0, 8))
+    before = np.zeros(len(order.paths), np.bool_)
+    value = 0.0
+    for budget in range(0, len(order.paths) + 3):
+        counts = customised(order, demands, budget, most)
+        assert counts.sum() <= budget
+        assert (counts <= most).all()
+        kept = filled(order, order.taken(counts), budget)
+        assert kept.sum() == min(budget, len(order.paths))
+        assert connected(nodes, kept)
+        now = float(order.paths[kept].sum())
+        assert now >= value - 1e-12, "more budget brings no less"
+        assert now >= order.paths[order.taken(counts)].sum() - 1e-12
+        before, value = kept, now
+    assert before.all()
+
+
+def test_rows_are_served_by_descending_demand_until_the_budget_is_spent() -> None:
+    parents = np.array([-1, 0, 1, -1, 0, 1], np.int32)
+    trees = Trees(np.array([0, 3, 6], np.int32), np.arange(6, dtype=np.int32), parents)
+    _, order = ranked(trees, np.array([0.5, 0.6, 0.5, 0.9, 0.9, 0.9]))
+    assert customised(order, np.array([1.6, 1.3]), 4, 8).tolist() == [2, 1], "the example of the module"
+    assert customised(order, np.array([1.6, 1.3]), 1, 8).tolist() == [1, 0]
+    assert customised(order, np.array([1.3, 1.6]), 1, 8).tolist() == [0, 1]
+    assert customised(order, np.array([9.0, 9.0]), 6, 2).tolist() == [2, 2], "at most so many each"
+    assert wanted(order, np.array([1.0, -3.0]), 8).tolist() == [0, 0], "the root counts as one token"
+
+
+def test_a_paths_probability_is_the_product_and_falls_at_every_node() -> None:
+    rng = np.random.default_rng(5)
+    trees = forest(rng, 6, 20)
+    own = rng.choice([0.0, 1e-9, 0.3, 1.0, 2.0], len(trees.tokens))
+    nodes = Nodes.of(trees)
+    paths = nodes.paths(own)
+    for index, (row, parent) in enumerate(zip(nodes.row_of, trees.parents)):
+        above = 1.0 if parent < 0 else paths[trees.offsets[row] + parent]
+        assert paths[index] == pytest.approx(above * min(MOST, max(LEAST, own[index])))
+        assert paths[index] < above
+    assert np.isfinite(np.log(nodes.paths(np.zeros(len(own))))).all()
+
+
+def test_depths_and_ranks_are_those_of_the_example() -> None:
+    trees = Trees(
+        np.array([0, 2, 2, 5], np.int32), np.arange(5, dtype=np.int32), np.array([-1, 0, -1, -1, 1], np.int32)
+    )
+    nodes = Nodes.of(trees)
+    assert nodes.row_of.tolist() == [0, 0, 2, 2, 2]
+    assert nodes.above.tolist() == [-1, 0, -1, -1, 3]
+    assert nodes.depth.tolist() == [1, 2, 1, 1, 2]
+    assert nodes.ranks().tolist() == [0, 0, 0, 1, 0]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e30, 5.0])
+def test_whatever_a_drafter_says_of_its_nodes_is_taken_for_a_probability(bad: float) -> None:
+    trees = Trees(
+        np.array([0, 3], np.int32),
+        np.arange(3, dtype=np.int32),
+        np.arange(-1, 2, dtype=np.int32),
+        np.array([-0.5, bad, -1.0], np.float32),
+    )
+    nodes = Nodes.of(trees)
+    own = nodes.own(trees.scores)
+    assert ((own >= LEAST) & (own <= MOST)).all()
+    assert own[0] == pytest.approx(np.exp(-0.5))
+    assert connected(nodes, filled(Ranked.of(nodes.paths(own), nodes.row_of, 1), np.zeros(3, np.bool_), 2))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_beam_as_wide_as_the_budget_holds_the_optimal_tree(seed: int) -> None:
+    """Theorem 4.1: of a complete tree the best B nodes are among the B best of each level's children of those."""
+    rng = np.random.default_rng(seed)
+    branching, depth, budget = 3, 4, int(rng.integers(1, 9))
+    parents, own, level = [], [], [-1]
+    for _ in range(depth):
+        below = []
+        for parent in level:
+            for share in rng.dirichlet(np.ones(branching)) * rng.uniform(0.6, 0.999):
+                parents.append(parent)
+                own.append(share)
+                below.append(len(parents) - 1)
+        level = below
+    count = len(parents)
+    trees = Trees(np.array([0, count], np.int32), np.arange(count, dtype=np.int32), np.array(parents, np.int32))
+    nodes, order = ranked(trees, np.array(own))
+    best = optimal(order, np.zeros(1), budget)
+    assert best is not None
+    beam, lanes = set(), {-1}
+    for step in range(int(nodes.depth[best].max())):
+        offered = [node for node in np.flatnonzero(nodes.depth == step + 1).tolist() if parents[node] in lanes]
+        lanes = set(sorted(offered, key=lambda node: -order.paths[node])[:budget])
+        beam |= lanes
+    assert set(np.flatnonzero(best).tolist()) <= beam
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nodes_are_accepted_along_one_path(seed: int) -> None:
+    """As the target walks: a node counts if all before it do and the answer says its token."""
+    rng = np.random.default_rng(seed)
+    trees = forest(rng, 5, 9)
+    nodes = Nodes.of(trees)
+    offsets, tokens, accepted, right = [0], [], [], set()
+    for row in range(trees.rows):
+        start, node, path = int(trees.offsets[row]), -1, []
+        while True:
+            below = [n for n in range(start, int(trees.offsets[row + 1])) if nodes.above[n] == node]
+            if not below or rng.random() < 0.3:
+                break
+            node = int(rng.choice(below))
+            path.append(node)
+        right |= set(path)
+        accepted.append(len(path))
+        tokens += [int(trees.tokens[n]) for n in path] + [999]
+        offsets.append(len(tokens))
+    arrays = (np.array(values, np.int32) for values in (offsets, tokens, accepted))
+    found = nodes.accepted(trees, *arrays)
+    assert set(np.flatnonzero(found).tolist()) == right
