@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from covey.errors import PortError, SettingError
+from covey.ledger import MOST_TAGS
 from covey.profile import Profile
 from covey.star.callers import LEAST_SECRET, private_text, token_of
 from covey.star.calls import plainly
@@ -105,7 +106,7 @@ class RemoteDrafter:
         place = self._choose(work, now)
         if place is None:
             for each in self._places:
-                each.frees += work.frees
+                each.frees = (each.frees + work.frees)[-MOST_TAGS:]  # what was before has made room by then
             again = min((each.refused_until - now for each in self._places if not each.down), default=FIRST_PROBE)
             return plainly(work, 0, 0.0, max(FIRST_PROBE, again))
         reply = self._send(place, work, now)

@@ -1,0 +1,198 @@
+"""Several engines whose drafter is shared and elsewhere: texts are those of the target, and nothing hangs."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+from covey.clock import RealClock
+from covey.drafters.ngram import NgramDrafter
+from covey.engine import Engine
+from covey.errors import PortError
+from covey.ports import Drafter
+from covey.profile import DrafterSettings
+from covey.roster import Roster, State
+from covey.scheduler import Scheduler
+from covey.star.callers import Caller, Door, token_of
+from covey.star.calls import plainly
+from covey.star.remote import RemoteDrafter
+from covey.star.service import DraftService
+from covey.tritonio.grpc import Unreachable
+from covey.types import DrafterInfo, DraftReply, DraftWork, Ints
+from covey.wire import codec
+from tests.fakes import VOCAB, Collector, HashTarget, ManualClock, continuation, request
+from tests.static_planner import StaticPlanner
+
+SECRETS = {name: f"secret-of-the-{name}-server" for name in ("north", "east", "west")}
+
+
+class Shaky:
+    """A drafter that now and then fails, or takes long."""
+
+    def __init__(self, drafter: NgramDrafter, seed: int) -> None:
+        self._drafter = drafter
+        self._rng = random.Random(seed)
+
+    def info(self) -> DrafterInfo:
+        return self._drafter.info()
+
+    def draft(self, work: DraftWork) -> DraftReply:
+        chance = self._rng.random()
+        if chance < 0.05:
+            time.sleep(0.03)
+        elif chance < 0.08:
+            raise PortError("out of memory")
+        return self._drafter.draft(work)
+
+
+class World:
+    """A drafters' server and the way to it. Whoever starts it anew, it knows nothing of what was."""
+
+    name = "drafters:8001/draft"
+
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
+        self._lock = threading.Lock()
+        self.door = Door(1, [Caller(name, token_of(secret)) for name, secret in SECRETS.items()])
+        self.start()
+
+    def start(self) -> None:
+        self.drafter = NgramDrafter(DrafterSettings(), name="draft", vocab_size=VOCAB)
+        self.service = DraftService(Shaky(self.drafter, self._rng.randrange(1 << 30)), admission=False)
+
+    def exchange(self, message: Ints, seconds: float) -> Ints:
+        with self._lock:
+            chance = self._rng.random()
+            if chance < 0.004:
+                self.service.stop()
+                self.start()
+            service = self.service
+        caller = self.door.caller(message)
+        if codec.kind_of(message) == codec.INFO_REQUEST.kind:
+            return codec.encode_info(service.info())
+        work = codec.decode_draft_work(message)
+        if chance > 0.98:
+            raise Unreachable("lost on its way there")
+        reply = service.draft(replace(work, origin=self.door.origin(caller, work.origin)), caller)
+        if chance > 0.96:
+            raise Unreachable("lost on its way back")
+        assert seconds > 0
+        return codec.encode_draft_reply(reply)
+
+
+def run(drafter: Drafter, name: str, seed: int, count: int) -> dict[int, tuple[list[int], list[int]]]:
+    """What came out beside what should."""
+    rng, sink = random.Random(seed), Collector()
+    scheduler = Scheduler(max_running=6, max_waiting=64, token_budget=64, growth_tokens=8, block_size=4)
+    target = HashTarget()
+    engine = Engine(
+        target,
+        scheduler,
+        StaticPlanner(4, 1),
+        sink,
+        RealClock(),
+        drafters={"remote": drafter},
+        draft_deadline=0.05,
+        caller=name,
+        plain=lambda: 0.01,
+    )
+    prompts = {key: [rng.randrange(VOCAB) for _ in range(rng.randrange(2, 9))] for key in range(1, count + 1)}
+    lengths = {key: rng.randrange(20, 60) for key in prompts}
+    for key, prompt in prompts.items():
+        engine.submit(request(key, prompt, lengths[key]))
+    while engine.round():
+        time.sleep(0.0002)
+    assert target.used == 0
+    return {key: (sink.tokens[key], continuation(prompt, lengths[key])) for key, prompt in prompts.items()}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_texts_are_the_target_s_own_whatever_becomes_of_messages_and_servers(seed: int) -> None:
+    world, found, threads = World(seed), {}, []
+    remotes = {
+        name: RemoteDrafter([world], token_of(secret), name="remote", vocab_size=VOCAB, deadline=0.05)
+        for name, secret in SECRETS.items()
+    }
+
+    def serve(name: str, remote: RemoteDrafter, at: int) -> None:
+        time.sleep(0.1)  # it has asked whether it is there
+        local = DraftService(remote, admission=False)
+        found[name] = run(local, name, 10 * seed + at, 30)
+        local.stop()
+
+    for at, (name, remote) in enumerate(remotes.items()):
+        threads.append(threading.Thread(target=serve, args=(name, remote, at)))
+        threads[-1].start()
+    for thread in threads:
+        thread.join(100)
+        assert not thread.is_alive(), "an engine hangs"
+    for remote in remotes.values():
+        remote.close()
+    assert set(found) == set(SECRETS)
+    for texts in found.values():
+        assert all(emitted == expected for emitted, expected in texts.values())
+    drafted = sum(value for name, labels, value in world.service.counters() if labels.get("outcome") == "drafted")
+    assert drafted > 0
+
+
+def test_who_is_refused_decodes_plainly_and_asks_when_it_was_told_to() -> None:
+    clock = ManualClock()
+
+    class Refusing:
+        asked: list[float] = []  # noqa: RUF012
+        patience: list[float] = []  # noqa: RUF012
+
+        def info(self) -> DrafterInfo:
+            return DrafterInfo("refusing", VOCAB, 512, 1, 0)
+
+        def draft(self, work: DraftWork) -> DraftReply:
+            self.asked.append(clock.now())
+            self.patience.append(work.patience)
+            assert work.plain == 0.02
+            assert len(work.opens) == 1, "nothing was opened before"
+            return plainly(work, 1, 0.0, again=2.0)
+
+    target, sink, drafter = HashTarget(), Collector(), Refusing()
+
+    class Slow:
+        info = staticmethod(target.info)
+
+        @staticmethod
+        def step(work):  # type: ignore[no-untyped-def]
+            clock.sleep(0.5)
+            return target.step(work)
+
+    scheduler = Scheduler(max_running=6, max_waiting=64, token_budget=64, growth_tokens=8, block_size=4)
+    drafters: dict[str, Drafter] = {"one": drafter}
+    engine = Engine(
+        Slow(),  # type: ignore[arg-type]
+        scheduler,
+        StaticPlanner(4, 1),
+        sink,
+        clock,
+        drafters=drafters,
+        draft_deadline=0.25,
+        plain=lambda: 0.02,
+    )
+    engine.submit(request(1, [1, 2], 40))
+    while engine.round():
+        pass
+    assert sink.tokens[1] == continuation([1, 2], 40)
+    gaps = [after - before for before, after in zip(drafter.asked, drafter.asked[1:])]
+    assert len(gaps) > 3
+    assert all(2.0 <= gap <= 2.5 for gap in gaps), "no sooner, and no later each time"
+    assert set(drafter.patience) == {0.25}
+
+
+def test_a_drafter_that_declines_rests_as_long_as_it_says_and_not_longer_each_time() -> None:
+    clock = ManualClock()
+    roster = Roster(["one"], clock)
+    for _ in range(5):
+        roster.declined("one", 1.0)
+        assert roster.state("one") is State.RESTING
+        clock.sleep(1.0)
+        assert roster.serves("one")

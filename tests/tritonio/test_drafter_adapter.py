@@ -1,0 +1,132 @@
+"""The drafters' adapter: a lone sender is answered at once, several through the queue, strangers not at all."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
+from covey import profile
+from covey.ledger import new_origin
+from covey.star.callers import token_of
+from covey.wire import codec
+from tests.drafters.drafting import Sender, Text
+from tests.tritonio import adapters
+
+REPOSITORY = Path(__file__).parents[2] / "model_repository"
+SECRET = "secret-of-the-east-server"
+
+
+class Tensor:
+    def __init__(self, name: str, values: Any) -> None:
+        self.name, self.values = name, values
+
+    def as_numpy(self) -> Any:
+        return self.values
+
+
+class Response:
+    def __init__(self, output_tensors: Any = (), error: Any = None) -> None:
+        self.outputs, self.error = output_tensors, error
+
+
+class Request:
+    """A message, and the sender that may answer it later."""
+
+    def __init__(self, message: Any) -> None:
+        self.message = message
+        self.sent = threading.Event()
+        self.response: Any = None
+
+    def get_response_sender(self) -> Request:
+        return self
+
+    def send(self, response: Any, _flags: Any) -> None:
+        assert not self.sent.is_set(), "answered twice"
+        self.response = response
+        self.sent.set()
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    module, fake = adapters.load(monkeypatch, "drafter")
+    fake.get_input_tensor_by_name = lambda request, _name: Tensor("message", request.message)
+    fake.Tensor, fake.InferenceResponse = Tensor, Response
+    fake.TritonError = lambda text: text
+    callers = tmp_path / "callers"
+    callers.touch(0o600)
+    callers.write_text(f"east {SECRET}\n")
+    settings = tmp_path / "mine.toml"
+    settings.write_text(f'models = ["draft_ngram"]\n[star]\ncallers = "{callers}"\nadmission = false\n')
+    monkeypatch.setenv(profile.PROFILE_VARIABLE, str(settings))
+    monkeypatch.setattr(module, "to_triton", MagicMock())
+    made = module.TritonPythonModel()
+    config = {"parameters": {"kind": {"string_value": "ngram"}}}
+    entry = str(REPOSITORY / "draft_ngram")
+    made.initialize(
+        {
+            "model_config": json.dumps(config),
+            "model_name": "draft_ngram",
+            "model_repository": entry,
+            "model_version": "1",
+        }
+    )
+    yield made
+    made.finalize()
+
+
+def message(sender: Sender, text: Text, token: int) -> Any:
+    packed = codec.encode_draft_work(sender.work([text], 2))
+    codec.seal(packed, token)
+    return packed
+
+
+def answered(model: Any, request: Request) -> Any:
+    responses = model.execute([request])
+    if responses is not None:
+        assert len(responses) == 1
+        return responses[0]
+    assert request.sent.wait(10)
+    return request.response
+
+
+def test_one_sender_is_answered_at_once_and_a_second_when_its_turn_has_come(model: Any) -> None:
+    here, east = Sender(MagicMock(), new_origin("here")), Sender(MagicMock(), new_origin("here"))
+    request = Request(message(here, Text(1, [5, 6, 7, 5, 6]), 0))
+    responses = model.execute([request])
+    assert responses is not None
+    assert codec.decode_draft_reply(responses[0].outputs[0].values, 1).trees.tokens.tolist() == [7, 5]
+    other = Request(message(east, Text(1, [8, 9, 8]), token_of(SECRET)))
+    assert model.execute([other]) is None, "another is served: it goes through the queue"
+    assert other.sent.wait(10)
+    assert codec.decode_draft_reply(other.response.outputs[0].values, 1).trees.tokens.tolist() == [9, 8]
+    levels = [row for row in model._service.counters() if row[0] == "covey_draft_levels_total"]
+    figures = {labels["origin"]: value for _, labels, value in levels}
+    assert figures == {"own": 2, "east": 2}
+
+
+def test_strangers_and_damaged_messages_are_refused_and_the_model_stays_up(model: Any) -> None:
+    sender = Sender(MagicMock(), new_origin("a"))
+    stranger = Request(message(sender, Text(1, [5, 6, 5]), token_of("secret-of-the-north-server")))
+    assert "not of this server" in answered(model, stranger).error
+    cut = Request(message(sender, Text(1, [5, 6, 5]), 0)[:-1])
+    assert "damaged message" in answered(model, cut).error
+    whole = Request(message(sender, Text(1, [5, 6, 5]), 0))
+    assert answered(model, whole).error is None
+    facts = codec.pack(codec.INFO_REQUEST)
+    codec.seal(facts, token_of(SECRET))
+    assert codec.decode_drafter_info(answered(model, Request(facts)).outputs[0].values).model == "draft_ngram"
+
+
+def test_requests_that_come_together_are_each_answered_once(model: Any) -> None:
+    senders = [Sender(MagicMock(), new_origin(f"{index}")) for index in range(3)]
+    requests = [Request(message(sender, Text(1, [5, 6, 5]), 0)) for sender in senders]
+    assert model.execute(requests) is None
+    for request in requests:
+        assert request.sent.wait(10)
+        assert request.response.error is None
