@@ -161,6 +161,7 @@ class Trees:
             self.scores[first:last] if len(self.scores) else self.scores,
             None if self.q_ids is None else self.q_ids[first:last],
             None if self.q_probs is None else self.q_probs[first:last],
+            self.log_q[first:last] if len(self.log_q) else self.log_q,
         )
 
     @property

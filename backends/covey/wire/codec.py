@@ -45,7 +45,7 @@ from covey.wire.checks import (
 )
 from covey.wire.token import same
 
-VERSION = 7
+VERSION = 8
 REQUEST_TENSOR = "message"
 REPLY_TENSOR = "reply"
 
