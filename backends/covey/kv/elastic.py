@@ -147,9 +147,7 @@ class Goodput(Thresholds):
             return False
         now = max(1, pressure.running)
         used = max(1, pressure.total - pressure.free)
-        more = min(int(gain * now / used), pressure.waiting, pressure.most_running - now)
-        if more < 1:
-            return False
+        more = min(gain * now / used, pressure.waiting, pressure.most_running - now)  # parts of rows add up
         then = self._rate(now + more, self._plain, 1.0)
         if share < 1.0:
             then = max(then, self._rate(now + more, self._drafted, 1 + (self._yield - 1) * (1 - share)))
@@ -160,7 +158,7 @@ class Goodput(Thresholds):
     def _is_short(self, pressure: Pressure) -> bool:
         return pressure.starved
 
-    def _rate(self, rows: int, line: _Line, tokens: float) -> float:
+    def _rate(self, rows: float, line: _Line, tokens: float) -> float:
         return rows * tokens / line(rows) if line.known else 0.0
 
 
