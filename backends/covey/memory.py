@@ -35,6 +35,7 @@ POLL = 0.005  # ... at memory on its way
 FIRST_REST, LONGEST_REST = 0.5, 30.0  # after a step that failed
 LATELY = 0.999  # of what was used before each round counts on
 PAUSES = 1024  # that are remembered
+STILL = 64  # rounds between looks where nobody is to move
 AWAY = (State.UNLOADING, State.UNLOADED, State.LOADING)
 
 
@@ -90,6 +91,7 @@ class Memory:
         self._calm_since: float | None = None
         self._polled = 0.0
         self._closed = False
+        self._ticks, self._stirs = 0, False
         self._resize_rest, self._resize_after = FIRST_REST, 0.0
         self._total = budget.least
         self._counts: dict[tuple[str, str], int] = defaultdict(int)
@@ -102,7 +104,7 @@ class Memory:
         """Raises KeyError for a drafter that there is not."""
         if name not in self._wishes:
             raise KeyError(name)
-        self._wishes[name] = wish
+        self._wishes[name], self._stirs = wish, True
 
     def close(self) -> None:
         """Nothing begins any more: a server that ends must not unload what it loads."""
@@ -159,8 +161,10 @@ class Memory:
     def tick(self, pressure: Pressure) -> int:
         """Look after it all; returns how many blocks the pool has."""
         self._total = pressure.total
-        if self._closed:
+        self._ticks += 1
+        if self._closed or not (self._breathes or self._stirs or self._ticks % STILL == 1):
             return self._total
+        self._stirs = False  # before the wishes are looked at, which may come now
         self._policy.note(pressure)
         for name in self._used:
             self._used[name] = LATELY * self._used[name] + pressure.drafters.get(name, 0)
@@ -171,6 +175,8 @@ class Memory:
             self._go_on(self._move)
         elif self._goal() != self._total:
             self._resize(self._goal())
+        if self._move is not None or self._away() or any(wish is not Wish.AUTO for wish in self._wishes.values()):
+            self._stirs = True
         return self._total
 
     def _learn(self) -> None:
