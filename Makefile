@@ -52,8 +52,8 @@ loadtest: setup
 	  $(if $(COMPARE),--compare '$(COMPARE)') $(ARGS)
 
 test: setup
-	$(SIDE_BY_SIDE) -m "not slow and not alone"
-	$(PYTEST) -m "not slow and alone" tests/e2e
+	$(SIDE_BY_SIDE) -m "not slow and not e2e"
+	$(PYTEST) -m "not slow and e2e"
 
 test-all: setup
 	$(SIDE_BY_SIDE) -m "not e2e"

@@ -18,7 +18,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,7 +30,6 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # what a busy machine measures serv
     atexit.register(shutil.rmtree, os.environ[KEPT_VARIABLE], ignore_errors=True)
 
 CANNED = Path(__file__).parent / "server" / "canned_backend.py"
-OWN_SERVERS = {"test_drain", "test_emulated_profile", "test_faults", "test_own_model", "test_reload", "test_revival"}
 LONG = ("tests/test_lossless_grid.py", "tests/models/device/", "tests/models/kernels/", "tests/models/test_parallel")
 
 
@@ -83,31 +81,9 @@ def _config(decoupled: bool, parameters: dict[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores: end-to-end tests wait for their servers, and others run meanwhile."""
-    return (os.cpu_count() or 1) + 1
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Side by side, one process runs a whole file, and one all that ask the server of `tests/e2e`: what they share is
-    made once. xdist's own `loadgroup` cannot say so: since pytest 9.2 it no longer sees groups."""
-    if config.getvalue("dist") != "loadfile":
-        return None
-    from xdist.scheduler import LoadScopeScheduling
-
-    class OneServer(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0]
-            return "tests/e2e" if file.startswith("tests/e2e/") and Path(file).stem not in OWN_SERVERS else file
-
-    return OneServer(config, log)
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest begins first, so that no process ends long after the others."""
-    items.sort(key=lambda item: (item.get_closest_marker("e2e") is None, not item.nodeid.startswith(LONG)))
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 
 @pytest.fixture(scope="session")

@@ -90,7 +90,6 @@ def _quiet(given: Options) -> Iterator[Server]:
     pytest.fail(f"this machine was busy at each of {ATTEMPTS} starts")
 
 
-@pytest.mark.alone
 def test_it_is_ready_when_it_has_measured_and_keeps_what_it_measured_and_learnt(tmp_path: Path) -> None:
     profile = tmp_path / "untold.toml"
     profile.write_text(UNTOLD)
