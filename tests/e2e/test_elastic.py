@@ -21,6 +21,7 @@ pytestmark = pytest.mark.e2e
 
 PROMPT = "User: What did you do at the weekend?\nAssistant:"
 SECONDS = 180.0
+GIVEN_UP = 400.0  # tritonserver waits for 300 s for a process that was killed while it began
 MODELS = '"target", "controller", "tokenize", "detokenize", "covey", "covey_unary", "ensemble"'
 BUNDLED = f"""
 models = [{MODELS}, "draft_general", "draft_code"]
@@ -70,8 +71,8 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-def until(server: Server, found: Callable[[], object]) -> None:
-    deadline = time.monotonic() + SECONDS
+def until(server: Server, found: Callable[[], object], seconds: float = SECONDS) -> None:
+    deadline = time.monotonic() + seconds
     while not found():
         assert time.monotonic() < deadline, (memory(server), server.log_text()[-3000:])
         time.sleep(0.01)
@@ -167,7 +168,12 @@ def test_transitions_under_load_change_no_text(emulated: Server, transitions: in
 
 @pytest.mark.parametrize(
     ("action", "victim"),
-    [("unload", "controller"), ("unload", "draft_code"), ("load", "controller"), ("load", "draft_code")],
+    [
+        ("unload", "controller"),
+        ("unload", "draft_code"),
+        ("load", "controller"),
+        pytest.param("load", "draft_code", marks=[pytest.mark.slow, pytest.mark.timeout(2 * GIVEN_UP)]),
+    ],
 )
 def test_a_death_on_the_way_is_overcome(emulated: Server, action: str, victim: str) -> None:
     """Whoever dies, wherever the move is: it is finished, the requests go on, and no bytes are lost."""
@@ -182,7 +188,7 @@ def test_a_death_on_the_way_is_overcome(emulated: Server, action: str, victim: s
         pid = processes.named(emulated.pid).get(victim)
         with suppress(ProcessLookupError, TypeError):
             os.kill(pid, signal.SIGKILL)  # type: ignore[arg-type]  # it may be gone: that is the race
-        until(emulated, lambda: (is_away if action == "unload" else is_back)(emulated, "draft_code"))
+        until(emulated, lambda: (is_away if action == "unload" else is_back)(emulated, "draft_code"), GIVEN_UP)
         wish(emulated, "load", "draft_code")
         until(emulated, lambda: is_back(emulated, "draft_code"))
         until(emulated, lambda: memory(emulated)["blocks_gained"] == 0)
