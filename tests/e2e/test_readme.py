@@ -44,6 +44,7 @@ def test_block_runs(server: Server, name: str, mark: str, kind: str, body: str) 
     body = body.replace(".venv/bin/covey", f"{Path(sys.executable).parent}/covey")
     metrics = server.metrics_url.split("/")[2]
     body = body.replace("covey status", f"covey status --url {server.http_url} --metrics-url {metrics}")
+    body = body.replace("covey drafters", f"covey drafters --url {server.http_url}")
     words = ["bash", "-euo", "pipefail", "-c", body] if kind == "bash" else [sys.executable, "-c", body]
     environment = {**os.environ, "COVEY_URL": server.grpc_url}
     done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
