@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from covey import admin
 from covey.errors import PortError
-from covey.server import backend_dir, command, installation, log, preflight, processes, shared_memory
+from covey.server import backend_dir, command, hub, installation, log, preflight, processes, shared_memory
 from covey.server.control import Control, ControlError
 from covey.server.errors import ServerDied, StartError
 from covey.server.options import ORCHESTRATOR, PUBLIC_MODELS, Options, reachable
@@ -89,6 +89,7 @@ class Server:
         """Start and wait; raises SettingError or StartError, and then nothing is left running."""
         preflight.exposure(self.options)
         triton = installation.find(self.options.triton)
+        self.options = hub.with_folders(self.options)
         self.models = preflight.models(self.options)
         preflight.weights(self.options, self.models)
         self.left_out = preflight.left_out(self.options, self.models)

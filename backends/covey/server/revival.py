@@ -15,7 +15,6 @@ import select
 import threading
 from dataclasses import replace
 
-from covey import profile
 from covey.errors import StubDead
 from covey.server import processes
 from covey.server.control import LOAD_SECONDS, Control, ControlError
@@ -31,7 +30,7 @@ log = logging.getLogger("covey.revival")
 
 def not_the_orchestrators(options: Options, models: tuple[str, ...]) -> tuple[str, ...]:
     """The `models` that have processes and that the orchestrator does not have reloaded."""
-    reloaded = {TARGET, *profile.load(options.profile).speculation.drafters}
+    reloaded = {TARGET, *options.deployment().speculation.drafters}
     repository = options.repository_folder()
     return tuple(
         name
