@@ -22,7 +22,8 @@ from covey.planner.drafters.policy import Assignment
 from covey.planner.drafters.replay import Replay
 from covey.planner.round_planner import RoundPlanner
 from covey.profile import SpeculationSettings
-from covey.rounds import RoundRecord
+from covey.roster import Roster
+from covey.rounds import Plan, RoundRecord
 from covey.scheduler import Batch, Scheduler
 from covey.types import DrafterInfo, DraftReply, DraftWork, Hit, Judged, RowJudged, RowStatus, Rule, Sampling, Trees
 from covey_client.costs.table import CostTable
@@ -304,6 +305,44 @@ def test_reading_stays_within_its_share_of_time() -> None:
     world.serve(random.Random(3).choices(range(4), k=60), count=100)
     read = sum(drafter.reads for drafter in world.drafters.values()) * 0.001
     assert 0 < read < reading.SHARE * world.clock.now() + reading.START - reading.DEEPEST + 0.02
+
+
+def test_few_rows_are_assigned_while_drafters_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one caller waits for between rounds is no choice of drafters, but for a request's first."""
+    world = World("covey")
+    where, calls = ["plan"], Counter[str]()
+    meanwhile, expected = world.planner.meanwhile, Beliefs.expected
+
+    def noted(batch: Batch, plan: Plan, roster: Roster) -> None:
+        where[0] = "meanwhile"
+        meanwhile(batch, plan, roster)
+        where[0] = "plan"
+
+    def counted(self: Beliefs, *given: object) -> object:
+        calls[where[0]] += 1
+        return expected(self, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(world.planner, "meanwhile", noted)
+    monkeypatch.setattr(Beliefs, "expected", counted)
+    world.serve([0, 1, 2, 3], count=100)
+    assert calls["plan"] <= 4 * 4 < calls["meanwhile"]
+
+
+def test_a_drafter_that_goes_after_rows_were_assigned_ahead_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World("covey")
+    world.serve([1] * 6)
+    meanwhile, gone = world.planner.meanwhile, list[int]()
+
+    def leaving(batch: Batch, plan: Plan, roster: Roster) -> None:
+        meanwhile(batch, plan, roster)
+        if len(batch.rows[0].output) > 20 and not gone:
+            gone.append(len(world.records))
+            roster.failed(plan.drafter[0])
+
+    monkeypatch.setattr(world.planner, "meanwhile", leaving)
+    world.serve([1], first=6)
+    last, after = (record.plan for record in world.records[gone[0] : gone[0] + 2])
+    assert after.drafter[0] != last.drafter[0] and after.depth.all()
 
 
 def test_reading_is_paid_for_where_no_row_decodes() -> None:

@@ -139,10 +139,6 @@ class Beliefs:
         ends: npt.NDArray[np.int64] = self._table.ends[self.places(rows)]
         return ends
 
-    def rounds(self, active: ActiveRequest) -> float:
-        """Of its neighbours, whoever drafted."""
-        return float(self._table.rounds[self.of(active).place].sum())
-
     def knows_prompt(self, active: ActiveRequest) -> bool:
         """Whether any drafter has said how likely it finds it."""
         return bool(self._table.judged[self.of(active).place].any())

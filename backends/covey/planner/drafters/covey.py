@@ -6,8 +6,8 @@ most in the time they take (`joint`): each further drafter is one more call, and
 Arms of all kinds are compared so. Decoding without drafts is the length policy's to choose, which is asked afterwards,
 for the mix that comes of this.
 
-What other drafters would have done is read, not tried (`reading`). A few rows are assigned anew every other round, many
-every eighth.
+What other drafters would have done is read, not tried (`reading`). A few rows are assigned anew every other round,
+while drafters work on the one before; many every eighth.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from covey.scheduler import Batch
 from covey.types import Rule
 
 EVERY = 8  # rounds after which many rows are assigned anew; a few rows sooner
+FEW = 4  # rows that are assigned ahead of the round
 # Deviations by which a drafter is held for better when it is chosen: for worse where it can be known by reading, for
 # better where it must be tried, under the rejection rule.
 READABLE, TRIED = -0.5, 0.5
@@ -63,6 +64,7 @@ class CoveyDrafters:
         self._beliefs = Beliefs(names, max_depth)
         self._reading = Reading(names, int(self._depths[-1]), self._beliefs)
         self._assigned: tuple[object, Assignment] = (), Assignment((), ())
+        self._ahead: tuple[object, list[int], Assignment] | None = None  # of the same rows and drafters, for their next
         self._serving: list[int] = []
         self._set: list[int] = []  # the drafters in use
         self._age = EVERY
@@ -73,7 +75,10 @@ class CoveyDrafters:
         serving = self._who_serves(roster)
         key = tuple(active.key for active in rows)
         self._age += 1
-        if self._age >= _every(rows) or serving != self._serving:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[:2] == (key, serving):
+            self._assigned, self._age = (key, ahead[2]), 0
+        elif self._age >= _every(rows) or serving != self._serving:
             self._anew(rows, serving)
         elif self._assigned[0] != key:
             new = sum(self._beliefs.of(active).drafter < 0 for active in rows)
@@ -83,10 +88,14 @@ class CoveyDrafters:
         return self._assigned[1]
 
     def prepare(self, batch: Batch, roster: Roster) -> None:
-        """Rows are not assigned anew ahead of the round: requests that come meanwhile are assigned with them, and
+        """Many rows are not assigned anew ahead of the round: requests that come meanwhile are assigned with them, and
         drafters would see them a round late (1.5 % of throughput on the emulated pair, 16 callers)."""
-        fresh = self._age + 1 >= _every(batch.rows[: batch.decoding])
-        self._reading.seek(batch, self._assigned[1], self._who_serves(roster), fresh=fresh)
+        rows, serving = batch.rows[: batch.decoding], self._who_serves(roster)
+        fresh, assigned = self._age + 1 >= _every(rows), self._assigned[1]
+        if fresh and len(rows) <= FEW and serving == self._serving:
+            assigned = self._chosen(rows, serving)
+            self._ahead = tuple(active.key for active in rows), serving, assigned
+        self._reading.seek(batch, assigned, serving, fresh=fresh)
 
     def readers(self, batch: Batch, assigned: Assignment, roster: Roster) -> tuple[Reader, ...]:
         return self._reading.readers(batch, assigned, self._who_serves(roster), fresh=self._age == 0)
@@ -104,6 +113,8 @@ class CoveyDrafters:
             )
 
     def hear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
+        if situation.rows and not situation.prefill and self._expectations.known:
+            self._reading.expected(self._expectations.of(situation).seconds[depth])
         if self._teaches and situation.rows:
             self._expectations.overhear(situation, depth, outcome, usual=True)
 
