@@ -55,6 +55,7 @@ class Specialist:
         self.prompts: dict[int, int] = {}
         self.read: dict[int, int] = {}
         self.drafts = self.reads = 0
+        self.asked: list[DraftWork] = []
 
     def info(self) -> DrafterInfo:
         return DrafterInfo(self.name, VOCAB, 4096, 7, 0)
@@ -64,6 +65,7 @@ class Specialist:
         return int.from_bytes(digest.digest()[:4], "little") / (1 << 32) < self.rates[domain_of(tokens)]
 
     def draft(self, work: DraftWork) -> DraftReply:
+        self.asked.append(work)
         for tag in work.frees:
             self.tokens.pop(tag, None)
         for opening in work.opens:
@@ -321,6 +323,40 @@ def test_a_request_that_names_its_drafter_has_it() -> None:
     assert all(record.plan.why == ("asked",) * len(record.plan.why) for record in world.records)
 
 
+@pytest.mark.parametrize("policy", ["covey", "ucb-be", "hedge"])
+def test_a_text_that_a_drafter_cannot_hold_is_drafted_by_others_and_not_read_for_ever(policy: str) -> None:
+    world = World(policy)
+    for name, drafter in world.drafters.items():
+        longest = 60 if name == "math" else 4096
+        world.engine.roster.came(name, replace(drafter.info(), max_positions=longest))
+    world.serve([1] * 8, count=120)
+    told = [(work.keep + np.diff(work.offsets) + work.depth, work) for work in world.drafters["math"].asked]
+    assert told
+    assert max(int(lengths.max()) for lengths, _ in told) <= 60
+    late = [record for record in world.records if record.plan.depth.any()][-200:]
+    assert {name for record in late for name in record.plan.drafter} > {"math"}, "others draft then"
+
+
+def test_rows_that_their_drafter_cannot_hold_are_asked_nothing_and_teach_nothing() -> None:
+    """What they are short of is no fault of its drafts."""
+    world = World("fixed:general")
+    for name, drafter in world.drafters.items():
+        world.engine.roster.came(name, replace(drafter.info(), max_positions=40))
+    world.serve([0], count=60)
+    depths = [record.plan.depth[0] for record in world.records if record.decoding]
+    assert max(depths) == DEPTH
+    assert not any(depths[-20:])
+    asked = world.drafters["general"].asked
+    assert max(int((work.keep + np.diff(work.offsets) + work.depth).max()) for work in asked) == 40
+
+
+def test_rows_that_want_no_drafts_have_no_say_and_are_not_read() -> None:
+    world = World("covey")
+    world.serve([1] * 4, together=4, speculation="off")
+    assert not any(drafter.reads or drafter.drafts for drafter in world.drafters.values())
+    assert {why for record in world.records for why in record.plan.why} == {"asked"}
+
+
 def test_where_nobody_reads_under_the_rejection_rule_rounds_teach() -> None:
     world = World("covey")
     world.serve(random.Random(5).choices(range(4), k=60), sampling=Sampling(temperature=1.0, rule=Rule.REJECTION))
@@ -333,6 +369,14 @@ def test_every_bandit_serves_mixed_batches(policy: str) -> None:
     world = World(policy)
     world.serve(random.Random(4).choices(range(4), k=16), together=4)
     assert sum(world.rounds().values()) > 100
+
+
+def test_a_bandit_knows_of_its_last_round_when_it_chooses() -> None:
+    """The policy of lengths is patient here, and told of a round while the next one drafts."""
+    world = World("ucb-be")
+    world.serve([2])
+    played = [record.plan.drafter[0] for record in world.records if record.plan.depth.any()]
+    assert played[:6] == [*world.drafters, "chat"], "each arm once, then the best"
 
 
 def test_hedge_learns_from_what_all_drafters_read() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from covey.active import ActiveRequest
 from covey.planner.drafters.beliefs import Beliefs
-from covey.planner.drafters.policy import ASKED, Assignment
+from covey.planner.drafters.policy import ASKED, Assignment, is_free
 from covey.rounds import Reader, Round
 from covey.scheduler import Batch
 from covey.types import Rule
@@ -99,8 +99,7 @@ class Reading:
             (row, active)
             for row, active in enumerate(batch.rows)
             if not active.output
-            and not active.request.drafter
-            and active.request.speculation != "off"
+            and is_free(active)
             and active.request.sampling.rule is Rule.COUPLED
             and 1 < active.request.num_prompt <= PROMPT_TOKENS
         ]
@@ -110,7 +109,12 @@ class Reading:
         for row, active in new:
             if self._beliefs.rounds(active) >= SURE:
                 continue
-            unsure = [each for each in serving if self._reads[each].prompts and self._names[each] not in active.seen]
+            holds = self._beliefs.holds([active])[0]
+            unsure = [
+                each
+                for each in serving
+                if self._reads[each].prompts and holds[each] and self._names[each] not in active.seen
+            ]
             for each in unsure[:PROMPTERS]:
                 if len(wanted.setdefault(each, [])) < PROMPTS:
                     wanted[each].append(row)
@@ -135,6 +139,7 @@ class Reading:
         known, prompts = np.array([(active.known, active.request.num_prompt) for active in actives]).T
         starts = np.maximum(self._beliefs.ends(actives)[:, serving], prompts[:, None])
         worth = (known[:, None] - starts >= CHUNK) & (own[:, None] != np.asarray(serving))
+        worth &= self._beliefs.holds(actives)[:, serving]
         if not worth.any():
             return ()
         likeliest, could = (each[:, :, self._depth] for each in self._beliefs.expected(actives, 0.0, HOPE))
