@@ -14,6 +14,7 @@ import pytest
 from covey.active import ActiveRequest, Heard
 from covey.clock import RealClock
 from covey.engine import Engine
+from covey.errors import PortError
 from covey.planner.build import build
 from covey.planner.drafters import reading
 from covey.planner.drafters.beliefs import Beliefs
@@ -24,7 +25,20 @@ from covey.planner.round_planner import RoundPlanner
 from covey.profile import SpeculationSettings
 from covey.rounds import RoundRecord
 from covey.scheduler import Batch, Scheduler
-from covey.types import DrafterInfo, DraftReply, DraftWork, Hit, Judged, RowJudged, RowStatus, Rule, Sampling, Trees
+from covey.types import (
+    DrafterInfo,
+    DraftReply,
+    DraftWork,
+    Hit,
+    Judged,
+    RowJudged,
+    RowStatus,
+    Rule,
+    Sampling,
+    TargetReply,
+    TargetWork,
+    Trees,
+)
 from covey_client.costs.table import CostTable
 from loadtest.simulation.virtual import VirtualClock
 from tests.fakes import VOCAB, Collector, HashTarget, continuation, next_token, request
@@ -314,6 +328,42 @@ def test_reading_is_paid_for_where_no_row_decodes() -> None:
     world.serve(random.Random(3).choices(range(4), k=40), count=1)
     read = sum(drafter.reads for drafter in world.drafters.values()) * 0.02
     assert 0 < read < reading.SHARE * world.clock.now() + reading.START - reading.DEEPEST + 0.2
+
+
+@pytest.mark.parametrize("failing", ["target", "reader"])
+def test_reading_is_paid_for_where_a_round_or_a_reader_fails(failing: str) -> None:
+    world = World("covey", step=0.02)
+    step, rounds = world.target.step, 0
+    world.engine._recover = lambda _error: world.target.restart()
+
+    def at_times(work: TargetWork) -> TargetReply:
+        nonlocal rounds
+        rounds += 1
+        if rounds % 5 == 0:
+            world.clock.sleep(0.01)
+            raise PortError("a pass that fails")
+        return step(work)
+
+    if failing == "target":
+        world.target.step = at_times  # type: ignore[method-assign]
+    else:
+        for drafter in world.drafters.values():
+            drafter.draft = failing_to_read(drafter.draft)  # type: ignore[method-assign]
+    world.serve([0, 1, 2, 3] * 4, together=4, count=60)
+    reads = sum(drafter.reads for drafter in world.drafters.values())
+    said = sum(seconds for record in world.records for seconds in record.read.values())
+    assert reads > 10
+    assert said > 0.02 * (reads - len(world.drafters)), "but for those that end with the last round"
+
+
+def failing_to_read(draft: Callable[[DraftWork], DraftReply]) -> Callable[[DraftWork], DraftReply]:
+    def answer(work: DraftWork) -> DraftReply:
+        reply = draft(work)
+        if work.reading is not None:
+            raise PortError("broken")
+        return reply
+
+    return answer
 
 
 def test_a_request_that_names_its_drafter_has_it() -> None:
