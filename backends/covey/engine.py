@@ -174,6 +174,7 @@ class Engine:
         self._drafting.read(batch, plan.readers)
         reply = self._verify(batch, kept, plan.divergence)
         if reply is None:
+            self._drafting.put_back(drafted)
             return True
         verified = now()
         progress = self._commit(batch, plan, kept, reply, verified)

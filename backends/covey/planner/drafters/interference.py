@@ -25,7 +25,7 @@ class Interference:
     def __init__(self) -> None:
         self._rounds = 0.0
         self._x = self._y = self._xx = self._xy = 0.0  # means, and sums of products about them
-        # Of the last round: seconds expected, or 0; seconds it took; seconds read in it; and how long after reading began.
+        # Of the last round: seconds expected, or 0; that it took; that were read in it; and that were left for reading.
         self._expected = self._whole = self._read = self._beside = 0.0
 
     @property

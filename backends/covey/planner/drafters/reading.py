@@ -16,7 +16,7 @@ import numpy as np
 from covey.active import ActiveRequest
 from covey.planner.drafters.beliefs import Beliefs
 from covey.planner.drafters.interference import Interference
-from covey.planner.drafters.policy import ASKED, Assignment
+from covey.planner.drafters.policy import ASKED, Assignment, is_free
 from covey.rounds import Reader, Round
 from covey.scheduler import Batch
 from covey.types import Rule
@@ -107,18 +107,16 @@ class Reading:
             (row, active)
             for row, active in enumerate(batch.rows)
             if not active.output
-            and not active.request.drafter
-            and active.request.speculation != "off"
+            and is_free(active)
             and active.request.sampling.rule is Rule.COUPLED
             and 1 < active.request.num_prompt <= PROMPT_TOKENS
         ]
         if not new or self._bank < DEEPEST:
             return ()
         wanted: dict[int, list[int]] = {}
-        likeliest, could = (
-            each[:, serving, self._depth] for each in self._beliefs.expected([active for _, active in new], 0.0, HOPE)
-        )
-        hopes = could > likeliest.max(axis=1)[:, None]
+        actives = [active for _, active in new]
+        likeliest, could = (each[:, serving, self._depth] for each in self._beliefs.expected(actives, 0.0, HOPE))
+        hopes = (could > likeliest.max(axis=1)[:, None]) & self._beliefs.holds(actives)[:, serving]
         for (row, active), hope in zip(new, hopes):
             unsure = [each for each, may in zip(serving, hope) if may and self._silent(each, active)]
             for each in unsure[:PROMPTERS]:
@@ -149,6 +147,7 @@ class Reading:
         known, prompts = np.array([(active.known, active.request.num_prompt) for active in actives]).T
         starts = np.maximum(self._beliefs.ends(actives)[:, serving], prompts[:, None])
         worth = (known[:, None] - starts >= CHUNK) & (own[:, None] != np.asarray(serving))
+        worth &= self._beliefs.holds(actives)[:, serving]
         if not worth.any():
             return ()
         likeliest, could = (each[:, :, self._depth] for each in self._beliefs.expected(actives, 0.0, HOPE))
