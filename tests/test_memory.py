@@ -377,6 +377,7 @@ def test_kv_memory_that_nobody_drafts_with_goes_first_and_comes_back_last() -> N
     server.run(5)
     assert server.house.cache == {"wide": MOST, "wider": MOST}
     assert server.memory.report()["operations"]["widen done"] == 2
+    server.pool.seconds = 0.01
     server.submit(90, tokens=90)
     server.run(4)
     assert set(server.states().values()) == {State.UNLOADED}
