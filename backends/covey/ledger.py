@@ -191,6 +191,13 @@ class Ledger(Generic[State, Reply]):
             self._close(first[max(fair, key=held.__getitem__)], ended=False)
         return bool(fair)
 
+    def forget(self) -> bool:
+        """Forget the tag that was used longest ago. False when there is none."""
+        for key in self._open:
+            self._close(key, ended=False)
+            return True
+        return False
+
     def clear(self) -> None:
         """Forget all callers and close their tags."""
         for caller in self._callers.values():

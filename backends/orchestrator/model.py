@@ -282,6 +282,7 @@ class TritonPythonModel:
             device=info.device.partition(":")[0],
             calm=settings.calm_seconds,
             breathes=settings.policy != "off" and info.block_bytes > 0,
+            revived=self._supervisor.sees_to,
         )
 
     def _find_drafters(self, info: TargetInfo) -> tuple[dict[str, Drafter], dict[str, DrafterInfo]]:
