@@ -42,10 +42,12 @@ from covey.rounds import RoundRecord
 from covey.scheduler import Scheduler
 from covey.server.command import HTTP_VARIABLE
 from covey.server.control import of_this_server
+from covey.shares import Rules
 from covey.streaming import Outlet, Streamer
 from covey.tokenization import load_tokenizer, tokenizer_digest
 from covey.tritonio import bls, fields, link
 from covey.tritonio.log import to_triton
+from covey.tritonio.long_prompts import LONG, LongPrompts
 from covey.tritonio.metrics import Metrics
 from covey.tritonio.outlets import INSPECT, Asked, PeerOutlet, Sender, SenderOutlet, take_each
 from covey.tritonio.reports import SECRET, Reports
@@ -112,6 +114,7 @@ class TritonPythonModel:
             self._engine.stop()
         self._thread.join(STOP_SECONDS)
         if self._engine is not None:
+            self._long_prompts.stop()
             self._streamer.stop()
             self._still()
             if self._keeper is not None:
@@ -208,7 +211,7 @@ class TritonPythonModel:
     def _build(self, info: TargetInfo, drafters: dict[str, Drafter], costs: CostTable | None) -> None:
         if self._stopping.is_set():
             raise Overloaded("the server is stopping")
-        settings, slo = self._profile.scheduler, self._profile.slo
+        settings, slo, tenants = self._profile.scheduler, self._profile.slo, self._profile.tenants
         tokenizer = load_tokenizer(info.folder)
         self._streamer = Streamer(
             tokenizer, self._clock, served=self._metrics.served, emulated=self._profile.target.kind == "emulated"
@@ -222,6 +225,7 @@ class TritonPythonModel:
             block_size=info.block_size,
             patience=slo.patience_ms / 1000,
             admission=slo.admission,
+            tenants=Rules.read(tenants.weights, tenants.max_running, tenants.max_waiting),
         )
         self._baseline = Baseline(costs)
         if self._baseline.seconds is None:
@@ -263,8 +267,15 @@ class TritonPythonModel:
         self._metrics.follow(memory.totals)
         self._reports = Reports(planner, info, self._profile, roster, memory, of_this_server().secret)
         self._parser = fields.RequestParser(
-            tokenizer, info, self._profile.limits, roster, lambda: self._engine.lasting_blocks, classes
+            tokenizer,
+            info,
+            self._profile.limits,
+            roster,
+            lambda: self._engine.lasting_blocks,
+            classes,
+            tenants.priorities,
         )
+        self._long_prompts = LongPrompts()
         self._streamer.start(self._engine)
         log.info("serving %s: %s, %s numerics, %d KV blocks", info.model, info.dtype, info.numerics, info.total_blocks)
 
@@ -386,10 +397,32 @@ class TritonPythonModel:
 
     def _take(self, key: int, outlet: Outlet, tensor: Any, parameters: dict[str, Any]) -> None:
         self._asked.set()
-        arrival = self._clock.now()
-        begun, objective = False, NO_OBJECTIVE
+        submit = partial(self._submit, key, outlet, tensor, parameters, self._clock.now())
+        problem: Exception | None = None
         try:
             self._wait()
+            size = self._parser.prompt_bytes(tensor)
+            if size >= LONG:
+                self._long_prompts.put(fields.tenant_of(tensor), size, submit)
+                return
+        except Exception as error:
+            problem = error
+        submit(problem)
+
+    def _submit(
+        self,
+        key: int,
+        outlet: Outlet,
+        tensor: Any,
+        parameters: dict[str, Any],
+        arrival: float,
+        problem: Exception | None = None,
+    ) -> None:
+        """Hand a request to the engine; with a problem, or where one is found, tell its sender instead."""
+        begun, objective = False, NO_OBJECTIVE
+        try:
+            if problem is not None:
+                raise problem
             wanted = self._parser.parse(key, arrival, tensor, parameters)
             objective = wanted.request.objective
             if wanted.stream and not outlet.streams:
