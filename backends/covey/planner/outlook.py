@@ -76,8 +76,10 @@ class Outlook:
                 kept = samples if wide and samples else chains
                 if kept:
                     paths = np.sort(np.concatenate([each for each, _ in kept]))
-                    weight = len(paths) / sum(rows for _, rows in kept) / min(GROUPS, len(paths))
-                    paths = np.array([part.mean() for part in np.array_split(paths, min(GROUPS, len(paths)))])
+                    groups = min(GROUPS, len(paths))
+                    weight = len(paths) / sum(rows for _, rows in kept) / groups
+                    bounds = np.arange(groups + 1) * len(paths) // groups
+                    paths = np.add.reduceat(paths, bounds[:-1]) / np.diff(bounds)
                 else:
                     paths = paths * FADING
                 parts.append((paths, np.full(len(paths), weight), np.full(len(paths), depth)))
