@@ -65,6 +65,7 @@ def build(
         switch_costs=switch_costs,
         drafters=_drafter_policy(settings, drafters, policy, max_depth, max_rows, switch_costs, costs, seed, tokenizer),
         selector=_selector(settings, drafters, policy, max_depth, max_rows, costs),
+        expectations=policy.expectations if isinstance(policy, Covey) else None,
     )
 
 
