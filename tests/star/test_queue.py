@@ -217,3 +217,12 @@ def test_what_wide_drafts_take_is_not_what_narrow_ones_do() -> None:
     for _ in range(100):
         speed.update(wide.beams, 1, 0.5)
     assert speed.step(call(1).beams) == STEP
+
+
+def test_who_asks_for_little_goes_before_who_asks_for_much_where_both_had_as_much() -> None:
+    calls = [call(1, depth=16, patience=0.5), call(2, depth=2, patience=9.0)]
+    queue = queue_of(calls)
+    assert queue.take(0.0, measured(), shared=False) == [calls[1]]
+    queue.put(calls[1])
+    queue.served([calls[1]], 0.1)
+    assert queue.take(0.0, measured(), shared=False) == [calls[0]], "not beyond its share"

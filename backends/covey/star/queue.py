@@ -2,7 +2,8 @@
 
     late        a call whose draft would come too late, though it were one token, is told so at once
     overdue     who waits for longer than the bound, and much longer than all that waits takes, goes first
-    fair        else whose house (`covey.ledger`) is behind its share of the drafter's time, by weight
+    fair        else whose house (`covey.ledger`) will have had least of the drafter's time after its call, by weight: who
+                asks for little is not behind all that ask for more than there is
     in turns    among the senders of one house
     slack       among those, whoever has least time left beyond what the draft takes
 
@@ -123,10 +124,12 @@ class DraftQueue:
 
     def _rank(self, who: int, now: float, speed: Speed, bound: float, least: float) -> tuple[float, ...]:
         calls, whose, turn = self._waiting[who], _house_of(who), self._turns.get(who, 0)
+        call = calls[0]
         first = sum(_house_of(each) == whose and self._turns.get(each, 0) < turn for each in self._waiting)
-        if not first and now - calls[0].arrived > bound:
-            return 0, calls[0].arrived
-        behind = int((self._had.get(whose, 0.0) - least) / QUANTUM)
+        if not first and now - call.arrived > bound:
+            return 0, call.arrived
+        takes = call.depth * speed.step(call.beams) / self._weights.get(call.caller, 1.0)
+        behind = int((self._had.get(whose, 0.0) + takes - least) / QUANTUM)
         return 1, behind, first, min(call.due - now - speed.seconds(call.beams, call.depth) for call in calls)
 
     def _remove(self, call: Call) -> None:
