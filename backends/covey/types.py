@@ -340,6 +340,9 @@ class TargetInfo:
     least_blocks: int = 0  # what the pool was loaded with, and `resize` leaves it at least
 
 
+ANY_VOCABULARY = 0  # of a drafter that looks tokens up
+
+
 @dataclass(frozen=True, slots=True)
 class DrafterInfo:
     """What an orchestrator must know about a drafter before it is asked."""

@@ -53,13 +53,12 @@ from covey.tritonio.outlets import INSPECT, Asked, PeerOutlet, Sender, SenderOut
 from covey.tritonio.reports import SECRET, Reports
 from covey.tritonio.residency import BlsResidency
 from covey.tritonio.supervisor import Supervisor
-from covey.types import NO_OBJECTIVE, DrafterInfo, TargetInfo
+from covey.types import ANY_VOCABULARY, NO_OBJECTIVE, DrafterInfo, TargetInfo
 from covey.worker import Thread
 from covey_client.costs.table import CostTable
 
 START_SECONDS = 300.0
 CONTROL_SECONDS = 15.0  # for a reload of the target to succeed
-ANY_VOCABULARY = 0  # of a drafter that looks tokens up
 LOADED_SECONDS = 0.2  # between looks whether all models are
 SETTLE_SECONDS = 1.0  # after `initialize`, before the first BLS call
 STOP_SECONDS = 5.0  # for the round in flight; a BLS call that outlives the model's end never comes back
