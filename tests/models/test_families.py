@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import CONFIG_MAPPING
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, DiffLlamaConfig
 
 from covey.errors import UnsupportedModel
 from covey.models import refusals
 from covey.models.loading import quiet
 from covey.models.model import PagedModel
+from covey.models.modules import Modules
 from tests.models.tiny_models import FAMILIES, MORE, Reader, build, generate, prompts
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
@@ -92,6 +93,17 @@ def test_refused_families_are_named_by_their_feature(family: str, feature: str, 
         refusals.by_config(tmp_path, {"model_type": family}.get)
     assert str(caught.value).startswith(f"{tmp_path}: {feature} is not supported: ")
     assert "\n" not in str(caught.value)
+
+
+def test_attention_twice_in_a_layer_is_seen_whatever_the_family_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its second result would be read in place of the first's keys by every later pass, though not by the first."""
+    monkeypatch.setattr(refusals, "by_config", lambda *_: None)
+    config = DiffLlamaConfig(
+        vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4
+    )
+    module = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval().requires_grad_(False)
+    with pytest.raises(UnsupportedModel, match="computed twice in a layer"):
+        PagedModel(Modules.of(module, "in memory"), dtype="float32", device="cpu", blocks=16, numerics="fast")
 
 
 def test_the_launcher_knows_transformers_language_models() -> None:
