@@ -167,8 +167,9 @@ def by_config(folder: Path, get: Callable[[str], Any]) -> None:
     strange = set(get("layer_types") or ()) - _LAYER_TYPES
     if strange:
         refuse(f"layer type {sorted(strange)[0]}", "serve a model with full or sliding-window attention")
-    for rope in (get("rope_parameters") or {}, get("rope_scaling") or {}):
-        for part in (rope, *(value for value in rope.values() if isinstance(value, dict))):
+    for rope in (get("rope_parameters"), get("rope_scaling")):
+        inner = rope.values() if isinstance(rope, dict) else ()
+        for part in (part for part in (rope, *inner) if isinstance(part, dict)):
             if "dynamic" in (part.get("rope_type"), part.get("type")):
                 refuse("dynamic rotary scaling", "keys would have to be turned again as a text grows; take it out")
     for head in get("architectures") or ():
