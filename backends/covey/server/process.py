@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from covey import admin
 from covey.errors import PortError
-from covey.server import backend_dir, command, installation, log, preflight, processes, shared_memory
+from covey.server import backend_dir, command, installation, log, preflight, processes, shared_memory, targets
 from covey.server.control import Control, ControlError
 from covey.server.errors import ServerDied, StartError
 from covey.server.options import ORCHESTRATOR, PUBLIC_MODELS, Options, reachable
@@ -87,6 +87,7 @@ class Server:
 
     def start(self) -> None:
         """Start and wait; raises SettingError or StartError, and then nothing is left running."""
+        self.options = targets.placed(self.options)
         preflight.exposure(self.options)
         triton = installation.find(self.options.triton)
         self.models = preflight.models(self.options)

@@ -43,9 +43,12 @@ class RequestParser:
         roster: Roster,
         total_blocks: Callable[[], int] | None = None,
         classes: Classes | None = None,
+        *,
+        target: str = "",
     ) -> None:
         """`total_blocks` says how many the pool has now; without it, as many as `info` says. `classes` are those of
-        latency; without them, the usual ones."""
+        latency; without them, the usual ones. `target`: the target's name, where a server has several."""
+        self._target = target
         self._tokenizer = tokenizer
         self._info = info
         self._limits = limits
@@ -64,6 +67,7 @@ class RequestParser:
         if (text is None) == (ids is None):
             raise BadField("text_input", text, "exactly one of text_input and input_ids")
         prompt = self._prompt(text) if text is not None else self._ids(ids)
+        read.choice("target", tuple(dict.fromkeys(("", self._target))))
         max_tokens = read.integer("max_tokens", default=self._limits.max_tokens)
         self._check_room(len(prompt), max_tokens)
         end_id = read.integer("end_id", high=self._info.vocab_size - 1)
