@@ -21,13 +21,13 @@ from dataclasses import replace
 
 from covey.errors import CoveyError, PortError
 from covey.ledger import MOST_TAGS, UNNUMBERED
-from covey.ports import Drafter, SharedDrafter
+from covey.ports import Drafter, ElasticDrafter, SharedDrafter
 from covey.star.accounts import AGAIN, UNLIMITED, Accounts
 from covey.star.callers import HERE
 from covey.star.calls import Answered, Call, plainly
 from covey.star.queue import DraftQueue, Rules
 from covey.star.speed import Speed
-from covey.types import ANY_VOCABULARY, DrafterInfo, DraftReply, DraftWork
+from covey.types import ANY_VOCABULARY, DrafterInfo, DraftReply, DraftWork, Resized, ResizeStatus
 
 log = logging.getLogger("covey.star")
 
@@ -56,6 +56,7 @@ class DraftService:
         self._admission = admission
         self._now = now
         self._changed = threading.Condition()
+        self._turn = threading.Lock()  # of whoever asks the drafter for anything that changes it
         self._serving: list[Call] = []
         self._free = -math.inf  # when those will have been served, it seems
         self._frees: dict[int, tuple[int, tuple[int, ...]]] = {}  # by sender, with its origin: of messages not told
@@ -73,6 +74,13 @@ class DraftService:
             ahead = self._serving + self._queue.calls()
         wait = sum(self._speed.seconds(call.beams, call.depth) for call in ahead)
         return replace(self._drafter.info(), wait_seconds=wait, step_seconds=self._speed.step(1))
+
+    def resize(self, blocks: int) -> Resized:
+        """Have the drafter's KV memory grow or shrink, between two calls."""
+        if not isinstance(self._drafter, ElasticDrafter):
+            return Resized(ResizeStatus.NOT_HERE, 1)
+        with self._turn:
+            return self._drafter.resize(blocks)
 
     def at_once(self, work: DraftWork, caller: str) -> DraftReply | None:
         """Serves the call in this thread if its sender is alone; else None, and nothing was done. Raises CoveyError
@@ -213,11 +221,12 @@ class DraftService:
         works = [replace(call.work, frees=frees + call.work.frees) for call, frees in zip(calls, missed)]
         answers: list[DraftReply | CoveyError]
         try:
-            if len(works) > 1:
-                assert self._together is not None
-                replies = self._together(works)
-            else:
-                replies = [self._drafter.draft(works[0])]
+            with self._turn:
+                if len(works) > 1:
+                    assert self._together is not None
+                    replies = self._together(works)
+                else:
+                    replies = [self._drafter.draft(works[0])]
             answers = [
                 replace(reply, wait_seconds=reply.wait_seconds + started - call.arrived)
                 for call, reply in zip(calls, replies)
