@@ -140,6 +140,6 @@ def test_its_own_server_alone_resizes_it(model: Any) -> None:
     wish = codec.encode_resize(3)
     codec.seal(wish, token_of(SECRET))
     assert "own server" in answered(model, Request(wish)).error
-    codec.seal(wish, 0)
+    codec.seal(wish, OWN)
     answer = codec.decode_resized(answered(model, Request(wish)).outputs[0].values)
     assert answer.status == ResizeStatus.NOT_HERE, "a lookup has no KV memory"
