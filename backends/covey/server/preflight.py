@@ -98,6 +98,10 @@ def weights(options: Options, wanted: tuple[str, ...]) -> None:
             raise StartError(f"profile {options.profile} has an emulated target: it reads no MODEL and no DRAFTER")
         return
     if options.drafter:
+        if options.deployment().targets:
+            raise StartError(
+                f"profile {options.profile} has several targets: each one's own profile names its drafters"
+            )
         _servable(Path(options.drafter))
     folder = _target_folder(options)
     if not (options.model or target.folder) and ("target" not in wanted or not (folder / "config.json").is_file()):
@@ -130,7 +134,7 @@ def left_out(options: Options, wanted: tuple[str, ...]) -> dict[str, str]:
     """Which models not to load, and why: drafters that do not speak the target's tokens. The bundled ones, of the
     default profile, are tried with any target; whoever names drafters wants them to draft, and is refused."""
     settings = options.deployment()
-    if settings.target.kind == "emulated":
+    if settings.target.kind == "emulated" or settings.targets:  # each orchestrator leaves out what does not fit
         return {}
     repository, target = options.repository_folder(), _target_folder(options)
     misfits = {}

@@ -15,6 +15,7 @@ import select
 import threading
 from dataclasses import replace
 
+from covey import profile
 from covey.errors import StubDead
 from covey.server import processes
 from covey.server.control import LOAD_SECONDS, Control, ControlError
@@ -30,7 +31,10 @@ log = logging.getLogger("covey.revival")
 
 def not_the_orchestrators(options: Options, models: tuple[str, ...]) -> tuple[str, ...]:
     """The `models` that have processes and that the orchestrator does not have reloaded."""
-    reloaded = {TARGET, *options.deployment().speculation.drafters}
+    settings = options.deployment()
+    reloaded = {TARGET, *settings.speculation.drafters}
+    for name, (_, own) in profile.targets(settings, profile.find(options.profile)).items():
+        reloaded |= {f"{TARGET}_{name}", *own.speculation.drafters}
     repository = options.repository_folder()
     return tuple(
         name
