@@ -163,7 +163,7 @@ class Engine:
         now, scheduler = self._clock.now, self.scheduler
         started = now()
         self._intake(started)
-        batch = scheduler.plan(self._free_blocks, started)
+        batch = scheduler.plan(self._free_blocks, started, self.planner.readable)
         if not batch.rows and not batch.frees:
             self._breathe(Pressure(self._free_blocks, self._total_blocks))
             return False
@@ -176,6 +176,7 @@ class Engine:
         self._drafting.read(batch, plan.readers)
         reply = self._verify(batch, kept, plan.divergence)
         if reply is None:
+            self._drafting.put_back(drafted)
             return True
         verified = now()
         progress = self._commit(batch, plan, kept, reply, verified)
@@ -186,7 +187,14 @@ class Engine:
         queued = len(scheduler.waiting), len(scheduler.running), scheduler.preemptions
         done = Round(batch, plan, drafted, kept, reply, emitted, times, *queued)
         decoded = int(reply.offsets[batch.decoding])
-        scheduler.pace.update(times.whole, batch.decoding, decoded, done.prefill_tokens)
+        scheduler.pace.update(
+            times.whole,
+            batch.decoding,
+            decoded,
+            done.prefill_tokens,
+            beside=times.whole - times.verify,
+            drafts=len(kept.tokens),
+        )
         self.planner.learn(done)
         self._breathe(pressure_of(done, scheduler.max_running))
         if self._observe is not None:

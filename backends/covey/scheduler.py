@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +30,9 @@ from covey.types import Ints, Open, Request, TargetWork, Trees
 
 PATIENCE = 10.0  # seconds
 LONGEST_REST = 60  # seconds that a refused caller is told to wait
+SPARED = 0.9  # share of what objectives allow a round to last that prompts may fill
+SPREAD = 8  # rounds in which a row is to make good what it is behind, or may lose what it is ahead
+Readable = Callable[[int, float, float], int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,16 +174,22 @@ class Scheduler:
     def idle(self) -> bool:
         return not self.running and not self.waiting and not self._frees
 
-    def plan(self, free_blocks: int, now: float) -> Batch:
+    def plan(self, free_blocks: int, now: float, readable: Readable = lambda *_: None) -> Batch:
         """Admit what fits and lay out the next pass: decoding rows first, prefill chunks in what budget is left, the
-        most urgent first."""
+        most urgent first. `readable`: as `Planner.readable`."""
         self._admit(free_blocks, now)
         rows = [active for active in self.running.values() if active.decoding]
         decoding = len(rows)
         chunk = [1] * decoding
         budget = self.token_budget - decoding
         opens = []
-        for active in self._by_urgency((each for each in self.running.values() if not each.decoding), now):
+        reading = self._by_urgency((each for each in self.running.values() if not each.decoding), now)
+        bearable = self._bearable(rows, now) if reading else math.inf
+        if bearable < math.inf:
+            tokens = readable(decoding, decoding * self.pace.drafts, bearable - self.pace.beside)
+            if tokens is not None:
+                budget = min(budget, max(tokens, 1, self._due_now(reading, now)))
+        for active in reading:
             if budget <= 0:
                 break
             size = min(budget, active.known - active.num_cached_tokens)
@@ -283,6 +292,27 @@ class Scheduler:
 
     def _order(self, active: ActiveRequest) -> tuple[int, tuple[int, float, float, int]]:
         return self.shares.rank(active.request.tenant), _urgency(active)
+
+    def _bearable(self, decoding: list[ActiveRequest], now: float) -> float:
+        """Seconds that a round may last for all of these to keep to their objectives, where they get as many tokens as
+        rows did of late: what one is ahead, or behind, is spread over some rounds. Whose objective cannot be met any
+        more does not count. Does not mutate."""
+        least, fastest, tokens = math.inf, self.pace.fastest, SPARED * max(1.0, self.pace.row_tokens)
+        for active in decoding:
+            tpot = active.request.objective.tpot
+            if tpot < math.inf and not active.hopeless(now, fastest):
+                least = min(least, tokens * tpot + (active.deadline - tpot - now) / SPREAD)
+        return least
+
+    def _due_now(self, reading: list[ActiveRequest], now: float) -> int:
+        """Tokens of these prompts that must be read in a round, where rounds go on as of late, so that each is read
+        when its first token is due. Does not mutate."""
+        most, tokens, round_seconds = 0.0, 0, self.pace.seconds
+        for active in reading:
+            tokens += active.known - active.num_cached_tokens
+            left = (active.due - now) // round_seconds if round_seconds else 1.0
+            most = max(most, tokens / max(1.0, left))
+        return math.ceil(most)
 
     def _unmet(self, active: ActiveRequest, now: float) -> str:
         """Which part of a new request's objective is not expected to be met, "" for none: the prompts that are read

@@ -32,9 +32,8 @@ from covey.memory import AWAY, Memory
 from covey.objectives import Classes
 from covey.planner import learnt
 from covey.planner.baseline import Baseline
-from covey.planner.build import build
+from covey.planner.build import build, measured
 from covey.planner.cost_table import load_costs
-from covey.planner.policies import starts_from_costs
 from covey.planner.round_planner import RoundPlanner
 from covey.ports import Drafter, Ports
 from covey.private import kept_folder
@@ -54,13 +53,12 @@ from covey.tritonio.outlets import INSPECT, Asked, PeerOutlet, Sender, SenderOut
 from covey.tritonio.reports import SECRET, Reports
 from covey.tritonio.residency import BlsResidency
 from covey.tritonio.supervisor import Supervisor
-from covey.types import NO_OBJECTIVE, DrafterInfo, TargetInfo
+from covey.types import ANY_VOCABULARY, NO_OBJECTIVE, DrafterInfo, TargetInfo
 from covey.worker import Thread
 from covey_client.costs.table import CostTable
 
 START_SECONDS = 300.0
 CONTROL_SECONDS = 15.0  # for a reload of the target to succeed
-ANY_VOCABULARY = 0  # of a drafter that looks tokens up
 LOADED_SECONDS = 0.2  # between looks whether all models are
 SETTLE_SECONDS = 1.0  # after `initialize`, before the first BLS call
 STOP_SECONDS = 5.0  # for the round in flight; a BLS call that outlives the model's end never comes back
@@ -80,7 +78,6 @@ class TritonPythonModel:
         speculation = self._profile.speculation
         costs = speculation.costs
         self._costs = load_costs(profile.costs_file(costs)) if costs and costs != profile.AUTO else None
-        self._measures = costs == profile.AUTO and starts_from_costs(speculation.policy)
         explicit = speculation.state not in ("", profile.AUTO)
         self._state_file = learnt.file_in(speculation.state, self._name) if explicit else None
         self._keeper: learnt.Keeper | None = None
@@ -181,15 +178,15 @@ class TritonPythonModel:
                     raise PortError(f"the target did not come up: {error}") from None
 
     def _measured(self, drafters: dict[str, Drafter]) -> CostTable | None:
-        """What rounds take, where the policy wants to know it: measured when every model is loaded, which is noise."""
-        if not self._measures or not drafters:
+        """What rounds take, where a policy wants to know it: measured when every model is loaded, which is noise."""
+        speculation = self._profile.speculation
+        names = measured(speculation, tuple(drafters)) if speculation.costs == profile.AUTO else ()
+        if not names:
             return None
         self._await_loaded()
-        if self._profile.speculation.drafter_policy == "fixed":  # the others draft where a request names them
-            drafters = dict(itertools.islice(drafters.items(), 1))
         curves = Curves(
             self._target,
-            drafters,
+            {name: drafters[name] for name in names},
             self._profile,
             self._clock,
             kept_folder("curves"),
@@ -295,6 +292,7 @@ class TritonPythonModel:
             device=info.device.partition(":")[0],
             calm=settings.calm_seconds,
             breathes=settings.policy != "off" and info.block_bytes > 0,
+            revived=self._supervisor.sees_to,
         )
 
     def _find_drafters(self, info: TargetInfo) -> tuple[dict[str, Drafter], dict[str, DrafterInfo]]:

@@ -14,6 +14,7 @@ import pytest
 from covey import profile
 from covey.ledger import new_origin
 from covey.star.callers import token_of
+from covey.types import ResizeStatus
 from covey.wire import codec
 from tests.drafters.drafting import Sender, Text
 from tests.tritonio import adapters
@@ -130,3 +131,12 @@ def test_requests_that_come_together_are_each_answered_once(model: Any) -> None:
     for request in requests:
         assert request.sent.wait(10)
         assert request.response.error is None
+
+
+def test_its_own_server_alone_resizes_it(model: Any) -> None:
+    wish = codec.encode_resize(3)
+    codec.seal(wish, token_of(SECRET))
+    assert "own server" in answered(model, Request(wish)).error
+    codec.seal(wish, 0)
+    answer = codec.decode_resized(answered(model, Request(wish)).outputs[0].values)
+    assert answer.status == ResizeStatus.NOT_HERE, "a lookup has no KV memory"

@@ -82,6 +82,9 @@ class BlsDrafter:
     def info(self) -> DrafterInfo:
         return codec.decode_drafter_info(call(self.model, codec.pack(codec.INFO_REQUEST)))
 
+    def resize(self, blocks: int) -> Resized:
+        return codec.decode_resized(deliver(self.model, codec.encode_resize(blocks)))
+
     def draft(self, work: DraftWork) -> DraftReply:
         return codec.decode_draft_reply(deliver(self.model, codec.encode_draft_work(work)), len(work.tags))
 
