@@ -32,6 +32,7 @@ from covey.server import (
 from covey.server.control import Control, ControlError
 from covey.server.errors import ServerDied, StartError
 from covey.server.options import ORCHESTRATOR, PUBLIC_MODELS, Options, reachable
+from covey.server.paused import PausedWatch
 from covey.server.revival import Revival, not_the_orchestrators
 from covey.tritonio import link
 
@@ -59,6 +60,7 @@ class Server:
         self._claim: shared_memory.Claim | None = None
         self._backends: backend_dir.Assembled | None = None
         self._revival: Revival | None = None
+        self._paused: PausedWatch | None = None
 
     @property
     def http_url(self) -> str:
@@ -132,6 +134,7 @@ class Server:
             if shared_memory.open_to_others(self._claim.prefix):
                 _log.warning("other users of this machine can read the prompts of this server in %s", "/dev/shm")
             self._revival = Revival(self.control, self.pid, not_the_orchestrators(self.options, self.models))
+            self._paused = PausedWatch(self.pid)
         except BaseException:
             self.kill()
             raise
@@ -228,6 +231,9 @@ class Server:
             self._backends = None
 
     def _end_revival(self, seconds: float) -> None:
+        if self._paused is not None:
+            self._paused.stop()
+            self._paused = None
         if self._revival is not None:
             self._revival.stop(seconds)
             self._revival = None
