@@ -24,7 +24,7 @@ ORDER = [
         *("ports", "profile", "clock", "footprint", "private", "admin"),
         *("worker", "ledger", "wire", "registry", "objectives", "pace", "shares"),
     },
-    {"company"},
+    {"company", "routing"},
     {"bandits", "kv", "trees", "verify", "text", "tokenization", "vocabulary", "prompts"},
     {"scheduler", "active", "roster"},
     {"rounds"},

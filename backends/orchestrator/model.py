@@ -45,7 +45,7 @@ from covey.server.control import of_this_server
 from covey.shares import Rules
 from covey.streaming import Outlet, Streamer
 from covey.tokenization import load_tokenizer, tokenizer_digest
-from covey.tritonio import bls, fields, link
+from covey.tritonio import bls, fields, link, outlets
 from covey.tritonio.log import to_triton
 from covey.tritonio.long_prompts import LONG, LongPrompts
 from covey.tritonio.metrics import Metrics
@@ -71,9 +71,9 @@ class TritonPythonModel:
         sys.setswitchinterval(SWITCH_SECONDS)
         to_triton("covey")
         parameters = json.loads(args["model_config"])["parameters"]
-        own = parameters.get("profile")  # where several orchestrators share one target in turns, as in the benches
-        self._profile = profile.load(own["string_value"]) if own else profile.from_environment()
+        self._profile = profile.of_model(parameters)
         self._name = args["model_name"]
+        self._target_name = parameters.get("of", {}).get("string_value", "")  # by which requests may ask for it
         self._caller = f"{socket.gethostname()} {os.getppid()} {self._name}"  # the same when its process is revived
         speculation = self._profile.speculation
         costs = speculation.costs
@@ -273,6 +273,7 @@ class TritonPythonModel:
             lambda: self._engine.lasting_blocks,
             classes,
             tenants.priorities,
+            target=self._target_name,
         )
         self._long_prompts = LongPrompts()
         self._streamer.start(self._engine)
@@ -380,7 +381,7 @@ class TritonPythonModel:
         else:
             self._take(next(self._keys), outlet, asked.tensors.get, asked.parameters)
 
-    def _report(self, asked: Any, secret: str, outlet: SenderOutlet) -> None:
+    def _report(self, asked: Any, secret: str, outlet: SenderOutlet | PeerOutlet) -> None:
         try:
             self._wait()
             outlet.report(self._reports.answer(asked.reshape(-1)[0].decode(errors="replace"), secret))
@@ -454,12 +455,16 @@ class TritonPythonModel:
     def _received(self, peer: link.Peer, message: link.Message) -> None:
         exchange, kind = message.exchange, message.kind
         entry = (id(peer), exchange)
-        if kind == "submit":
-            outlet = PeerOutlet(peer, exchange)
+        if kind in ("submit", "stream"):
+            stateful = outlets.ASKS_FOR_STATE in message.arrays
+            outlet = PeerOutlet(peer, exchange, streams=kind == "stream", needs_state=stateful)
             key = next(self._keys)
             self._peers[entry] = (key, outlet)
             outlet.closed = lambda: self._peers.pop(entry, None)
-            self._take(key, outlet, message.arrays.get, message.value)
+            if INSPECT in message.arrays:
+                self._report(message.arrays[INSPECT], str(message.value.get(SECRET, "")), outlet)
+            else:
+                self._take(key, outlet, message.arrays.get, message.value)
         elif kind == "cancel" and entry in self._peers:
             key, outlet = self._peers[entry]
             outlet.cancelled = True

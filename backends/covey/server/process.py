@@ -28,6 +28,7 @@ from covey.server import (
     private_memory,
     processes,
     shared_memory,
+    targets,
 )
 from covey.server.control import Control, ControlError
 from covey.server.errors import ServerDied, StartError
@@ -102,6 +103,7 @@ class Server:
 
     def start(self) -> None:
         """Start and wait; raises SettingError or StartError, and then nothing is left running."""
+        self.options = targets.placed(self.options)
         preflight.exposure(self.options)
         triton = installation.find(self.options.triton)
         self.models = preflight.models(self.options)

@@ -2,8 +2,8 @@
 
     late        a call whose draft would come too late, though it were one token, is told so at once
     overdue     who waits for longer than the bound, and much longer than all that waits takes, goes first
-    fair        else whose house (`covey.ledger`) will have had least of the drafter's time after its call, by weight: who
-                asks for little is not behind all that ask for more than there is
+    fair        else whose house (`covey.ledger`) will have had least of the drafter's time after its call, by weight:
+                who asks for little is not behind all that ask for more than there is
     in turns    among the senders of one house
     slack       among those, whoever has least time left beyond what the draft takes
 

@@ -47,9 +47,13 @@ class RequestParser:
         total_blocks: Callable[[], int] | None = None,
         classes: Classes | None = None,
         priorities: Iterable[str] = ("*:1000",),
+        *,
+        target: str = "",
     ) -> None:
         """`total_blocks` says how many the pool has now; without it, as many as `info` says. `classes` are those of
-        latency; without them, the usual ones. `priorities`: how high each tenant may ask, as `tenants.priorities`."""
+        latency; without them, the usual ones. `priorities`: how high each tenant may ask, as `tenants.priorities`.
+        `target`: the target's name, where a server has several."""
+        self._target = target
         self._tokenizer = tokenizer
         self._info = info
         self._limits = limits
@@ -71,6 +75,7 @@ class RequestParser:
         if (text is None) == (ids is None):
             raise BadField("text_input", text, "exactly one of text_input and input_ids")
         prompt = self._prompt(text) if text is not None else self._ids(ids)
+        read.choice("target", tuple(dict.fromkeys(("", self._target))))
         max_tokens = read.integer("max_tokens", default=self._limits.max_tokens)
         self._check_room(len(prompt), max_tokens)
         end_id = read.integer("end_id", high=self._info.vocab_size - 1)

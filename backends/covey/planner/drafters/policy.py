@@ -78,4 +78,4 @@ def is_free(active: ActiveRequest) -> bool:
 
 
 def _why(active: ActiveRequest) -> str:
-    return "first" if is_free(active) else ASKED
+    return ASKED if active.request.drafter else "first"
