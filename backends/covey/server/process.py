@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import logging
+import re
 import signal
 import socket
 import subprocess
@@ -153,8 +154,10 @@ class Server:
     def serves(self) -> bool:
         """Whether the orchestrator has measured and can serve. One that cannot start answers requests with the reason;
         another backend's model under that name has nothing to do first."""
-        folder = self.options.repository_folder() / ORCHESTRATOR
-        if ORCHESTRATOR not in self.models or 'backend: "orchestrator"' not in (folder / "config.pbtxt").read_text():
+        if ORCHESTRATOR not in self.models:
+            return True
+        written = (self.options.repository_folder() / ORCHESTRATOR / "config.pbtxt").read_text()
+        if not re.search(r'backend: "(orchestrator|router)"', written):
             return True
         try:
             return link.serves(ORCHESTRATOR, self.pid)
