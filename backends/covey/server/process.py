@@ -58,6 +58,7 @@ class Server:
         self._secret = ""  # the one in use
         self._watcher = watcher or (lambda _loaded, _all: None)
         self._process: subprocess.Popen[bytes] | None = None
+        self._placed = False
         self._ports: port_claim.Ports | None = None
         self._claim: shared_memory.Claim | None = None
         self._backends: backend_dir.Assembled | None = None
@@ -104,7 +105,8 @@ class Server:
 
     def start(self) -> None:
         """Start and wait; raises SettingError or StartError, and then nothing is left running."""
-        self.options = targets.placed(self.options)
+        if not self._placed:  # else it is started again, as it was
+            self.options, self._placed = targets.placed(self.options), True
         preflight.exposure(self.options)
         triton = installation.find(self.options.triton)
         self.models = preflight.models(self.options)
