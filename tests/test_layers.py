@@ -22,9 +22,9 @@ ORDER = [
     {"errors", "types"},
     {
         *("ports", "profile", "clock", "footprint", "private", "admin"),
-        *("worker", "ledger", "wire", "registry", "objectives", "pace"),
+        *("worker", "ledger", "wire", "registry", "objectives", "pace", "shares"),
     },
-    {"company"},
+    {"company", "routing"},
     {"bandits", "kv", "trees", "verify", "text", "tokenization", "vocabulary", "prompts"},
     {"scheduler", "active", "roster"},
     {"rounds"},

@@ -23,7 +23,8 @@ from tests.test_drafting import HashDrafter
 
 BLOCK = 10  # bytes
 LEAST = 20
-SIZES = {"one": 95, "two": 40, "three": 200}
+SIZES = {"one": 95, "two": 40, "three": 200, "none": 0, "wide": 150, "wider": 180}
+MOST = 100  # bytes of KV memory of those that are wide
 
 
 class Pool(HashTarget):
@@ -33,6 +34,7 @@ class Pool(HashTarget):
         super().__init__(blocks=LEAST)
         self.clock, self.seconds = clock, seconds
         self.trouble: list[PortError] = []
+        self.stuck = False
 
     def info(self) -> TargetInfo:
         return replace(super().info(), block_bytes=BLOCK, least_blocks=LEAST)
@@ -49,7 +51,7 @@ class Pool(HashTarget):
         if self.trouble:
             raise self.trouble.pop()
         assert blocks >= LEAST
-        if self.used > blocks:
+        if self.used > blocks or self.stuck:
             return Resized(ResizeStatus.IN_USE, self.blocks)
         step = min(5, abs(blocks - self.blocks))
         self.blocks += step if blocks > self.blocks else -step
@@ -64,6 +66,7 @@ class House:
         self.budget = LEAST * BLOCK + sum(SIZES[name] for name in names)
         self.trouble: list[tuple[str, bool]] = []  # action, and whether it is done all the same
         self.moves: list[tuple[str, str]] = []
+        self.cache: dict[str, int] = {}  # bytes of KV memory of those that shrank
 
     def unload(self, name: str) -> int:
         known = name in self.resident
@@ -71,18 +74,27 @@ class House:
         if self._fails("unload", lambda: self.resident.discard(name)):
             raise PortError("the controller died")
         self.resident.discard(name)
-        return SIZES[name] if known else 0
+        return SIZES[name] - (MOST - self.cache.get(name, MOST)) if known else 0
 
     def load(self, name: str) -> DrafterInfo:
         self.moves.append(("load", name))
         if self._fails("load", lambda: None):
             raise PortError("the drafter died")
         self.resident.add(name)
+        self.cache.pop(name, None)
         self.check()
         return facts(name)
 
+    def resize(self, name: str, blocks: int) -> DrafterInfo:
+        self.moves.append(("resize", name))
+        if self._fails("resize", lambda: None):
+            raise PortError("the drafter did not answer")
+        self.cache[name] = blocks
+        self.check()
+        return facts(name, blocks)
+
     def check(self) -> None:
-        held = sum(SIZES[name] for name in self.resident)
+        held = sum(SIZES[name] - (MOST - self.cache.get(name, MOST)) for name in self.resident)
         assert self.pool.blocks * BLOCK + held <= self.budget, "a byte was promised twice"
 
     def _fails(self, action: str, half: Callable[[], None]) -> bool:
@@ -93,8 +105,11 @@ class House:
         return False
 
 
-def facts(name: str) -> DrafterInfo:
-    return DrafterInfo(name, VOCAB, 512, 7, SIZES[name])
+def facts(name: str, cache: int = MOST) -> DrafterInfo:
+    """Those that have KV memory that can shrink have `MOST` bytes of it, each a block."""
+    info = DrafterInfo(name, VOCAB, 512, 7, SIZES[name] - (MOST - cache))
+    elastic = {"block_bytes": 1, "total_blocks": cache, "least_blocks": 1, "most_blocks": MOST}
+    return replace(info, **elastic) if name.startswith("wide") else info
 
 
 class Slow:
@@ -125,7 +140,14 @@ class _Later(Future[Any]):
 
 
 class Server:
-    def __init__(self, policy: Policy, names: tuple[str, ...] = ("one", "two"), *, depth: int = 0) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        names: tuple[str, ...] = ("one", "two"),
+        *,
+        depth: int = 0,
+        revived: Callable[[str], bool] = lambda _name: False,
+    ) -> None:
         self.clock = ManualClock()
         self.pool = Pool(self.clock)
         self.house = House(self.pool, names)
@@ -142,9 +164,8 @@ class Server:
 
             budget = Budget(LEAST, BLOCK)
             worker = Slow(self.clock, 0.3)
-            return Memory(
-                self.pool, self.house, roster, self.clock, policy, budget, worker=worker, drop=dropped, calm=0.2
-            )
+            ports = self.pool, self.house, roster, self.clock
+            return Memory(*ports, policy, budget, worker=worker, drop=dropped, calm=0.2, revived=revived)
 
         self.engine = Engine(
             *(self.pool, scheduler, self.planner, self.sink, self.clock),
@@ -220,17 +241,17 @@ def test_who_drafts_least_leaves_first_and_comes_back_last() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_hundred_transitions_under_load_with_all_that_can_go_wrong(seed: int) -> None:
     rng = random.Random(seed)
-    server = Server(Thresholds(0.1, 2), ("one", "two", "three"), depth=2)
+    server = Server(Thresholds(0.1, 2), ("one", "wide", "three", "none"), depth=2)
     while len(server.house.moves) < 100:
         server.planner.depth = rng.choice([0, 0, 3])
         if rng.random() < 0.5:
             server.submit(rng.randrange(30), tokens=rng.randrange(1, 70))
         fault = rng.randrange(6)
         if fault == 0:
-            server.house.trouble.append((rng.choice(["unload", "load"]), rng.random() < 0.5))
+            server.house.trouble.append((rng.choice(["unload", "load", "resize"]), rng.random() < 0.5))
         elif fault == 1:
             server.pool.trouble.append(PortError("lost"))
-        elif fault == 2:
+        elif fault == 2 and not server.pool.fail_with:  # three at once and requests fail
             server.pool.fail_with.append(PortError("the target died"))
         elif fault == 3 and server.engine.scheduler.running:
             key = rng.choice(list(server.engine.scheduler.running))
@@ -276,6 +297,94 @@ def test_a_pinned_drafter_comes_when_the_blocks_are_free_again() -> None:
     assert report["operations"]["unload done"] == report["operations"]["load done"] >= 2
     assert report["drafters"]["one"] == {"state": "serving", "wish": "pinned", "bytes": 95}
     assert report["blocks_gained"] == 0
+
+
+def lasting(server: Server, action: str, name: str) -> None:
+    """From now on an action on a drafter fails."""
+    act = getattr(server.house, action)
+
+    def failing(which: str) -> Any:
+        if which == name:
+            server.house.moves.append((action, name))
+            raise PortError("it never does")
+        return act(which)
+
+    setattr(server.house, action, failing)
+
+
+def test_a_drafter_that_does_not_come_keeps_nobody_else_away() -> None:
+    server = Server(Thresholds(0.1, 3), ("two", "one"))
+    server.submit(40, tokens=60)
+    server.run(2)
+    server.memory.wish("one", Wish.PINNED)
+    lasting(server, "load", "one")
+    server.run(60)
+    assert server.states() == {"one": State.LOADING, "two": State.SERVING}
+    assert 4 < server.house.moves.count(("load", "one")) < 12, "tried again, less and less often"
+    server.memory.wish("one", Wish.OUT)
+    server.run(2)
+    assert server.states()["one"] is State.UNLOADED, "and an administrator can have it stay away"
+    assert server.house.moves[-1] == ("unload", "one")
+
+
+def test_who_waits_for_room_lets_others_make_it() -> None:
+    server = Server(Never(), ("one", "three"))
+    server.memory.wish("one", Wish.OUT)
+    server.run(2)
+    assert server.pool.blocks == LEAST + 9
+    server.pool.stuck = True
+    server.memory.wish("one", Wish.PINNED)
+    server.run(2)
+    assert server.states()["one"] is State.UNLOADED
+    server.memory.wish("three", Wish.OUT)
+    server.run(2)
+    assert server.states() == {"one": State.SERVING, "three": State.UNLOADED}
+    server.pool.stuck = False
+
+
+def test_whoever_holds_nothing_is_passed_over() -> None:
+    server = Server(Thresholds(0.1, 3), ("none", "one"))
+    server.submit(40, tokens=60)
+    server.run(2)
+    assert server.states() == {"none": State.SERVING, "one": State.UNLOADED}
+
+
+@pytest.mark.parametrize("wish", [Wish.AUTO, Wish.OUT])
+def test_a_drafter_that_somebody_else_brings_back_is_left_alone(wish: Wish) -> None:
+    revived = {"one"}
+    server = Server(Thresholds(0.1, 3), revived=revived.__contains__)
+    server.memory.wish("one", wish)
+    server.submit(40, tokens=60)
+    server.run(2)
+    assert server.states() == {"one": State.SERVING, "two": State.UNLOADED}
+    revived.clear()
+    server.run(2)
+    assert server.states()["one"] is State.UNLOADED
+
+
+def test_kv_memory_that_nobody_drafts_with_goes_first_and_comes_back_last() -> None:
+    server = Server(Thresholds(0.1, 3), ("wide", "wider", "two"), depth=2)
+    server.pool.seconds = 0.1  # a round's, beside which a move is short
+    server.submit(2, tokens=62)
+    server.run(0.3)
+    server.planner.depth = 0
+    while server.engine.scheduler.running:
+        server.run(0.1)
+    assert server.house.moves == [("resize", "wider"), ("resize", "wide")], "who drafted least first"
+    assert set(server.states().values()) == {State.SERVING}, "they go on serving"
+    assert server.house.cache == {"wide": 1, "wider": 1}
+    assert server.pool.blocks >= LEAST + (MOST - 1) // BLOCK
+    server.run(5)
+    assert server.house.cache == {"wide": MOST, "wider": MOST}
+    assert server.memory.report()["operations"]["widen done"] == 2
+    server.pool.seconds = 0.01
+    server.submit(90, tokens=90)
+    server.run(4)
+    assert set(server.states().values()) == {State.UNLOADED}
+    assert server.pool.blocks == LEAST + (150 + 180 + 40) // BLOCK
+    server.finish()
+    assert server.house.cache == {}, "who is loaded has all its KV memory"
+    assert [action for action, _ in server.house.moves[-3:]] == ["load"] * 3
 
 
 def test_nothing_begins_once_it_is_closed() -> None:

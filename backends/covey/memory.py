@@ -3,9 +3,12 @@
     RESIDENT --leave--> UNLOADING --its process has ended--> UNLOADED    then the pool grows
     UNLOADED --come--> the pool contracts, then LOADING --it answers, warm--> RESIDENT
 
-One move at a time, each step safe by itself: a drafter's bytes are the pool's only when its process is gone, and the
-pool has given them back before the drafter is loaded. Whatever fails is tried again, after a rest; until then the bytes
-in question are nobody's. When is `covey.kv.elastic`'s to say, or an administrator's.
+Before anybody leaves, drafters that draft for nobody shrink: their KV memory becomes what one text needs, and they go
+on serving. What they gave up comes back last.
+
+One move at a time, each step safe by itself: a drafter's bytes are the pool's only when they are free, and the pool has
+given them back before the drafter takes them. A move that fails is tried again after a rest, in which others may be
+made; until then the bytes in question are nobody's. When is `covey.kv.elastic`'s to say, or an administrator's.
 
 Called by the engine's thread between rounds, and now and then while there are none. Loading and unloading are done by a
 worker; a resize of the pool takes a call to the target for each step that it makes.
@@ -15,17 +18,18 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from covey.errors import CoveyError, PortError
 from covey.kv.elastic import Budget, Policy, Pressure
+from covey.memory_totals import MemoryTotals
 from covey.ports import Clock, Residency, Target
 from covey.roster import Roster, State
-from covey.types import DrafterInfo, JsonDict, ResizeStatus
+from covey.types import JsonDict, ResizeStatus
 from covey.worker import Worker
 
 log = logging.getLogger("covey.memory")
@@ -34,7 +38,7 @@ AWAKE, ASLEEP = 0.02, 0.5  # seconds between looks while there are no rounds
 POLL = 0.005  # ... at memory on its way
 FIRST_REST, LONGEST_REST = 0.5, 30.0  # after a step that failed
 LATELY = 0.999  # of what was used before each round counts on
-PAUSES = 1024  # that are remembered
+UNUSED = 2  # rounds without a draft after which a drafter's KV memory may shrink
 STILL = 64  # rounds between looks where nobody is to move
 AWAY = (State.UNLOADING, State.UNLOADED, State.LOADING)
 
@@ -47,17 +51,23 @@ class Wish(enum.Enum):
     OUT = "out"  # not in memory
 
 
+class Act(enum.Enum):
+    """What is done to a drafter."""
+
+    UNLOAD = "unload"
+    LOAD = "load"
+    SHRINK = "shrink"  # its KV memory, to what one text needs
+    WIDEN = "widen"  # ... to what it was
+
+
 @dataclass(slots=True)
 class _Move:
     """A drafter on its way, or one that waits for the pool to make room."""
 
     name: str
-    comes: bool
-    wanted: bool  # by an administrator: it is not given up
+    act: Act
     started: float
     future: Future[Any] | None = None
-    not_before: float = 0.0
-    rest: float = FIRST_REST
 
 
 class Memory:
@@ -77,16 +87,21 @@ class Memory:
         device: str = "",
         calm: float = 5.0,
         breathes: bool = True,
+        revived: Callable[[str], bool] = lambda _name: False,
     ) -> None:
         """`drop` is told of a drafter that is asked nothing more. Of drafters that hold another `device`'s memory the
-        pool gains nothing. Drafters come back when the policy has said so for
-        `calm` seconds. Unless it `breathes` the pool keeps its size."""
+        pool gains nothing. Drafters come back when the policy has said so for `calm` seconds. Unless it `breathes` the
+        pool keeps its size. `revived` says of a drafter whether somebody else loads it again because it died: it is
+        left alone until it is back."""
         self._target, self._residency, self._roster, self._clock = target, residency, roster, clock
-        self._policy, self._worker, self._drop = policy, worker, drop
+        self._policy, self._worker, self._drop, self._revived = policy, worker, drop, revived
         self._calm, self._breathes = calm, breathes
         self.budget, self._device = budget, device
         self._wishes: dict[str, Wish] = dict.fromkeys(roster.names, Wish.AUTO)
         self._used: dict[str, float] = dict.fromkeys(roster.names, 0.0)
+        self._drafted: dict[str, int] = dict.fromkeys(roster.names, -UNUSED)  # when it last did, in ticks
+        self._yields: dict[str, int] = {}  # bytes that a drafter gives up when it shrinks
+        self._rests: dict[str, tuple[Act, float, float]] = {}  # what failed, until when it rests, and how long that is
         self._move: _Move | None = None
         self._calm_since: float | None = None
         self._polled = 0.0
@@ -94,9 +109,9 @@ class Memory:
         self._ticks, self._stirs = 0, False
         self._resize_rest, self._resize_after = FIRST_REST, 0.0
         self._total = budget.least
-        self._counts: dict[tuple[str, str], int] = defaultdict(int)
-        self._seconds: dict[str, float] = defaultdict(float)
-        self._pauses: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=PAUSES))
+        self._totals = MemoryTotals()
+        self._state = roster.state
+        self.totals = self._totals.figures
 
     # ---- any thread -------------------------------------------------------------------------------------------------
 
@@ -114,7 +129,7 @@ class Memory:
         """For people and benches."""
         drafters = {
             name: {
-                "state": self._roster.state(name).value,
+                "state": self._state(name).value,
                 "wish": self._wishes[name].value,
                 "bytes": self.budget.held.get(name, 0),
             }
@@ -125,21 +140,13 @@ class Memory:
             "budget_bytes": self.budget.whole,
             "pool_bytes": self._total * self.budget.block_bytes,
             "blocks_gained": self._total - self.budget.least,
-            "operations": {
-                f"{operation} {outcome}": count for (operation, outcome), count in self._counts.copy().items()
-            },
-            "pauses": {operation: list(pauses) for operation, pauses in self._pauses.copy().items()},
+            "operations": self._totals.operations(),
+            "pauses": self._totals.pauses(),
         }
 
-    def totals(self) -> Iterator[tuple[str, dict[str, str], float]]:
-        """Metric, labels, value."""
-        for (operation, outcome), count in self._counts.copy().items():
-            yield "covey_memory_operations_total", {"operation": operation, "outcome": outcome}, count
-        for operation, seconds in self._seconds.copy().items():
-            yield "covey_memory_seconds_total", {"operation": operation}, seconds
-
     def gauges(self) -> Iterator[tuple[str, dict[str, str], float]]:
-        away = {name for name in self._roster.names if self._roster.state(name) in AWAY}
+        """Metric, labels, value."""
+        away = {name for name in self._roster.names if self._state(name) in AWAY}
         drafters = sum(held for name, held in self.budget.held.copy().items() if name not in away)
         for part, size in (
             ("budget", self.budget.whole),
@@ -167,7 +174,10 @@ class Memory:
         self._stirs = False  # before the wishes are looked at, which may come now
         self._policy.note(pressure)
         for name in self._used:
-            self._used[name] = LATELY * self._used[name] + pressure.drafters.get(name, 0)
+            rows = pressure.drafters.get(name, 0)
+            self._used[name] = LATELY * self._used[name] + rows
+            if rows:
+                self._drafted[name] = self._ticks
         self._learn()
         if self._move is None:
             self._move = self._next(pressure)
@@ -175,110 +185,151 @@ class Memory:
             self._go_on(self._move)
         elif self._goal() != self._total:
             self._resize(self._goal())
-        if self._move is not None or self._away() or any(wish is not Wish.AUTO for wish in self._wishes.values()):
-            self._stirs = True
+        wished = any(wish is not Wish.AUTO for wish in self._wishes.values())
+        self._stirs |= self._move is not None or wished or any(self._state(name) in AWAY for name in self._wishes)
         return self._total
 
     def _learn(self) -> None:
         for name in self._roster.names:
             facts = self._roster.facts(name)
-            if facts is not None:
-                self.budget.held[name] = facts.resident_bytes if facts.device in ("", self._device) else 0
+            if facts is None or (self._move is not None and self._move.name == name):
+                continue
+            here = facts.device in ("", self._device)
+            shrunk = (facts.most_blocks - facts.total_blocks) * facts.block_bytes if here else 0
+            self._yields[name] = (facts.most_blocks - facts.least_blocks) * facts.block_bytes if here else 0
+            self.budget.shrunk[name] = shrunk
+            self.budget.held[name] = facts.resident_bytes + shrunk if here else 0
+
+    # ---- what to do next --------------------------------------------------------------------------------------------
 
     def _next(self, pressure: Pressure) -> _Move | None:
         """The move to begin now, if any: what an administrator wants, then what must be, then what is better."""
-        now, resident, away = self._clock.now(), self._resident(), self._away()
-        for name, wish in self._wishes.items():
-            if wish is Wish.OUT and name in resident:
-                return _Move(name, comes=False, wanted=True, started=now)
-            if wish is Wish.PINNED and name in away:
-                return _Move(name, comes=True, wanted=True, started=now)
+        found = self._wanted() or self._leaves(pressure) or self._comes(pressure)
+        return None if found is None else _Move(*found, started=self._clock.now())
+
+    def _wanted(self) -> tuple[str, Act] | None:
+        """Departures first, for they make room. What failed is tried again."""
+        for which in (Wish.OUT, Wish.PINNED, Wish.AUTO):
+            for name, wish in self._wishes.items():
+                act = _due(wish, self._state(name)) if wish is which else None
+                if act is not None and self._may(name, act):
+                    return name, act
+        return None
+
+    def _leaves(self, pressure: Pressure) -> tuple[str, Act] | None:
+        """Whose bytes the pool is to have, if anybody's: KV memory that nobody drafts with, then who drafts least."""
+        resident = self._resident()
+        spare, blocks, used = self.budget.spare(resident), self.budget.blocks(resident), sum(self._used.values())
         free = [name for name in resident if self._wishes[name] is Wish.AUTO and self._roster.serves(name)]
         free.sort(key=self._used.__getitem__)
-        if free and (self.budget.spare(resident) < 0 or self._leaves(pressure, free[0], resident)):
-            return _Move(free[0], comes=False, wanted=False, started=now)
-        back = [name for name in away if self._wishes[name] is Wish.AUTO]
+        unused = [name for name in free if self._ticks - self._drafted[name] > UNUSED]
+        for act, names in ((Act.SHRINK, unused), (Act.UNLOAD, free)):
+            for name in names:
+                after = self._after(name, act)
+                gain = self.budget.blocks(*after) - blocks
+                must = spare < 0 and self.budget.spare(*after) > spare
+                if not self._may(name, act) or not (must or gain > 0):
+                    continue
+                share = self._used[name] / used if used > 0 and act is Act.UNLOAD else 0.0
+                return (name, act) if must or self._policy.expands(pressure, gain, share) else None
+        return None
+
+    def _comes(self, pressure: Pressure) -> tuple[str, Act] | None:
+        """Who is to be back, once there has been room for a while: those that are away before those that shrank."""
+        away = [name for name in self._wishes if self._state(name) is State.UNLOADED]
+        shrunk = [name for name in self._wishes if self.budget.shrunk.get(name) and self._roster.serves(name)]
+        act, names = (Act.LOAD, away) if away else (Act.WIDEN, shrunk)
+        back = [name for name in names if self._wishes[name] is Wish.AUTO and self._may(name, act)]
         if not back:
             self._calm_since = None
             return None
         name = max(back, key=lambda each: (self._used[each], -self.budget.held.get(each, 0)))
-        needed = self._total - self.budget.blocks([*resident, name])
-        fits = self.budget.spare([*resident, name]) >= 0
-        if not fits or not self._policy.contracts(pressure, max(0, needed)):
-            self._calm_since = None if fits else self._calm_since
+        after, now = self._after(name, act), self._clock.now()
+        needed = max(0, self._total - self.budget.blocks(*after))
+        if self.budget.spare(*after) < 0 or not self._policy.contracts(pressure, needed):
+            self._calm_since = None
             return None
         if self._calm_since is None:
             self._calm_since = now
-        if now - self._calm_since < self._calm:
-            return None
-        self._calm_since = None
-        return _Move(name, comes=True, wanted=False, started=now)
+        return (name, act) if now - self._calm_since >= self._calm else None
 
-    def _leaves(self, pressure: Pressure, name: str, resident: list[str]) -> bool:
-        gain = self.budget.blocks([each for each in resident if each != name]) - self._total
-        used = sum(self._used.values())
-        return self._policy.expands(pressure, gain, self._used[name] / used if used > 0 else 0.0)
+    def _may(self, name: str, act: Act) -> bool:
+        """Whether nobody else is at it, and that has not failed just now."""
+        failed, until, _ = self._rests.get(name, (None, 0.0, 0.0))
+        known = act in (Act.LOAD, Act.UNLOAD) or self._roster.facts(name) is not None
+        return known and not self._revived(name) and (failed is not act or self._clock.now() >= until)
+
+    def _after(self, name: str, act: Act) -> tuple[list[str], dict[str, int]]:
+        """Who will be in memory, and how many bytes each will have given up."""
+        others = [each for each in self._resident() if each != name]
+        shrunk = self.budget.shrunk | {name: self._yields.get(name, 0) if act is Act.SHRINK else 0}
+        return others if act is Act.UNLOAD else [*others, name], shrunk
+
+    # ---- doing it ---------------------------------------------------------------------------------------------------
 
     def _go_on(self, move: _Move) -> None:
-        now = self._clock.now()
-        if move.future is None:
-            if now < move.not_before:
-                return
-            first = self._roster.state(move.name) is State.UNLOADED  # from then on its bytes are kept for it
-            if move.comes and first and not self._made_room(move):
-                return
+        if move.future is not None:
+            if move.future.done():
+                self._end(move, move.future)
+        elif self._made_room(move):
             self._begin(move)
-        elif move.future.done():
-            self._end(move)
+        else:
+            self._move = None  # whether that is still wanted, and what else is, is looked at anew
 
     def _made_room(self, move: _Move) -> bool:
-        """Whether the pool has given back what the drafter will hold."""
-        goal = self.budget.blocks([*self._resident(), move.name])
-        if not self._breathes or self._total < goal:
+        """Whether the pool has given back what the drafter will hold. One that is loading has had it."""
+        if not self._breathes or move.act not in (Act.LOAD, Act.WIDEN) or self._state(move.name) is State.LOADING:
             return True
-        status = self._resize(goal)
-        if status is ResizeStatus.OK:
-            return True
-        if status is ResizeStatus.IN_USE and not move.wanted:
-            self._move = None  # there is no calm any more
-        return False
+        goal = self.budget.blocks(*self._after(move.name, move.act))
+        return self._total <= goal or self._resize(goal) is ResizeStatus.OK
 
     def _begin(self, move: _Move) -> None:
-        self._roster.moves(move.name, State.LOADING if move.comes else State.UNLOADING)
-        self._drop(move.name)
-        act: Callable[[str], Any] = self._residency.load if move.comes else self._residency.unload
-        started = self._clock.now()
-        move.future = self._worker.submit(act, move.name)
-        self._pauses["reload_dispatch" if move.comes else "unload_dispatch"].append(self._clock.now() - started)
-
-    def _end(self, move: _Move) -> None:
-        assert move.future is not None
-        now, operation = self._clock.now(), "load" if move.comes else "unload"
-        error = move.future.exception()
-        if error is not None:
-            self._count(operation, "failed")
-            if not isinstance(error, CoveyError):
-                log.error("%s of %s raised what it should not", operation, move.name, exc_info=error)
-            log.warning("%s of %s failed, it is tried again in %g s: %s", operation, move.name, move.rest, error)
-            move.future, move.not_before = None, now + move.rest
-            move.rest = min(LONGEST_REST, 2 * move.rest)
-            return
-        self._move = None
-        self._count(operation, "done", now - move.started)
-        if move.comes:
-            facts: DrafterInfo = move.future.result()
-            self._roster.came(move.name, facts)
+        name, act, started = move.name, move.act, self._clock.now()
+        if act in (Act.LOAD, Act.UNLOAD):
+            self._roster.moves(name, State.LOADING if act is Act.LOAD else State.UNLOADING)
+            self._drop(name)
+            call: Callable[[str], Any] = self._residency.load if act is Act.LOAD else self._residency.unload
         else:
-            held: int = move.future.result()
-            if self.budget.held.get(move.name) and held:  # it has grown since it came
-                self.budget.held[move.name] = held
-            self._roster.moves(move.name, State.UNLOADED)
-            self._policy_begins_anew()
-        log.info("%s of %s took %.3g s", operation, move.name, now - move.started)
+            facts = self._roster.facts(name)
+            assert facts is not None, "who has none is not resized"
+            blocks = facts.least_blocks if act is Act.SHRINK else facts.most_blocks
+            call = partial(self._residency.resize, blocks=blocks)
+        if act in (Act.LOAD, Act.WIDEN):
+            self.budget.shrunk[name] = 0
+        self._calm_since = None
+        move.future = self._worker.submit(call, name)
+        operation = "reload_dispatch" if act is Act.LOAD else f"{act.value}_dispatch"
+        self._totals.paused(operation, self._clock.now() - started)
 
-    def _policy_begins_anew(self) -> None:
-        """What the pool gains is to be felt before another drafter leaves."""
-        self._policy.note(Pressure(self._total, self._total))
+    def _end(self, move: _Move, done: Future[Any]) -> None:
+        name, act, now = move.name, move.act, self._clock.now()
+        self._move = None
+        error = done.exception()
+        if error is not None:
+            self._failed(move, error)
+            return
+        self._rests.pop(name, None)
+        self._totals.count(act.value, "done", now - move.started)
+        if act is Act.UNLOAD:
+            held: int = done.result()
+            if self.budget.held.get(name) and held:  # it has grown since it came
+                self.budget.held[name] = held + self.budget.shrunk.get(name, 0)
+            self._roster.moves(name, State.UNLOADED)
+        else:
+            self._roster.came(name, done.result())
+        if act in (Act.UNLOAD, Act.SHRINK):  # what the pool gains is to be felt before another drafter leaves
+            self._policy.note(Pressure(self._total, self._total))
+        log.info("%s of %s took %.3g s", act.value, name, now - move.started)
+
+    def _failed(self, move: _Move, error: BaseException) -> None:
+        name, act = move.name, move.act
+        failed, _, rest = self._rests.get(name, (None, 0.0, 0.0))
+        rest = min(LONGEST_REST, 2 * rest) if failed is act else FIRST_REST
+        self._rests[name] = act, self._clock.now() + rest, rest
+        self._totals.count(act.value, "failed")
+        if not isinstance(error, CoveyError):
+            log.error("%s of %s raised what it should not", act.value, name, exc_info=error)
+        log.warning("%s of %s failed, it is tried again in %g s: %s", act.value, name, rest, error)
 
     def _goal(self) -> int:
         """How many blocks the pool should have while nobody moves."""
@@ -302,10 +353,9 @@ class Memory:
             return ResizeStatus.LATER
         ended = self._clock.now()
         self._polled, self._total = ended, answer.total_blocks
-        self._seconds[operation] += ended - started
-        self._pauses[operation].append(ended - started)
+        self._totals.paused(operation, ended - started)
         if answer.status is ResizeStatus.OK:
-            self._counts[operation, "done"] += 1
+            self._totals.count(operation, "done")
             self._resize_rest = FIRST_REST
         elif answer.status is not ResizeStatus.LATER:
             log.info("the KV pool stays at %d blocks, not %d: %s", answer.total_blocks, goal, answer.status.name)
@@ -313,17 +363,19 @@ class Memory:
         return answer.status
 
     def _rest(self, operation: str) -> None:
-        self._counts[operation, "refused"] += 1
+        self._totals.count(operation, "refused")
         self._resize_after = self._clock.now() + self._resize_rest
         self._resize_rest = min(LONGEST_REST, 2 * self._resize_rest)
 
-    def _count(self, operation: str, outcome: str, seconds: float = 0.0) -> None:
-        self._counts[operation, outcome] += 1
-        self._seconds[operation] += seconds
-
     def _resident(self) -> list[str]:
         """Whose bytes are not the pool's: who leaves counts until it is gone, and who comes as soon as it begins."""
-        return [name for name in self._roster.names if self._roster.state(name) is not State.UNLOADED]
+        return [name for name in self._roster.names if self._state(name) is not State.UNLOADED]
 
-    def _away(self) -> list[str]:
-        return [name for name in self._roster.names if self._roster.state(name) is State.UNLOADED]
+
+def _due(wish: Wish, state: State) -> Act | None:
+    """What is to be done to a drafter, whatever the policy thinks."""
+    if wish is Wish.OUT:
+        return None if state is State.UNLOADED else Act.UNLOAD
+    if wish is Wish.PINNED:
+        return Act.LOAD if state in AWAY else None
+    return {State.UNLOADING: Act.UNLOAD, State.LOADING: Act.LOAD}.get(state)  # that failed

@@ -50,6 +50,15 @@ class SharedDrafter(Drafter, Protocol):
         ...
 
 
+@runtime_checkable
+class ElasticDrafter(Drafter, Protocol):
+    """A drafter whose KV memory grows and shrinks, as its facts say."""
+
+    def resize(self, blocks: int) -> Resized:
+        """Have so many blocks, between two passes; asked again it goes on. It forgets tags that find no room."""
+        ...
+
+
 class Residency(Protocol):
     """Who brings drafters into memory and out of it. Calls block until that is done."""
 
@@ -60,6 +69,10 @@ class Residency(Protocol):
 
     def load(self, name: str) -> DrafterInfo:
         """Have it back, warm. Raises PortError where it did not come."""
+        ...
+
+    def resize(self, name: str, blocks: int) -> DrafterInfo:
+        """Have a drafter that is in memory hold KV memory of so many blocks. Raises PortError where it may not."""
         ...
 
 

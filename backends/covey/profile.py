@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_type_hints
 
-from covey import objectives
+from covey import objectives, shares
 from covey.errors import SettingError
 from covey.registry import DRAFTER_POLICIES, POLICIES
 from covey.types import CUSTOM, JsonDict
@@ -111,6 +111,22 @@ class LimitSettings:
     stop_word_bytes: int = setting(256, "length of a stop or bad word", low=1, high=65536)
     bad_words: int = setting(64, "bad words a request may have", low=0, high=4096)
     prompt_bytes: int = setting(1 << 20, "length of text_input", low=1, high=1 << 30)
+
+
+@dataclass(frozen=True, slots=True)
+class TenantSettings:
+    weights: tuple[str, ...] = setting(
+        (),
+        "NAME:WEIGHT, a tenant's share where several want more than there is; * is any other tenant, else 1",
+        pattern=shares.ENTRY,
+    )
+    max_running: int = setting(0, "requests of one tenant that run at once; 0: no such limit", low=0, high=4096)
+    max_waiting: int = setting(0, "requests of one tenant in the queue; 0: no such limit", low=0, high=1 << 20)
+    priorities: tuple[str, ...] = setting(
+        ("*:1000",),
+        "NAME:HIGHEST, the highest priority that a tenant's requests may have; * is any other tenant, else 0",
+        pattern=shares.ENTRY,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +271,11 @@ class Profile:
     models: tuple[str, ...] = setting(
         ("target", "controller", "tokenize", "detokenize", "covey", "covey_unary", "ensemble"), "Triton models to load"
     )
+    targets: tuple[str, ...] = setting(
+        (),
+        "several targets in this server, NAME=PROFILE each: docs/star.md",
+        pattern=r"[a-z0-9]{1,32}=.+",
+    )
     target: TargetSettings = dataclasses.field(default_factory=TargetSettings)
     scheduler: SchedulerSettings = dataclasses.field(default_factory=SchedulerSettings)
     speculation: SpeculationSettings = dataclasses.field(default_factory=SpeculationSettings)
@@ -263,6 +284,7 @@ class Profile:
     memory: MemorySettings = dataclasses.field(default_factory=MemorySettings)
     emulated: EmulatedSettings = dataclasses.field(default_factory=EmulatedSettings)
     limits: LimitSettings = dataclasses.field(default_factory=LimitSettings)
+    tenants: TenantSettings = dataclasses.field(default_factory=TenantSettings)
     slo: SloSettings = dataclasses.field(default_factory=SloSettings)
 
 
@@ -366,6 +388,37 @@ def depths_by_batch(entries: Iterable[str], max_depth: int) -> dict[int, int]:
     if 1 not in depths:
         raise SettingError("speculation.table: no entry for batch size 1, from which the table must start")
     return depths
+
+
+def of_model(parameters: JsonDict) -> Profile:
+    """The profile that a model's configuration names: of one target of several, or of one policy of several that share
+    a target in turns, as in the benches. Else the launcher's."""
+    own = parameters.get("profile")
+    return load(own["string_value"]) if own else from_environment()
+
+
+def targets(profile: Profile, where: str | Path) -> dict[str, tuple[str, Profile]]:
+    """The targets of a server that has several, by name: each one's profile by name or path, and read. `where` is the
+    file that names them; relative paths are beside it."""
+    found: dict[str, tuple[str, Profile]] = {}
+    for entry in profile.targets:
+        name, _, named = entry.partition("=")
+        path = Path(where).parent / named
+        own = str(path.resolve()) if path.suffix == ".toml" else named
+        loaded = load(own)
+        problem = ""
+        if name in found:
+            problem = f"two are named {name}"
+        elif loaded.targets:
+            problem = f"{named} has several of its own"
+        elif loaded.memory.policy != "off":
+            problem = f"{named} has a memory.policy, which would take drafters from the others"
+        elif missing := [each for each in loaded.speculation.drafters if each not in profile.models]:
+            problem = f"{named} wants {', '.join(missing)}, which must be among models of {where}, too"
+        if problem:
+            raise SettingError(f"{where}: targets: {problem}")
+        found[name] = own, loaded
+    return found
 
 
 def from_environment() -> Profile:

@@ -215,7 +215,7 @@ class ResizeStatus(IntEnum):
     """What became of the wish for a KV pool of another size."""
 
     OK = 0
-    NOT_HERE = 1  # this target's pool keeps the size that it was loaded with, or cannot become so large or small
+    NOT_HERE = 1  # this model's pool keeps the size that it was loaded with, or cannot become so large or small
     LATER = 2  # memory is on its way to the pool, or from it to the system: ask again
     IN_USE = 3  # more blocks are in use than there would be
     NO_MEMORY = 4  # the device has none
@@ -341,6 +341,9 @@ class TargetInfo:
     least_blocks: int = 0  # what the pool was loaded with, and `resize` leaves it at least
 
 
+ANY_VOCABULARY = 0  # of a drafter that looks tokens up
+
+
 @dataclass(frozen=True, slots=True)
 class DrafterInfo:
     """What an orchestrator must know about a drafter before it is asked."""
@@ -354,6 +357,10 @@ class DrafterInfo:
     wait_seconds: float = 0.0  # for a turn, of one more sender now
     step_seconds: float = 0.0  # of a level of a draft, of late; 0: not known
     device: str = ""  # whose memory those bytes are of: cpu or cuda; "": the target's
+    block_bytes: int = 0  # of KV memory; 0: it keeps its size
+    total_blocks: int = 0  # of KV memory now, from `least_blocks`, which hold one text, to `most_blocks`
+    least_blocks: int = 0
+    most_blocks: int = 0
 
 
 CUSTOM = "custom"  # what requests with objectives of their own and without a class are counted under

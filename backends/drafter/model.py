@@ -11,7 +11,7 @@ from typing import Any
 
 from covey import profile, registry
 from covey.drafters import load_drafter
-from covey.errors import CoveyError
+from covey.errors import CoveyError, PortError
 from covey.footprint import private_bytes
 from covey.star import callers
 from covey.star.queue import Rules
@@ -86,6 +86,10 @@ class TritonPythonModel:
             caller = self._door.caller(message)
             if codec.kind_of(message) == codec.INFO_REQUEST.kind:
                 return [bls.response(codec.encode_info(replace(self._service.info(), **self._held())))]
+            if codec.kind_of(message) == codec.RESIZE.kind:
+                if caller != callers.HERE:
+                    raise PortError("KV memory is for the drafter's own server to resize")
+                return [bls.response(codec.encode_resized(self._service.resize(codec.decode_resize(message))))]
             work = codec.decode_draft_work(message)
             work = replace(work, origin=self._door.origin(caller, work.origin))
             reply = self._service.at_once(work, caller)

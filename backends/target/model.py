@@ -16,9 +16,10 @@ from covey.wire import codec
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         ending.at_once()
-        chosen = profile.from_environment()
+        parameters = json.loads(args["model_config"])["parameters"]
+        chosen = profile.of_model(parameters)
         entry = Path(args["model_repository"]) / args["model_version"]
-        if "folder" in json.loads(args["model_config"])["parameters"]:
+        if "folder" in parameters:
             raise SettingError(
                 "parameter folder: tokenisers and drafters need the target's folder too and do not read it here; name "
                 "it in the profile (target.folder) or with --model"

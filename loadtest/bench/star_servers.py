@@ -196,8 +196,3 @@ def show(result: JsonDict, console: Console) -> None:
     if found:
         rows = [[name, report.number(cell["median"], 1)] for name, cell in found.items()]
         console.print(report.table("Real servers, emulated devices", ("targets", "tokens/s"), rows))
-
-
-def draw(picture: Path, lines: Mapping[str, Sequence[tuple[float, float]]]) -> None:
-    panel = report.Panel("One drafter, emulated devices", "targets", "tokens/s", lines)
-    report.panels(picture, "StarSD", [panel])

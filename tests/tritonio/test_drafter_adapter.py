@@ -14,11 +14,14 @@ import pytest
 from covey import profile
 from covey.ledger import new_origin
 from covey.star.callers import token_of
+from covey.types import ResizeStatus
 from covey.wire import codec
+from covey.wire.token import VARIABLE
 from tests.drafters.drafting import Sender, Text
 from tests.tritonio import adapters
 
 REPOSITORY = Path(__file__).parents[2] / "model_repository"
+OWN = 17  # this server's token
 SECRET = "secret-of-the-east-server"
 
 
@@ -64,6 +67,7 @@ def model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     settings = tmp_path / "mine.toml"
     settings.write_text(f'models = ["draft_ngram"]\n[star]\ncallers = "{callers}"\nadmission = false\n')
     monkeypatch.setenv(profile.PROFILE_VARIABLE, str(settings))
+    monkeypatch.setenv(VARIABLE, f"{OWN:x}")
     monkeypatch.setattr(module, "to_triton", MagicMock())
     made = module.TritonPythonModel()
     config = {"parameters": {"kind": {"string_value": "ngram"}}}
@@ -97,7 +101,7 @@ def answered(model: Any, request: Request) -> Any:
 
 def test_one_sender_is_answered_at_once_and_a_second_when_its_turn_has_come(model: Any) -> None:
     here, east = Sender(MagicMock(), new_origin("here")), Sender(MagicMock(), new_origin("here"))
-    request = Request(message(here, Text(1, [5, 6, 7, 5, 6]), 0))
+    request = Request(message(here, Text(1, [5, 6, 7, 5, 6]), OWN))
     responses = model.execute([request])
     assert responses is not None
     assert codec.decode_draft_reply(responses[0].outputs[0].values, 1).trees.tokens.tolist() == [7, 5]
@@ -114,9 +118,9 @@ def test_strangers_and_damaged_messages_are_refused_and_the_model_stays_up(model
     sender = Sender(MagicMock(), new_origin("a"))
     stranger = Request(message(sender, Text(1, [5, 6, 5]), token_of("secret-of-the-north-server")))
     assert "not of this server" in answered(model, stranger).error
-    cut = Request(message(sender, Text(1, [5, 6, 5]), 0)[:-1])
+    cut = Request(message(sender, Text(1, [5, 6, 5]), OWN)[:-1])
     assert "damaged message" in answered(model, cut).error
-    whole = Request(message(sender, Text(1, [5, 6, 5]), 0))
+    whole = Request(message(sender, Text(1, [5, 6, 5]), OWN))
     assert answered(model, whole).error is None
     facts = codec.pack(codec.INFO_REQUEST)
     codec.seal(facts, token_of(SECRET))
@@ -125,8 +129,17 @@ def test_strangers_and_damaged_messages_are_refused_and_the_model_stays_up(model
 
 def test_requests_that_come_together_are_each_answered_once(model: Any) -> None:
     senders = [Sender(MagicMock(), new_origin(f"{index}")) for index in range(3)]
-    requests = [Request(message(sender, Text(1, [5, 6, 5]), 0)) for sender in senders]
+    requests = [Request(message(sender, Text(1, [5, 6, 5]), OWN)) for sender in senders]
     assert model.execute(requests) is None
     for request in requests:
         assert request.sent.wait(10)
         assert request.response.error is None
+
+
+def test_its_own_server_alone_resizes_it(model: Any) -> None:
+    wish = codec.encode_resize(3)
+    codec.seal(wish, token_of(SECRET))
+    assert "own server" in answered(model, Request(wish)).error
+    codec.seal(wish, OWN)
+    answer = codec.decode_resized(answered(model, Request(wish)).outputs[0].values)
+    assert answer.status == ResizeStatus.NOT_HERE, "a lookup has no KV memory"

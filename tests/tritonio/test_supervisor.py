@@ -57,6 +57,19 @@ def test_a_reload_that_failed_is_tried_again(controller: Controller, supervisor:
     assert controller.calls == 3 * RELOAD
 
 
+def test_it_says_whom_it_sees_to(controller: Controller, supervisor: Any) -> None:
+    seen = []
+    act = controller.control
+    supervisor._control = lambda *call: (seen.append(supervisor.sees_to("draft")), act(*call))
+    assert not supervisor.sees_to("draft")
+    supervisor.report("draft", StubDead("draft"))
+    assert supervisor.back.acquire(timeout=SECONDS)
+    assert seen == [True, True]
+    deadline = time.monotonic() + SECONDS
+    while supervisor.sees_to("draft"):
+        assert time.monotonic() < deadline
+
+
 def test_one_that_is_unloaded_already_is_loaded(controller: Controller, supervisor: Any) -> None:
     controller.fails = [("unload", PortError("not loaded"))]
     supervisor.report("draft", StubDead("draft"))

@@ -42,6 +42,11 @@ class Setting:
         """Few calls will ask for more."""
         return self.profile.speculation.max_depth
 
+    @property
+    def elastic(self) -> bool:
+        """KV memory of drafters that draft for nobody may have to go."""
+        return self.profile.memory.policy != "off"
+
 
 def load_drafter(kind: str, folder: str | Path, target: str | Path, profile: Profile, *, name: str) -> Drafter:
     """The drafter of an entry of the model repository, ready to answer at full speed. `target` is the folder of the

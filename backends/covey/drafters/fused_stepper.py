@@ -31,7 +31,8 @@ class FusedStepper:
     def __init__(self, model: PagedModel, weights: LlamaWeights) -> None:
         shape = model.shape
         self._shape = shape
-        self._block_size, self._blocks = model.block_size, model.blocks + 1
+        self._block_size = model.block_size
+        self._blocks = model.pools[0].shape[1] // model.block_size  # that have addresses, padding's among them
         self._pools = [pool.view(-1, shape.head_dim) for pool in model.pools]
         self._width = weights.embedding.shape[1]
         self._floor = weights.eps * self._width

@@ -38,6 +38,7 @@ from covey.models.opening import Model, open_model
 from covey.profile import DrafterSettings, TargetSettings
 from covey.sampling.noise import Index
 from covey.sampling.settings import SettingsTable
+from covey.target.resizing import resize
 from covey.target.runner import blocks_in
 from covey.types import (
     NO_INTS,
@@ -48,6 +49,8 @@ from covey.types import (
     Judged,
     Open,
     Reading,
+    Resized,
+    ResizeStatus,
     RowJudged,
     RowStatus,
     Rule,
@@ -74,8 +77,9 @@ class NeuralDrafter:
         name: str,
         weights: int = 0,
         identity: str = "",
+        elastic: bool = False,
     ) -> None:
-        """`weights`: bytes of the model's own."""
+        """`weights`: bytes of the model's own. If it is `elastic` its KV memory can shrink to what one text needs."""
         self._model = model
         self._stepper = stepper
         self._limits = settings
@@ -83,28 +87,45 @@ class NeuralDrafter:
         self._table = SettingsTable()
         self._reader = TextReader(model, self._table)
         self._ledger: Ledger[Session, DraftReply] = Ledger(self._open, self._close)
+        most = model.blocks
         self._info = DrafterInfo(
             model=name,
             vocab_size=model.vocab_size,
             max_positions=model.max_positions,
             epoch=self._ledger.epoch,
-            resident_bytes=weights + stepper.resident_bytes + model.blocks * model.bytes_per_block,
+            resident_bytes=weights + stepper.resident_bytes + most * model.bytes_per_block,
             identity=identity,
+            block_bytes=model.bytes_per_block if elastic else 0,
+            total_blocks=most,
+            least_blocks=min(most, -(-model.max_positions // model.block_size)),
+            most_blocks=most,
         )
 
     @classmethod
-    def load(cls, folder: str | Path, settings: DrafterSettings, *, name: str, depth: int = 0) -> NeuralDrafter:
-        """The drafter in `folder`; few calls will ask for more than `depth`."""
+    def load(
+        cls, folder: str | Path, settings: DrafterSettings, *, name: str, depth: int = 0, elastic: bool = False
+    ) -> NeuralDrafter:
+        """The drafter in `folder`; few calls will ask for more than `depth`. KV memory is `elastic` on a CPU alone."""
         alike = TargetSettings(dtype=settings.dtype, device=settings.device, block_size=settings.block_size)
         blocks = settings.kv_blocks or blocks_in(settings.kv_memory_mb << 20, folder, alike, "drafter")
-        model = _open(folder, settings, blocks)
+        model = _open(folder, settings, blocks, most_blocks=blocks if elastic else 0)
         weights = sum(path.stat().st_size for path in Path(folder).glob("*.safetensors"))
         stepper = make_stepper(model, Path(folder), depth)
         whose = of_model(folder, replace(settings, folders=()))
-        return cls(model, stepper, settings, name=name, weights=weights, identity=whose)
+        elastic = elastic and model.device == "cpu"
+        return cls(model, stepper, settings, name=name, weights=weights, identity=whose, elastic=elastic)
 
     def info(self) -> DrafterInfo:
-        return self._info
+        total, known = self._sequences.pool.total, self._info
+        freed = (known.total_blocks - total) * self._model.bytes_per_block
+        return replace(known, total_blocks=total, resident_bytes=known.resident_bytes - freed)
+
+    def resize(self, blocks: int) -> Resized:
+        if not self._info.block_bytes or blocks > self._info.most_blocks:
+            return Resized(ResizeStatus.NOT_HERE, self._sequences.pool.total)
+        while self._sequences.pool.owned > blocks and self._ledger.forget():
+            pass
+        return resize(self._model, self._sequences, blocks, self._info.least_blocks)
 
     def warm_up(self) -> None:
         """Make the first calls as fast as later ones: a chain, a tree and a reading on a tag of its own."""
@@ -342,12 +363,18 @@ class NeuralDrafter:
 
 
 def load(
-    folder: str | Path, settings: DrafterSettings, *, name: str, depth: int, siblings: Sequence[Path] = ()
+    folder: str | Path,
+    settings: DrafterSettings,
+    *,
+    name: str,
+    depth: int,
+    siblings: Sequence[Path] = (),
+    elastic: bool = False,
 ) -> NeuralDrafter:
     """As `NeuralDrafter.load`, and ready to answer at full speed. Where this model is examined for the first time, its
     `siblings` are too, whose processes start beside this one."""
     with known.turn(folder, settings.dtype, settings.device) as first:
-        drafter = NeuralDrafter.load(folder, settings, name=name, depth=depth)
+        drafter = NeuralDrafter.load(folder, settings, name=name, depth=depth, elastic=elastic)
         learnt = first and known.find(folder, settings.dtype, settings.device) is not None
         for sibling in siblings if learnt else ():
             try:
@@ -358,7 +385,7 @@ def load(
     return drafter
 
 
-def _open(folder: str | Path, settings: DrafterSettings, blocks: int) -> Model:
+def _open(folder: str | Path, settings: DrafterSettings, blocks: int, most_blocks: int = 0) -> Model:
     return open_model(
         folder,
         dtype=settings.dtype,
@@ -367,4 +394,5 @@ def _open(folder: str | Path, settings: DrafterSettings, blocks: int) -> Model:
         block_size=settings.block_size,
         numerics="fast",
         max_pass_tokens=PASS_TOKENS,
+        most_blocks=most_blocks,
     )

@@ -12,7 +12,7 @@ keys.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -45,24 +45,30 @@ class Pressure:
 
 @dataclass(slots=True)
 class Budget:
-    """What drafters and pool may hold of one device together; `held` is what each drafter holds when it is there."""
+    """What drafters and pool may hold of one device together. `held` is what each drafter holds when it is there with
+    all its KV memory, `shrunk` what it has given up of that."""
 
     least: int  # blocks, that the pool always has
     block_bytes: int
     limit: int = 0  # bytes; 0: what the pool was loaded with and all drafters hold
     held: dict[str, int] = field(default_factory=dict)
+    shrunk: dict[str, int] = field(default_factory=dict)
 
     @property
     def whole(self) -> int:
         return self.limit or self.least * self.block_bytes + sum(self.held.values())
 
-    def spare(self, resident: Iterable[str]) -> int:
-        """Bytes that the least pool and these drafters leave; negative where they are too many."""
-        return self.whole - self.least * self.block_bytes - sum(self.held.get(name, 0) for name in resident)
+    def spare(self, resident: Iterable[str], shrunk: Mapping[str, int] | None = None) -> int:
+        """Bytes that the least pool and these drafters leave; negative where they are too many. `shrunk`: as if they
+        had given up so much."""
+        given = self.shrunk if shrunk is None else shrunk
+        drafters = sum(self.held.get(name, 0) - given.get(name, 0) for name in resident)
+        return self.whole - self.least * self.block_bytes - drafters
 
-    def blocks(self, resident: Iterable[str]) -> int:
+    def blocks(self, resident: Iterable[str], shrunk: Mapping[str, int] | None = None) -> int:
         """How large the pool is with these drafters in memory: a part of a block is none."""
-        return self.least + (max(0, self.spare(resident)) // self.block_bytes if self.block_bytes else 0)
+        spare = max(0, self.spare(resident, shrunk))
+        return self.least + (spare // self.block_bytes if self.block_bytes else 0)
 
 
 class Policy(Protocol):

@@ -77,7 +77,7 @@ class PagedModel:
         self._tiling = Tiling()
         heads, dim = 2 * self.shape.kv_heads, self.shape.head_dim
         self._blocks, self._reserve = blocks, None
-        if most_blocks > blocks and self.torch_device.type == "cpu":
+        if most_blocks >= blocks and self.torch_device.type == "cpu":
             self._reserve = Reserve(
                 modules.layers, heads, dim, block_size, blocks=blocks, most=most_blocks, dtype=self.torch_dtype
             )

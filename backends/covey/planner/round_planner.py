@@ -91,6 +91,8 @@ class RoundPlanner:
     def learn(self, done: Round) -> None:
         """A patient policy learns of a round that drafted while the next one drafts."""
         self._catch_up()
+        if not self._drafters.patient and done.plan.choice is not None:
+            self._drafters.learn(done)
         drafted = drafted_in(done)
         if done.batch.decoding:
             # What requests ask for is not the policy's.
@@ -131,7 +133,8 @@ class RoundPlanner:
 
     def _learn_of(self, done: Round, choice: Choice) -> None:
         situation = choice.situation
-        self._drafters.learn(done)
+        if self._drafters.patient:
+            self._drafters.learn(done)
         chosen = Counter(each for each in zip(done.plan.drafter, done.plan.why) if each[0])
         self.totals.draft(chosen)
         if choice.previous == 0 and choice.depth > 0 and done.drafted.catch_up:

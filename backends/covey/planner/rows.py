@@ -48,12 +48,12 @@ def draft_tokens(
 
 
 def lay_out(batch: Batch, drafters: Sequence[str], roster: Roster, budget: int, depth: int, width: int) -> Plan:
-    """`depth` for every decoding row that asks for none, clipped to what it may still emit and to the budget; chains
-    under the rejection rule, which verifies nothing else. `drafters` are the decoding rows' own; rows whose drafter
-    cannot be asked decode plainly."""
+    """`depth` for every decoding row that asks for none, clipped to what it may still emit, to what its drafter can
+    hold and to the budget; chains under the rejection rule, which verifies nothing else. `drafters` are the decoding
+    rows' own; rows whose drafter cannot be asked decode plainly."""
     rows = len(batch.rows)
     depths, widths, names = [0] * rows, [1] * rows, [""] * rows
-    serving = {name for name in roster.names if roster.serves(name)}
+    serving = {name: roster.positions(name) for name in roster.names if roster.serves(name)}
     if serving:
         most = spare(batch, budget)
         for row, (active, name) in enumerate(zip(batch.rows, drafters)):
@@ -61,7 +61,8 @@ def lay_out(batch: Batch, drafters: Sequence[str], roster: Roster, budget: int, 
                 continue
             names[row] = name
             own = own_depth(active)
-            wanted = max(0, min(depth if own is None else own, active.room - 1, most))
+            room = min(active.room - 1, most, serving[name] - active.known)
+            wanted = int(max(0, min(depth if own is None else own, room)))
             depths[row] = wanted
             if width > 1 and wanted and active.request.sampling.rule is not Rule.REJECTION:
                 widths[row] = max(1, min(width, most // wanted))

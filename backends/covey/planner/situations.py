@@ -25,7 +25,7 @@ def situation_of(
     alike = True  # every row drafts a chain of the policy's depth
     served = False  # somebody could draft
     for active, name in zip(batch.rows, drafters):
-        if active.request.speculation != "auto":
+        if active.request.speculation != "auto" or active.known >= roster.positions(name):
             alike = False
             continue
         serves = roster.serves(name)

@@ -25,7 +25,7 @@ LIBRARY = "libtriton_{}.so"
 # Backends with settings of their own. Triton gives those to a backend that has a library by its name, and to no other
 # that is written in Python; the library is the python backend's under another name. The orchestrator's calls in flight
 # and its sends need many threads; with as many for each model a server would not fit into a container.
-OWN_LIBRARY = ("orchestrator",)
+OWN_LIBRARY = ("orchestrator", "router")
 
 
 @dataclass(frozen=True)

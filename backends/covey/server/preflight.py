@@ -114,7 +114,7 @@ def left_out(options: Options, wanted: tuple[str, ...]) -> dict[str, str]:
     """Which models not to load, and why: drafters that do not speak the target's tokens. The bundled ones, of the
     default profile, are tried with any target; whoever names drafters wants them to draft, and is refused."""
     settings = profile.load(options.profile)
-    if settings.target.kind == "emulated":
+    if settings.target.kind == "emulated" or settings.targets:  # each orchestrator leaves out what does not fit
         return {}
     repository, target = options.repository_folder(), _target_folder(options)
     misfits = {}

@@ -31,7 +31,10 @@ log = logging.getLogger("covey.revival")
 
 def not_the_orchestrators(options: Options, models: tuple[str, ...]) -> tuple[str, ...]:
     """The `models` that have processes and that the orchestrator does not have reloaded."""
-    reloaded = {TARGET, *profile.load(options.profile).speculation.drafters}
+    settings = profile.load(options.profile)
+    reloaded = {TARGET, *settings.speculation.drafters}
+    for name, (_, own) in profile.targets(settings, profile.find(options.profile)).items():
+        reloaded |= {f"{TARGET}_{name}", *own.speculation.drafters}
     repository = options.repository_folder()
     return tuple(
         name

@@ -1,9 +1,9 @@
 """A private line between two models of one server, where BLS will not do.
 
 `covey` is decoupled, and BLS calls to decoupled models are not to be trusted on 24.10. `covey_unary` therefore reaches
-the orchestrator over a Unix socket in a folder that only this user can enter; its name is the server's process id,
-which both models' processes have as their parent. Over the same line the launcher asks the orchestrator whether it
-serves yet, and tells it to take no more requests. What goes over it can only be read, never run
+the orchestrator, and a router several of them, over a Unix socket in a folder that only this user can enter; its name
+is the server's process id, which both models' processes have as their parent. Over the same line the launcher asks the
+orchestrator whether it serves yet, and tells it to take no more requests. What goes over it can only be read, never run
 (`covey.wire.frames`).
 """
 
@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
+import socket
 import tempfile
 import threading
 from collections.abc import Callable
@@ -32,7 +34,32 @@ ANSWER_SECONDS = 2.0  # a process that is starting or stuck does not hold up the
 
 def address(model: str, server: int) -> Path:
     """Where `model` of the server with this process id listens."""
-    return Path(tempfile.gettempdir()) / f"covey-{os.getuid()}-{server}" / model
+    return _folder(server) / model
+
+
+def _folder(server: int) -> Path:
+    return Path(tempfile.gettempdir()) / f"covey-{os.getuid()}-{server}"
+
+
+def _listens(path: Path) -> bool:
+    """Whether somebody does, as in another container that has the same temporary folder."""
+    with suppress(OSError), socket.socket(socket.AF_UNIX) as caller:
+        caller.connect(str(path))
+        return True
+    return False
+
+
+def forget(server: int) -> None:
+    """A server has ended: nobody listens in its folder any more."""
+    shutil.rmtree(_folder(server), ignore_errors=True)
+
+
+def sweep() -> None:
+    """Remove the folders of this user's servers that live no more."""
+    for path in Path(tempfile.gettempdir()).glob(f"covey-{os.getuid()}-*"):
+        server = path.name.rpartition("-")[2]
+        if server.isdigit() and not Path("/proc", server).exists() and not any(map(_listens, path.iterdir())):
+            forget(int(server))
 
 
 class Peer:

@@ -1,4 +1,5 @@
-"""Where answers go: a decoupled Triton response sender, or the line from `covey_unary`. Responses are made here.
+"""Where answers go: a decoupled Triton response sender, or the line from `covey_unary` or a router. Responses are made
+here.
 
 A request that is answered through a sender comes in through `take_each` and no other way. Triton closes the senders of
 an `execute` that raises without a word to whoever kept one, and asking a closed one whether it is cancelled ends all of
@@ -18,7 +19,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from covey.errors import BadField, CoveyError, PortError, RequestError
-from covey.streaming import Chunk
+from covey.streaming import Chunk, DetokenizerState
 from covey.tritonio.link import Message, Peer
 from covey.types import Finish
 
@@ -31,7 +32,7 @@ STATE = "detokenizer_state"
 INSPECT = "inspect"
 REPORT = "report"
 
-# Of a chunk on its way from one model to another, which needs no state.
+# Of a chunk on its way from one model to another, beside its state.
 ARRAYS = ("ids", "logprobs")
 VALUES = tuple(field.name for field in fields(Chunk) if field.name not in (*ARRAYS, "state"))
 
@@ -162,8 +163,7 @@ class SenderOutlet:
 
     def report(self, text: str) -> None:
         """The one answer to a question."""
-        arrays = {REPORT: np.array([text.encode()], np.object_)}
-        self._sender.send(response(arrays, self._wanted), last=True)
+        self._sender.send(response(reported(text), self._wanted), last=True)
 
     def fail(self, error: Exception) -> None:
         self._sender.send(error_response(error), last=True)
@@ -173,26 +173,31 @@ class SenderOutlet:
 
 
 class PeerOutlet:
-    """The other end of the line from `covey_unary`, one exchange of it."""
+    """The other end of the line from `covey_unary` or a router, one exchange of it."""
 
-    streams = False
-
-    def __init__(self, peer: Peer, exchange: int) -> None:
+    def __init__(self, peer: Peer, exchange: int, *, streams: bool = False, needs_state: bool = False) -> None:
         self._peer = peer
         self._exchange = exchange
         self.cancelled = False
-        self.needs_state = False
+        self.streams = streams
+        self.needs_state = needs_state
         self.closed: Callable[[], object] = lambda: None  # called when the last response has been sent
 
     def send(self, chunk: Chunk) -> None:
-        self.closed()
+        if chunk.finish is not None:
+            self.closed()
         arrays = {name: getattr(chunk, name) for name in ARRAYS}
-        self._peer.send(Message(self._exchange, "answer", {name: getattr(chunk, name) for name in VALUES}, arrays))
+        values = {name: getattr(chunk, name) for name in VALUES}
+        values["state"] = None if chunk.state is None else asdict(chunk.state)
+        self._peer.send(Message(self._exchange, "answer", values, arrays))
+
+    def report(self, text: str) -> None:
+        self.closed()
+        self._peer.send(Message(self._exchange, "report", text))
 
     def fail(self, error: Exception) -> None:
         self.closed()
-        code = error.code if isinstance(error, RequestError) else "INTERNAL"
-        self._peer.send(Message(self._exchange, "error", [code, str(error)]))
+        self._peer.send(Message(self._exchange, "error", told(error)))
 
     def gone(self) -> bool:
         return self.cancelled
@@ -204,7 +209,18 @@ def answered(message: Message) -> Chunk:
     value["finish"] = None if value["finish"] is None else Finish(value["finish"])
     value["acceptance"] = tuple(value["acceptance"])
     value["drafters"] = tuple(map(tuple, value["drafters"]))
+    value["state"] = None if value["state"] is None else DetokenizerState(**value["state"])
     return Chunk(**value)
+
+
+def reported(text: str) -> dict[str, Any]:
+    """The answer to a question as the response's arrays."""
+    return {REPORT: np.array([text.encode()], np.object_)}
+
+
+def told(error: Exception) -> list[str]:
+    """An error on its way from one model to another: `raised` takes both."""
+    return [error.code if isinstance(error, RequestError) else "INTERNAL", str(error)]
 
 
 def raised(code: str, text: str) -> Exception:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 
 from covey.errors import PortError
 from covey.ports import Ports
 from covey.tritonio import bls
-from covey.types import DrafterInfo
+from covey.types import DrafterInfo, ResizeStatus
+
+RESIZE_SECONDS, LOOK_SECONDS = 30.0, 0.01  # for pages to come or go; between looks
 
 
 class BlsResidency:
@@ -31,3 +34,11 @@ class BlsResidency:
             with suppress(PortError):  # one that died stays dead until it has been unloaded
                 bls.control(self._controller, "release", name)
             raise
+
+    def resize(self, name: str, blocks: int) -> DrafterInfo:
+        drafter, deadline = bls.BlsDrafter(name), time.monotonic() + RESIZE_SECONDS
+        while (answer := drafter.resize(blocks)).status is ResizeStatus.LATER and time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS)
+        if answer.status is not ResizeStatus.OK:
+            raise PortError(f"{name}: KV memory of {blocks} blocks: {answer.status.name}, it has {answer.total_blocks}")
+        return drafter.info()

@@ -45,6 +45,11 @@ class Supervisor:
             self._seen_to.add(model)
         self._queue.put(model)
 
+    def sees_to(self, model: str) -> bool:
+        """Whether it is being reloaded, or is to be. Any thread."""
+        with self._lock:
+            return model in self._seen_to
+
     def reload(self, model: str) -> None:
         """Triton never restarts a dead stub, and loading alone does nothing: unload, then load. Blocks."""
         log.warning("reloading %s", model)

@@ -1,0 +1,89 @@
+"""The model repository of a server with several targets: the committed one, and two entries more for each target.
+
+    target_NAME   the target of that profile
+    covey_NAME    its orchestrator
+    covey         the router before them, in the orchestrator's place
+
+With one target nothing of this is made, and `covey` is its orchestrator. What is made is links and configurations.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from covey import profile
+from covey.private import private_folder
+from covey.server.errors import StartError
+from covey.server.options import ORCHESTRATOR, Options
+
+TARGET = "target"
+
+
+def placed(options: Options) -> Options:
+    """The same options, with the repository and the models of all targets where the profile names several."""
+    settings = profile.load(options.profile)
+    if not settings.targets:
+        return options
+    named = profile.targets(settings, profile.find(options.profile))
+    wanted = options.models if options.models is not None else settings.models
+    if TARGET in wanted or ORCHESTRATOR not in wanted:
+        raise StartError(f"targets: models of profile {options.profile} are to have {ORCHESTRATOR} and no {TARGET}")
+    if options.model:
+        raise StartError("--model is for one target: with several, each one's profile says it (target.folder)")
+    files = _configurations(options.repository_folder(), {name: own for name, (own, _) in named.items()})
+    return replace(options, models=(*wanted, *_made(named)), model_repository=_build(options, files))
+
+
+def _made(names: dict[str, tuple[str, profile.Profile]]) -> list[str]:
+    """Targets first: an orchestrator asks for its own when it starts."""
+    return [f"{kind}_{name}" for kind in (TARGET, ORCHESTRATOR) for name in names]
+
+
+def _configurations(repository: Path, profiles: dict[str, str]) -> dict[str, str]:
+    """The configuration of each entry that the committed repository lacks or has otherwise."""
+    own = {kind: (repository / kind / "config.pbtxt").read_text(encoding="utf-8") for kind in (TARGET, ORCHESTRATOR)}
+    target, orchestrator = _parameter("target", TARGET), 'backend: "orchestrator"'
+    if own[ORCHESTRATOR].count(target) != 1 or own[ORCHESTRATOR].count(orchestrator) != 1:
+        raise StartError(f"targets: {repository}/{ORCHESTRATOR} is not the orchestrator's configuration")
+    router = own[ORCHESTRATOR].replace(orchestrator, 'backend: "router"').replace(target, "")
+    found = {ORCHESTRATOR: router + _parameter("targets", ",".join(profiles))}
+    for name, path in profiles.items():
+        found[f"{TARGET}_{name}"] = own[TARGET] + _parameter("profile", path)
+        its = own[ORCHESTRATOR].replace(target, _parameter("target", f"{TARGET}_{name}"))
+        found[f"{ORCHESTRATOR}_{name}"] = its + _parameter("profile", path) + _parameter("of", name)
+    return found
+
+
+def _parameter(key: str, value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'parameters {{ key: "{key}" value {{ string_value: "{escaped}" }} }}\n'
+
+
+def _build(options: Options, files: dict[str, str]) -> Path:
+    """A folder of links, named by what is in it; one that is there is as it must be."""
+    repository = options.repository_folder().resolve()
+    entries = sorted(path for path in repository.iterdir() if path.is_dir() and path.name not in files)
+    text = repr([str(repository), [path.name for path in entries], sorted(files.items())])
+    state = options.state.resolve()
+    private_folder(state)  # what lies in it is run
+    final = state / f"repository-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    if final.is_dir():
+        return final
+    building = Path(tempfile.mkdtemp(prefix=".building-", dir=state))
+    for path in entries:
+        (building / path.name).symlink_to(path)
+    for name, configuration in files.items():
+        (building / name).mkdir()
+        (building / name / "config.pbtxt").write_text(configuration, encoding="utf-8")
+        (building / name / "1").symlink_to(repository / name.partition("_")[0] / "1")
+    building.chmod(0o755)
+    with suppress(OSError):  # another server was quicker, with the same links
+        os.rename(building, final)
+    shutil.rmtree(building, ignore_errors=True)
+    return final

@@ -1,0 +1,170 @@
+"""Two targets in one server, whose drafter they share: each one's texts are its own, through every door."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.http as over_http
+
+from covey.server import FREE, Options, Server
+from covey_client import Client, InvalidRequest
+
+pytestmark = pytest.mark.e2e
+
+REPOSITORY = Path(__file__).resolve().parents[2] / "model_repository"
+PROMPT = "User: What did you do at the weekend?\nAssistant:"
+SETTINGS = {"max_tokens": 40, "min_tokens": 40, "temperature": 1.0, "seed": 5}
+SERVER = """
+models = ["controller", "tokenize", "detokenize", "covey", "covey_unary", "ensemble", "draft_chat"]
+targets = ["large=large.toml", "small=small.toml"]
+"""
+ONE = """
+models = ["draft_chat"]
+
+[target]
+threads = 1
+kv_memory_mb = 64
+folder = "{folder}"
+
+[speculation]
+policy = "fixed:3"
+drafters = ["draft_chat"]
+"""
+TARGETS = ("large", "small")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Two bundled drafters as targets: they load sooner than the bundled target."""
+    folder = tmp_path_factory.mktemp("targets")
+    for name, entry in zip(TARGETS, ("draft_general", "draft_code")):
+        (folder / f"{name}.toml").write_text(ONE.format(folder=REPOSITORY / entry / "1"))
+    (folder / "server.toml").write_text(SERVER)
+    log, profile = folder / "server.log", str(folder / "server.toml")
+    with Server(Options("127.0.0.1", FREE, FREE, FREE, profile=profile, log_file=log, drain_seconds=5.0)) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def plain(server: Server) -> dict[str, tuple[int, ...]]:
+    """Each target's tokens without drafts."""
+    with Client(server.grpc_url) as client:
+        return {
+            name: client.generate(PROMPT, target=name, speculation="off", timeout=120, **SETTINGS).tokens
+            for name in TARGETS
+        }
+
+
+def figures(server: Server, name: str) -> dict[str, float]:
+    with urllib.request.urlopen(server.metrics_url, timeout=10) as response:
+        text = response.read().decode()
+    return {labels: float(value) for labels, value in re.findall(rf"^{name}\{{(.*)\}} (\S+)$", text, re.MULTILINE)}
+
+
+def of(model: str, found: dict[str, float]) -> float:
+    return sum(value for labels, value in found.items() if f'model="{model}"' in labels)
+
+
+def test_each_target_s_text_is_its_own_while_both_are_drafted_for(
+    server: Server, plain: dict[str, tuple[int, ...]]
+) -> None:
+    assert plain["large"] != plain["small"]
+    found: dict[tuple[str, int], tuple[tuple[int, ...], int]] = {}
+
+    def run(name: str, turn: int) -> None:
+        tokens: list[int] = []
+        with Client(server.grpc_url) as client:
+            for chunk in client.stream(PROMPT, target=name, speculation="fixed:3", timeout=120, **SETTINGS):
+                tokens += chunk.tokens
+                drafted = chunk.usage.draft_tokens
+        found[name, turn] = tuple(tokens), drafted
+
+    threads = [threading.Thread(target=run, args=(name, turn)) for name in TARGETS for turn in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(180)
+        assert not thread.is_alive()
+    assert {key: tokens for key, (tokens, _) in found.items()} == {
+        (name, turn): plain[name] for name in TARGETS for turn in range(3)
+    }
+    assert all(drafted > 20 for _, drafted in found.values()), "nobody closes the other's tags"
+    time.sleep(1.0)  # metrics are written a few times a second
+    emitted = figures(server, "covey_generation_tokens_total")
+    assert all(of(f"covey_{name}", emitted) >= 120 for name in TARGETS), emitted
+    assert of("covey", emitted) == 0
+
+
+def test_the_doors_that_answer_once_lead_to_both(server: Server, plain: dict[str, tuple[int, ...]]) -> None:
+    with over_http.InferenceServerClient(server.http_url.removeprefix("http://")) as client:
+        for model in ("covey_unary",):
+            for name in TARGETS:
+                given = {"text_input": PROMPT.encode(), "target": name.encode()}
+                inputs = [over_http.InferInput(key, [1], "BYTES") for key in given]
+                for tensor, value in zip(inputs, given.values()):
+                    tensor.set_data_from_numpy(np.array([value], np.object_))
+                for key, dtype, kind in (
+                    ("max_tokens", "INT32", np.int32),
+                    ("min_tokens", "INT32", np.int32),
+                    ("temperature", "FP32", np.float32),
+                    ("seed", "UINT64", np.uint64),
+                ):
+                    inputs.append(over_http.InferInput(key, [1], dtype))
+                    inputs[-1].set_data_from_numpy(np.array([SETTINGS[key]], kind))
+                answer = client.infer(model, inputs)
+                assert tuple(answer.as_numpy("output_ids").tolist()) == plain[name]
+
+
+def test_a_pipeline_s_text_is_made_behind_the_router(server: Server, plain: dict[str, tuple[int, ...]]) -> None:
+    with Client(server.grpc_url) as client, Client(server.grpc_url, model="ensemble") as pipeline:
+        for name in TARGETS:
+            whole = client.generate(PROMPT, target=name, timeout=120, **SETTINGS)
+            chunks = list(pipeline.stream(PROMPT, target=name, timeout=120, **SETTINGS))
+            assert "".join(chunk.text for chunk in chunks) == whole.text
+            assert tuple(token for chunk in chunks for token in chunk.tokens) == plain[name]
+
+
+def test_a_target_that_is_not_here_is_refused(server: Server) -> None:
+    with Client(server.grpc_url) as client, pytest.raises(InvalidRequest, match="large, small"):
+        client.generate(PROMPT, target="huge", max_tokens=4, timeout=60)
+
+
+def test_without_a_name_the_load_is_shared_and_a_prompt_goes_where_it_was(server: Server) -> None:
+    before = figures(server, "covey_generation_tokens_total")
+
+    def run(index: int) -> None:
+        with Client(server.grpc_url) as client:
+            client.generate(f"{index} {PROMPT}", max_tokens=24, min_tokens=24, timeout=120)
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    time.sleep(1.0)
+    after = figures(server, "covey_generation_tokens_total")
+    shares = [of(f"covey_{name}", after) - of(f"covey_{name}", before) for name in TARGETS]
+    assert min(shares) > 0, shares
+    long = "Every morning the old man walked down to the harbour to look at the boats. " * 8
+    with Client(server.grpc_url) as client:
+        client.generate(long, max_tokens=4, timeout=60)
+        for _ in range(4):
+            assert client.generate(long, max_tokens=4, timeout=60).usage.reused_tokens > 0
+
+
+def test_a_client_that_leaves_ends_its_request_behind_the_router(server: Server) -> None:
+    with Client(server.grpc_url) as client:
+        for chunk in client.stream(PROMPT, target="small", max_tokens=400, min_tokens=400, timeout=120):
+            if chunk.tokens:
+                break
+    deadline = time.monotonic() + 15
+    while of("covey_small", figures(server, "covey_requests_running")):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
