@@ -131,7 +131,7 @@ class Memory:
             name: {
                 "state": self._state(name).value,
                 "wish": self._wishes[name].value,
-                "bytes": self.budget.held.get(name, 0),
+                "bytes": self.budget.holds(name),
             }
             for name in self._roster.names
         }
@@ -147,7 +147,7 @@ class Memory:
     def gauges(self) -> Iterator[tuple[str, dict[str, str], float]]:
         """Metric, labels, value."""
         away = {name for name in self._roster.names if self._state(name) in AWAY}
-        drafters = sum(held for name, held in self.budget.held.copy().items() if name not in away)
+        drafters = sum(self.budget.holds(name) for name in self._roster.names if name not in away)
         for part, size in (
             ("budget", self.budget.whole),
             ("pool", self._total * self.budget.block_bytes),

@@ -58,6 +58,10 @@ class Budget:
     def whole(self) -> int:
         return self.limit or self.least * self.block_bytes + sum(self.held.values())
 
+    def holds(self, name: str) -> int:
+        """Bytes of a drafter that is in memory."""
+        return self.held.get(name, 0) - self.shrunk.get(name, 0)
+
     def spare(self, resident: Iterable[str], shrunk: Mapping[str, int] | None = None) -> int:
         """Bytes that the least pool and these drafters leave; negative where they are too many. `shrunk`: as if they
         had given up so much."""
