@@ -22,6 +22,9 @@ class StaticPlanner:
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:  # noqa: ARG002
         return drafted.trees
 
+    def readable(self, rows: int, drafts: float, seconds: float) -> int | None:  # noqa: ARG002
+        return None
+
     def learn(self, done: Round) -> None:
         """Nothing to learn."""
 

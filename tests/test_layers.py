@@ -22,7 +22,7 @@ ORDER = [
     {"errors", "types"},
     {
         *("ports", "profile", "clock", "footprint", "private", "admin"),
-        *("worker", "ledger", "wire", "registry", "objectives", "pace"),
+        *("worker", "ledger", "wire", "registry", "objectives", "pace", "shares"),
     },
     {"company"},
     {"bandits", "kv", "trees", "verify", "text", "tokenization", "vocabulary", "prompts"},

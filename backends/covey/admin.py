@@ -2,7 +2,7 @@
 
 Loading a model can be running code, so every server that the launcher starts asks for a secret there: the one that it
 is given, else one that it draws at each start. A drawn one is kept in memory, in a file that only this user can read,
-named after the server's HTTP port, until the server ends. What a killed server leaves there opens nothing.
+named after the server's address and HTTP port, until the server ends. What a killed server leaves there opens nothing.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import os
 import secrets
 
 from covey.private import private_folder
-from covey_client.secret import folder
+from covey_client.secret import folder, name_of
 
 
-def settle(port: int, given: str) -> str:
-    """The secret of the server that is about to listen on `port`: `given`, which is kept nowhere, else a fresh one."""
-    path = private_folder(folder()) / str(port)
+def settle(port: int, given: str, host: str = "127.0.0.1") -> str:
+    """The secret of the server that is about to listen there: `given`, which is kept nowhere, else a fresh one."""
+    path = private_folder(folder()) / name_of(host, port)
     path.unlink(missing_ok=True)
     if given:
         return given
@@ -27,9 +27,9 @@ def settle(port: int, given: str) -> str:
     return drawn
 
 
-def forget(port: int, secret: str) -> None:
+def forget(port: int, secret: str, host: str = "127.0.0.1") -> None:
     """The server with that secret has ended. Another's, on the same port, stays."""
     with contextlib.suppress(FileNotFoundError):
-        path = folder() / str(port)
+        path = folder() / name_of(host, port)
         if path.read_text() == secret:
             path.unlink()

@@ -42,6 +42,7 @@ class _Call:
     requests: list[ActiveRequest]
     work: DraftWork
     future: Future[DraftReply]
+    begun: float  # when
 
     @property
     def known(self) -> Ints:
@@ -77,7 +78,7 @@ class Drafting:
         self._workers = {name: worker(f"draft-{name}") for name in drafters}
         self._late: dict[str, _Call] = {}
         self._reads: dict[str, _Call] = {}
-        self._read_seconds: dict[str, float] = {}  # what calls took that read and have ended since the last round
+        self._read_seconds: dict[str, float] = {}  # what calls took that read and have ended since it was last said
         self._frees: dict[str, list[int]] = {name: [] for name in drafters}
         self._epochs = dict.fromkeys(drafters, 0)
         self._sequence = 0
@@ -133,6 +134,11 @@ class Drafting:
                 for active, known in zip(call.requests, call.known.tolist()):
                     active.seen[name] = known  # whatever it is asked next, it is asked after this
 
+    def put_back(self, drafted: Drafted) -> None:
+        """That round came to nothing, and nobody learns from it: what reading took is said with the next one."""
+        for name, seconds in drafted.read.items():
+            self._took(name, seconds)
+
     def settle(self) -> None:
         """Calls that nobody waited for and that have ended by now. Of late ones the proposals are of the past, but what
         they read is not; and what one failed of may say more than that it was late."""
@@ -180,15 +186,19 @@ class Drafting:
             return
         error = call.future.exception()
         if error is not None:
+            self._took(name, self._clock.now() - call.begun)
             self._failed(call, error)
             return
         reply = call.future.result()
         self._note(call, reply)
         if reply.again_seconds:
             self._roster.declined(name, reply.again_seconds)
-        self._read_seconds[name] = reply.catch_up_seconds + reply.draft_seconds
+        self._took(name, reply.catch_up_seconds + reply.draft_seconds)
         if reply.judged is not None:
             _hear(call, reply.judged)
+
+    def _took(self, name: str, seconds: float) -> None:
+        self._read_seconds[name] = self._read_seconds.get(name, 0.0) + seconds
 
     def _call(
         self,
@@ -204,7 +214,8 @@ class Drafting:
         requests = [batch.rows[row] for row in rows]
         q_rows |= any(active.request.sampling.rule is Rule.REJECTION for active in requests)
         work = self._work(name, requests, depth, width, reading, q_rows)
-        return _Call(name, rows, requests, work, self._workers[name].submit(self._drafters[name].draft, work))
+        begun = self._clock.now()
+        return _Call(name, rows, requests, work, self._workers[name].submit(self._drafters[name].draft, work), begun)
 
     def _work(
         self,

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -100,7 +100,7 @@ class Engine:
         self._wake = threading.Condition()
         self._draining = False
         self._stopped = False
-        self._pending = 0  # submissions not yet seen by the scheduler
+        self._pending: Counter[str] = Counter()  # submissions by tenant not yet seen by the scheduler
 
     # ---- any thread -------------------------------------------------------------------------------------------------
 
@@ -109,9 +109,11 @@ class Engine:
         with self._wake:
             if self._draining:
                 raise Overloaded("the server is draining; no new requests")
-            if len(self.scheduler.waiting) + self._pending >= self.scheduler.max_waiting:
-                raise Overloaded(f"queue full: {self.scheduler.max_waiting} requests are waiting; try again later")
-            self._pending += 1
+            pending = self._pending
+            problem = self.scheduler.full(request.tenant, pending.total(), pending[request.tenant])
+            if problem:
+                raise Overloaded(f"{problem}; {self.scheduler.again()}")
+            pending[request.tenant] += 1
             self._inbox.append(request)
             self._wake.notify()
 
@@ -161,7 +163,7 @@ class Engine:
         now, scheduler = self._clock.now, self.scheduler
         started = now()
         self._intake(started)
-        batch = scheduler.plan(self._free_blocks, started)
+        batch = scheduler.plan(self._free_blocks, started, self.planner.readable)
         if not batch.rows and not batch.frees:
             self._breathe(Pressure(self._free_blocks, self._total_blocks))
             return False
@@ -174,6 +176,7 @@ class Engine:
         self._drafting.read(batch, plan.readers)
         reply = self._verify(batch, kept, plan.divergence)
         if reply is None:
+            self._drafting.put_back(drafted)
             return True
         verified = now()
         progress = self._commit(batch, plan, kept, reply, verified)
@@ -184,7 +187,14 @@ class Engine:
         queued = len(scheduler.waiting), len(scheduler.running), scheduler.preemptions
         done = Round(batch, plan, drafted, kept, reply, emitted, times, *queued)
         decoded = int(reply.offsets[batch.decoding])
-        scheduler.pace.update(times.whole, batch.decoding, decoded, done.prefill_tokens)
+        scheduler.pace.update(
+            times.whole,
+            batch.decoding,
+            decoded,
+            done.prefill_tokens,
+            beside=times.whole - times.verify,
+            drafts=len(kept.tokens),
+        )
         self.planner.learn(done)
         self._breathe(pressure_of(done, scheduler.max_running))
         if self._observe is not None:
@@ -194,14 +204,19 @@ class Engine:
     def _intake(self, now: float) -> None:
         with self._wake:
             items, self._inbox = self._inbox, deque()
-            self._pending = 0
+            self._pending.clear()
         ended = []
         for item in items:
             if isinstance(item, Request):
                 try:
-                    self.scheduler.submit(item, now)
+                    displaced = self.scheduler.submit(item, now)
                 except Overloaded as error:
                     ended.append(ActiveRequest(item).last_word(Finish.ERROR, error))
+                    continue
+                if displaced is not None:
+                    self._drafting.forget(displaced)
+                    problem = Overloaded(f"queue full, and others have less in it; {self.scheduler.again()}")
+                    ended.append(displaced.last_word(Finish.ERROR, problem))
                 continue
             key, finish = item
             active = self.scheduler.find(key)

@@ -3,15 +3,17 @@
 A caller whose answer was lost sends the message again, under the same number. Its work was done and is not done twice:
 it gets the answer that is stored, or hears again that the work failed.
 
-An origin names a caller and which incarnation of it speaks:
+An origin names a caller and which incarnation of it speaks. Callers of one other server have their first bits alike
+(`covey.star.callers`): a house, which has no more room for sending under many names.
 
-    |<- 31 bits: the caller ->|<- 32 bits: its incarnation ->|
+    |<- 31 bits: the caller; 15 of them its house ->|<- 32 bits: its incarnation ->|
 
 Tags are kept by origin, so that several callers share one drafter and each knows its own tags alone. A new incarnation
 knows nothing of what the one before it opened and would never free it, so its first message closes that. A caller that
 never comes back is forgotten when others call after its lease has run out. A caller that is alone keeps its tags
-however long it is silent. Where room is short, whoever holds most forgets first, and those that are silent before all
-others: nobody who uses a tag loses it to one that holds more.
+however long it is silent. Where room is short, the house that holds most forgets first, and callers that are silent
+before all others: nobody who uses a tag loses it to one whose house holds more. A message that is older than its
+caller's last is refused: what it tells of is past.
 
 Messages are answered one at a time, or those of several callers at once. Knows neither tensors nor Triton.
 """
@@ -33,6 +35,7 @@ from covey.types import DraftReply, DraftWork, Open, TargetReply, TargetWork
 log = logging.getLogger("covey.ledger")
 
 CALLER_BITS, INCARNATION_BITS = 31, 32
+HOUSE_BITS = 15  # of the caller's
 UNNUMBERED = 0  # a message that nobody sends again
 MOST_TAGS = 2048  # a drafter keeps so many; those it forgets are opened again with all their tokens
 SILENT = 5.0  # seconds without a message after which a caller's tags are the first to go when room is needed
@@ -43,6 +46,10 @@ def new_origin(caller: str) -> int:
     """The origin of a new incarnation of `caller`: what calls itself so is always one and the same caller."""
     who = int.from_bytes(hashlib.sha256(caller.encode()).digest()[:4], "big") >> (32 - CALLER_BITS)
     return who << INCARNATION_BITS | secrets.randbits(INCARNATION_BITS)
+
+
+def house(origin: int) -> int:
+    return origin >> (INCARNATION_BITS + CALLER_BITS - HOUSE_BITS)
 
 
 class Text(Protocol):
@@ -129,21 +136,21 @@ class Ledger(Generic[State, Reply]):
                 reply = self._callers[self._who(work.origin)].reply = next(answers)
             replies.append(reply)
         while not self._exclusive and len(self._open) > self._most:
-            ((largest, _count),) = Counter(origin for origin, _tag in self._open).most_common(1)
-            self._close(next(key for key in self._open if key[0] == largest), ended=False)
+            ((largest, _count),) = Counter(house(origin) for origin, _tag in self._open).most_common(1)
+            self._close(next(key for key in self._open if house(key[0]) == largest), ended=False)
         return replies
 
     def _stored(self, work: Work) -> Reply | None:
         caller = self._callers.get(self._who(work.origin))
-        if (
-            caller is not None
-            and work.sequence != UNNUMBERED
-            and (caller.origin, caller.sequence) == (work.origin, work.sequence)
-        ):
-            if caller.reply is None:
-                raise PortError(f"message {work.sequence} failed when it first came")
-            return caller.reply
-        return None
+        if caller is None or work.sequence == UNNUMBERED or caller.origin != work.origin:
+            return None
+        if work.sequence < caller.sequence:
+            raise PortError(f"message {work.sequence} came after message {caller.sequence}")
+        if work.sequence > caller.sequence:
+            return None
+        if caller.reply is None:
+            raise PortError(f"message {work.sequence} failed when it first came")
+        return caller.reply
 
     def update(self, work: Work) -> dict[int, State]:
         """Begin a message: close what its caller's incarnation before left and what it frees, and open what it opens.
@@ -172,23 +179,23 @@ class Ledger(Generic[State, Reply]):
 
     def evict(self, works: Sequence[Work], work: Work, where: Callable[[State], bool]) -> bool:
         """Make room for one of the messages that are answered at once: forget the least recently used tag, of those
-        whose state is `where` and that are no rows of them, of a silent caller, else of whoever holds most tokens, if
-        that is its own sender or holds more. False when there is none."""
+        whose state is `where` and that are no rows of them, of a silent caller, else of the house that holds most
+        tokens, if that is its own or holds more. False when there is none."""
         now = self._now()
         rows = {(each.origin, tag) for each in works for tag in each.tags.tolist()}
-        held: dict[int, int] = {work.origin: 0}
-        first: dict[int, tuple[int, int]] = {}
+        silent = {each.origin for each in self._callers.values() if now - each.heard > SILENT}
+        own = house(work.origin)
+        held: dict[int, int] = {own: 0}
+        first: dict[tuple[bool, int], tuple[int, int]] = {}
         for key, state in self._open.items():
             if where(state):
-                held[key[0]] = held.get(key[0], 0) + state.known
+                whose = house(key[0])
+                held[whose] = held.get(whose, 0) + state.known
                 if key not in rows:
-                    first.setdefault(key[0], key)
-        silent = {each.origin for each in self._callers.values() if now - each.heard > SILENT}
-        for origin in first.keys() & silent:
-            held[origin] += 1 << 62  # before all others
-        fair = [origin for origin in first if origin == work.origin or held[origin] > held[work.origin]]
+                    first.setdefault((key[0] in silent, whose), key)
+        fair = [each for each in first if each[0] or each[1] == own or held[each[1]] > held[own]]
         if fair:
-            self._close(first[max(fair, key=held.__getitem__)], ended=False)
+            self._close(first[max(fair, key=lambda each: (each[0], held[each[1]]))], ended=False)
         return bool(fair)
 
     def forget(self) -> bool:

@@ -222,6 +222,9 @@ class _Fixed:
             -(parents + 2).astype(np.float32),
         )
 
+    def readable(self, rows: int, drafts: float, seconds: float) -> int | None:  # noqa: ARG002
+        return None
+
     def learn(self, done: Round) -> None:
         """Nothing is learnt."""
 

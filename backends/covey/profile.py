@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_type_hints
 
-from covey import objectives
+from covey import objectives, shares
 from covey.errors import SettingError
 from covey.registry import DRAFTER_POLICIES, POLICIES
 from covey.types import CUSTOM, JsonDict
@@ -111,6 +111,22 @@ class LimitSettings:
     stop_word_bytes: int = setting(256, "length of a stop or bad word", low=1, high=65536)
     bad_words: int = setting(64, "bad words a request may have", low=0, high=4096)
     prompt_bytes: int = setting(1 << 20, "length of text_input", low=1, high=1 << 30)
+
+
+@dataclass(frozen=True, slots=True)
+class TenantSettings:
+    weights: tuple[str, ...] = setting(
+        (),
+        "NAME:WEIGHT, a tenant's share where several want more than there is; * is any other tenant, else 1",
+        pattern=shares.ENTRY,
+    )
+    max_running: int = setting(0, "requests of one tenant that run at once; 0: no such limit", low=0, high=4096)
+    max_waiting: int = setting(0, "requests of one tenant in the queue; 0: no such limit", low=0, high=1 << 20)
+    priorities: tuple[str, ...] = setting(
+        ("*:1000",),
+        "NAME:HIGHEST, the highest priority that a tenant's requests may have; * is any other tenant, else 0",
+        pattern=shares.ENTRY,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +279,7 @@ class Profile:
     memory: MemorySettings = dataclasses.field(default_factory=MemorySettings)
     emulated: EmulatedSettings = dataclasses.field(default_factory=EmulatedSettings)
     limits: LimitSettings = dataclasses.field(default_factory=LimitSettings)
+    tenants: TenantSettings = dataclasses.field(default_factory=TenantSettings)
     slo: SloSettings = dataclasses.field(default_factory=SloSettings)
 
 

@@ -15,6 +15,7 @@ One that reads can be asked to draft: it does when it has read.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -82,6 +83,11 @@ class Roster:
     def facts(self, name: str) -> DrafterInfo | None:
         """What it says of itself; None while it is not there. Does not mutate."""
         return self._entries[name].facts
+
+    def positions(self, name: str) -> float:
+        """The longest text that it can hold, drafts included; infinite while it has not said. Does not mutate."""
+        entry = self._entries.get(name)
+        return math.inf if entry is None or entry.facts is None else entry.facts.max_positions
 
     def moves(self, name: str, state: State) -> None:
         """It is UNLOADING, UNLOADED or LOADING."""

@@ -8,13 +8,16 @@ the prompts' share of the token budget and, backwards, preemption: the higher pr
 A request is due at the deadline of its next token; without one, `patience` after its arrival; and when its objective
 cannot be met any more, at the later of the two. So requests without objectives keep the order in which they came, an
 urgent one overtakes them, one with time to spare does not, and nobody is overtaken for ever.
+
+Between tenants their shares decide before all that (`covey.shares`): whoever has had less goes first, and one who has
+less than its share of the places, or comes to a full queue, takes what another has beyond its own.
 """
 
 from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,9 +25,14 @@ import numpy as np
 from covey.active import ActiveRequest
 from covey.errors import Overloaded
 from covey.pace import Pace
+from covey.shares import Rules, Shares
 from covey.types import Ints, Open, Request, TargetWork, Trees
 
 PATIENCE = 10.0  # seconds
+LONGEST_REST = 60  # seconds that a refused caller is told to wait
+SPARED = 0.9  # share of what objectives allow a round to last that prompts may fill
+SPREAD = 8  # rounds in which a row is to make good what it is behind, or may lose what it is ahead
+Readable = Callable[[int, float, float], int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +78,10 @@ class Scheduler:
         block_size: int,
         patience: float = PATIENCE,
         admission: str = "off",
+        tenants: Rules | None = None,
     ) -> None:
-        """`admission`: what becomes of a request whose objective is not expected to be met, as `slo.admission` says."""
+        """`admission`: what becomes of a request whose objective is not expected to be met, as `slo.admission` says.
+        `tenants`: weights and limits of theirs; without them all are equal."""
         self.max_running = min(max_running, token_budget)
         self.max_waiting = max_waiting
         self.token_budget = token_budget
@@ -82,21 +92,53 @@ class Scheduler:
         self.pace = Pace()
         self.waiting: list[ActiveRequest] = []
         self.running: dict[int, ActiveRequest] = {}
+        self.shares = Shares(tenants or Rules())
         self._frees: list[int] = []
         self.preemptions = 0
 
-    def submit(self, request: Request, now: float) -> None:
-        """Queue a request; raises Overloaded when the queue is full, and where requests are refused whose objective is
-        not expected to be met."""
-        if len(self.waiting) >= self.max_waiting:
-            raise Overloaded(f"queue full: {self.max_waiting} requests are waiting; try again later")
+    def full(self, tenant: str, pending: int = 0, own: int = 0) -> str:
+        """Why no request of this tenant may join the queue, in which `pending` more are about to be, `own` of them the
+        tenant's; "" where it may. A full queue still takes a request of a tenant that has few in it, in another's
+        place. Any thread. Does not mutate."""
+        waiting, rules = dict(self.shares.waiting), self.shares.rules
+        mine = waiting.get(tenant, 0) + own
+        if rules.max_waiting and mine >= rules.max_waiting:
+            return f"queue full: {mine} requests of this tenant are waiting"
+        if len(self.waiting) + pending < self.max_waiting:
+            return ""
+        longest = max((count / rules.weight(each) for each, count in waiting.items()), default=0.0)
+        if (mine + 1) / rules.weight(tenant) < longest and pending < self.max_waiting:
+            return ""
+        return f"queue full: {self.max_waiting} requests are waiting"
+
+    def submit(self, request: Request, now: float) -> ActiveRequest | None:
+        """Queue a request; returns another that had to leave the queue for it. Raises Overloaded when the queue is
+        full, and where requests are refused whose objective is not expected to be met."""
+        problem = self.full(request.tenant)
+        if problem:
+            raise Overloaded(f"{problem}; {self.again()}")
         active = ActiveRequest(request)
-        active.due = self._due(active, now)
-        problem = "" if self.admission == "off" else self._unmet(active, now)
-        if problem and self.admission == "refuse":
-            raise Overloaded(f"{problem}; try again later, or ask for less")
+        self.shares.came(request.tenant)
+        try:
+            active.due = self._due(active, now)
+            problem = "" if self.admission == "off" else self._unmet(active, now)
+            if problem and self.admission == "refuse":
+                raise Overloaded(f"{problem}; try again later, or ask for less")
+            displaced = self._last_of_longest() if len(self.waiting) >= self.max_waiting else None
+        except Overloaded:
+            self.shares.left(request.tenant)
+            raise
+        if displaced is not None:
+            self.finish(displaced)
         active.flagged = bool(problem)
         bisect.insort(self.waiting, active, key=_urgency)
+        return displaced
+
+    def again(self) -> str:
+        """When another attempt may find room: when what runs and waits is done, at the pace of the last rounds."""
+        tokens = sum(active.room for active in (*self.running.values(), *self.waiting))
+        seconds = math.ceil(tokens * self.pace.token_seconds / self.max_running)
+        return f"try again in {min(max(seconds, 1), LONGEST_REST)} s"
 
     def find(self, key: int) -> ActiveRequest | None:
         """The request by its key, running or waiting. Does not mutate."""
@@ -106,6 +148,9 @@ class Scheduler:
         """Forget a request; the target is told with the next pass."""
         if self.running.pop(active.key, None) is None:
             self.waiting.remove(active)
+            self.shares.left(active.request.tenant)
+        else:
+            self.shares.ended(active.request.tenant, active.room)
         self._close(active)
 
     def make_room(self, now: float) -> ActiveRequest | None:
@@ -117,11 +162,7 @@ class Scheduler:
         active = self._by_urgency(self.running.values(), now)[-1]
         if len(self.running) == 1:
             return active
-        del self.running[active.key]
-        self._close(active)
-        active.num_cached_tokens = 0
-        self.preemptions += 1
-        bisect.insort(self.waiting, active, key=_urgency)
+        self._preempt(active)
         return None
 
     def reopen(self, active: ActiveRequest) -> None:
@@ -133,16 +174,22 @@ class Scheduler:
     def idle(self) -> bool:
         return not self.running and not self.waiting and not self._frees
 
-    def plan(self, free_blocks: int, now: float) -> Batch:
+    def plan(self, free_blocks: int, now: float, readable: Readable = lambda *_: None) -> Batch:
         """Admit what fits and lay out the next pass: decoding rows first, prefill chunks in what budget is left, the
-        most urgent first."""
+        most urgent first. `readable`: as `Planner.readable`."""
         self._admit(free_blocks, now)
         rows = [active for active in self.running.values() if active.decoding]
         decoding = len(rows)
         chunk = [1] * decoding
         budget = self.token_budget - decoding
         opens = []
-        for active in self._by_urgency((each for each in self.running.values() if not each.decoding), now):
+        reading = self._by_urgency((each for each in self.running.values() if not each.decoding), now)
+        bearable = self._bearable(rows, now) if reading else math.inf
+        if bearable < math.inf:
+            tokens = readable(decoding, decoding * self.pace.drafts, bearable - self.pace.beside)
+            if tokens is not None:
+                budget = min(budget, max(tokens, 1, self._due_now(reading, now)))
+        for active in reading:
             if budget <= 0:
                 break
             size = min(budget, active.known - active.num_cached_tokens)
@@ -163,22 +210,70 @@ class Scheduler:
         """Tags that the target will not be told to free after all."""
         self._frees = [tag for tag in self._frees if tag not in frees]
 
+    def _preempt(self, active: ActiveRequest) -> None:
+        del self.running[active.key]
+        self._close(active)
+        active.num_cached_tokens = 0
+        self.preemptions += 1
+        self.shares.returned(active.request.tenant, active.known + active.room)
+        bisect.insort(self.waiting, active, key=_urgency)
+
     def _admit(self, free_blocks: int, now: float) -> None:
-        if not self.waiting:
+        """Blocks of a request that gives its place to another tenant's come free with the next pass."""
+        if not self.waiting or (len(self.running) >= self.max_running and not self.shares.crowd()):
             return
         spare = free_blocks - sum(self._blocks(active) - self._held(active) for active in self.running.values())
-        while self.waiting and len(self.running) < self.max_running:
-            active = self.waiting[0]
-            due = self._due(active, now)
-            if due != active.due:  # meanwhile it has become hopeless, or is so no more
-                active.due = due
-                bisect.insort(self.waiting, self.waiting.pop(0), key=_urgency)
-                continue
-            needed = self._blocks(active)
-            if needed > spare and self.running:
-                break
+        while (active := self._next(now)) is not None:
+            tenant, needed = active.request.tenant, self._blocks(active)
+            short = needed > spare and self.running
+            if short or len(self.running) >= self.max_running:
+                loser = self._loser(tenant, now)
+                if loser is None:
+                    break
+                spare += self._blocks(loser) - self._held(loser)
+                self._preempt(loser)
+                if short:
+                    break
             spare -= needed
-            self.running[active.key] = self.waiting.pop(0)
+            self.waiting.remove(active)
+            self.running[active.key] = active
+            self.shares.admitted(tenant, active.known + active.room)
+
+    def _next(self, now: float) -> ActiveRequest | None:
+        """The waiting request to admit first: the most urgent one of each tenant that may run more, of these the one
+        whose tenant lacks a place, then the one whose tenant has had least."""
+        while True:
+            heads: dict[str, ActiveRequest] = {}
+            for active in self.waiting:
+                heads.setdefault(active.request.tenant, active)
+                if len(heads) == len(self.shares.waiting):
+                    break
+            able = [active for tenant, active in heads.items() if self.shares.may_run(tenant)]
+            if not able:
+                return None
+            lacking = [active for active in able if self.shares.lacks(active.request.tenant)]
+            first = min(lacking or able, key=self._order)
+            due = self._due(first, now)
+            if due == first.due:
+                return first
+            self.waiting.remove(first)  # meanwhile it has become hopeless, or is so no more
+            first.due = due
+            bisect.insort(self.waiting, first, key=_urgency)
+
+    def _loser(self, tenant: str, now: float) -> ActiveRequest | None:
+        """The running request that gives way to one of `tenant`, where another tenant has more than its share."""
+        other = self.shares.over(tenant)
+        if other is None:
+            return None
+        return self._by_urgency((each for each in self.running.values() if each.request.tenant == other), now)[-1]
+
+    def _last_of_longest(self) -> ActiveRequest:
+        """The least urgent request, of those that have not run yet, of the tenant with the longest queue."""
+        longest = self.shares.longest()
+        for active in reversed(self.waiting):
+            if active.request.tenant == longest and not active.output:
+                return active
+        raise Overloaded(f"queue full: {self.max_waiting} requests are waiting")
 
     def _due(self, active: ActiveRequest, now: float) -> float:
         """When its next token is due. Does not mutate. What has become hopeless is due later than it was, or then:
@@ -193,7 +288,31 @@ class Scheduler:
         found = list(requests)
         for active in found:
             active.due = self._due(active, now)
-        return sorted(found, key=_urgency)
+        return sorted(found, key=self._order)
+
+    def _order(self, active: ActiveRequest) -> tuple[int, tuple[int, float, float, int]]:
+        return self.shares.rank(active.request.tenant), _urgency(active)
+
+    def _bearable(self, decoding: list[ActiveRequest], now: float) -> float:
+        """Seconds that a round may last for all of these to keep to their objectives, where they get as many tokens as
+        rows did of late: what one is ahead, or behind, is spread over some rounds. Whose objective cannot be met any
+        more does not count. Does not mutate."""
+        least, fastest, tokens = math.inf, self.pace.fastest, SPARED * max(1.0, self.pace.row_tokens)
+        for active in decoding:
+            tpot = active.request.objective.tpot
+            if tpot < math.inf and not active.hopeless(now, fastest):
+                least = min(least, tokens * tpot + (active.deadline - tpot - now) / SPREAD)
+        return least
+
+    def _due_now(self, reading: list[ActiveRequest], now: float) -> int:
+        """Tokens of these prompts that must be read in a round, where rounds go on as of late, so that each is read
+        when its first token is due. Does not mutate."""
+        most, tokens, round_seconds = 0.0, 0, self.pace.seconds
+        for active in reading:
+            tokens += active.known - active.num_cached_tokens
+            left = (active.due - now) // round_seconds if round_seconds else 1.0
+            most = max(most, tokens / max(1.0, left))
+        return math.ceil(most)
 
     def _unmet(self, active: ActiveRequest, now: float) -> str:
         """Which part of a new request's objective is not expected to be met, "" for none: the prompts that are read
@@ -202,7 +321,7 @@ class Scheduler:
         running, objective, request = self.running.values(), active.request.objective, active.request
         if not objective.label or not (self.running or self.waiting):
             return ""
-        ahead = self.waiting[: bisect.bisect(self.waiting, _urgency(active), key=_urgency)]
+        ahead = [each for each in self.waiting if self._order(each) < self._order(active)]
         reading = [each for each in running if not each.decoding]
         tokens = sum(each.known - each.num_cached_tokens for each in (*reading, *ahead, active))
         per_round = max(1, self.token_budget - len(running) + len(reading))

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import math
 from pathlib import Path
 
+import numpy as np
 from tokenizers import Tokenizer
+from tokenizers.pre_tokenizers import ByteLevel
 
 from covey.errors import SettingError
+from covey.types import Ints
+
+KEEPS_TEXT = ("Sequence", "ByteLevel", "Digits", "Split")  # pre-tokenizers that leave none of the text out
 
 
 def load_tokenizer(folder: str | Path) -> Tokenizer | None:
@@ -31,6 +38,29 @@ def load_tokenizer(folder: str | Path) -> Tokenizer | None:
         raise SettingError(f"{folder}: its tokenizer has no fast form; save it with tokenizer.json")
     backend: Tokenizer = tokenizer.backend_tokenizer
     return backend
+
+
+def token_ids(tokenizer: Tokenizer, text: str) -> Ints:
+    """The tokens of a prompt. Other threads run meanwhile, which they do not while `encode` does; and what is not
+    asked for, which characters each token is, takes as long again."""
+    return np.asarray(tokenizer.encode_batch_fast([text])[0].ids, np.int32)
+
+
+def longest_token(tokenizer: Tokenizer) -> float:
+    """Bytes of text that one token can stand for at most; infinite where that is not known, as where text is changed
+    or left out before it is cut into tokens, or where a token stands for whatever is in no vocabulary."""
+    made = json.loads(tokenizer.to_str())
+    model, pieces = made["model"], [made["pre_tokenizer"], *(made["pre_tokenizer"] or {}).get("pretokenizers", ())]
+    by_bytes = any(piece and piece["type"] == "ByteLevel" for piece in pieces)
+    removed = any(piece and (piece["type"] not in KEEPS_TEXT or piece.get("behavior") == "Removed") for piece in pieces)
+    stripped = any(token["lstrip"] or token["rstrip"] for token in made["added_tokens"])
+    if model["type"] != "BPE" or not set(ByteLevel.alphabet()) <= model["vocab"].keys():
+        return math.inf
+    if not by_bytes or removed or made["normalizer"] or made["truncation"] or stripped:
+        return math.inf
+    # ByteLevel writes each byte of the text as one character, so that a token's length is in bytes.
+    added = (len(token["content"].encode()) for token in made["added_tokens"])
+    return max(*map(len, model["vocab"]), *added, 1)
 
 
 def tokenizer_digest(folder: str | Path) -> str:

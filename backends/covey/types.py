@@ -136,15 +136,17 @@ class Trees:
         """The same rows, the trees of those not in the mask emptied."""
         return self.nodes(np.repeat(rows, self.sizes))
 
-    def nodes(self, kept: npt.NDArray[np.bool_]) -> Trees:
+    def nodes(self, mask: npt.NDArray[np.bool_]) -> Trees:
         """The same rows with these nodes alone, their parents counted anew. Every kept node's parent must be kept."""
-        before = np.concatenate([[0], np.cumsum(kept)])  # kept nodes before each node
-        starts = np.repeat(self.offsets[:-1], self.sizes)
-        parents = np.where(self.parents < 0, -1, before[starts + np.maximum(0, self.parents)] - before[starts])
+        before = np.zeros(len(mask) + 1, np.int32)  # kept nodes before each node
+        np.cumsum(mask, out=before[1:])
+        kept = np.flatnonzero(mask)
+        starts, parents = np.repeat(self.offsets[:-1], self.sizes)[kept], self.parents[kept]
+        parents = np.where(parents < 0, -1, before[starts + parents] - before[starts])
         return Trees(
-            before[self.offsets].astype(np.int32),
+            before[self.offsets],
             self.tokens[kept],
-            parents[kept].astype(np.int32),
+            parents.astype(np.int32),
             self.scores[kept] if len(self.scores) else self.scores,
             None if self.q_ids is None else self.q_ids[kept],
             None if self.q_probs is None else self.q_probs[kept],
@@ -336,6 +338,9 @@ class TargetInfo:
     identity: str = ""  # of weights, settings and machine: what passes take depends on nothing else; "": not known
     block_bytes: int = 0  # of KV memory; 0: the pool keeps its size
     least_blocks: int = 0  # what the pool was loaded with, and `resize` leaves it at least
+
+
+ANY_VOCABULARY = 0  # of a drafter that looks tokens up
 
 
 @dataclass(frozen=True, slots=True)

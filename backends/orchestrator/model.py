@@ -32,9 +32,8 @@ from covey.memory import AWAY, Memory
 from covey.objectives import Classes
 from covey.planner import learnt
 from covey.planner.baseline import Baseline
-from covey.planner.build import build
+from covey.planner.build import build, measured
 from covey.planner.cost_table import load_costs
-from covey.planner.policies import starts_from_costs
 from covey.planner.round_planner import RoundPlanner
 from covey.ports import Drafter, Ports
 from covey.private import kept_folder
@@ -43,22 +42,23 @@ from covey.rounds import RoundRecord
 from covey.scheduler import Scheduler
 from covey.server.command import HTTP_VARIABLE
 from covey.server.control import of_this_server
+from covey.shares import Rules
 from covey.streaming import Outlet, Streamer
 from covey.tokenization import load_tokenizer, tokenizer_digest
 from covey.tritonio import bls, fields, link
 from covey.tritonio.log import to_triton
+from covey.tritonio.long_prompts import LONG, LongPrompts
 from covey.tritonio.metrics import Metrics
 from covey.tritonio.outlets import INSPECT, Asked, PeerOutlet, Sender, SenderOutlet, take_each
 from covey.tritonio.reports import SECRET, Reports
 from covey.tritonio.residency import BlsResidency
 from covey.tritonio.supervisor import Supervisor
-from covey.types import NO_OBJECTIVE, DrafterInfo, TargetInfo
+from covey.types import ANY_VOCABULARY, NO_OBJECTIVE, DrafterInfo, TargetInfo
 from covey.worker import Thread
 from covey_client.costs.table import CostTable
 
 START_SECONDS = 300.0
 CONTROL_SECONDS = 15.0  # for a reload of the target to succeed
-ANY_VOCABULARY = 0  # of a drafter that looks tokens up
 LOADED_SECONDS = 0.2  # between looks whether all models are
 SETTLE_SECONDS = 1.0  # after `initialize`, before the first BLS call
 STOP_SECONDS = 5.0  # for the round in flight; a BLS call that outlives the model's end never comes back
@@ -78,7 +78,6 @@ class TritonPythonModel:
         speculation = self._profile.speculation
         costs = speculation.costs
         self._costs = load_costs(profile.costs_file(costs)) if costs and costs != profile.AUTO else None
-        self._measures = costs == profile.AUTO and starts_from_costs(speculation.policy)
         explicit = speculation.state not in ("", profile.AUTO)
         self._state_file = learnt.file_in(speculation.state, self._name) if explicit else None
         self._keeper: learnt.Keeper | None = None
@@ -114,6 +113,7 @@ class TritonPythonModel:
             self._engine.stop()
         self._thread.join(STOP_SECONDS)
         if self._engine is not None:
+            self._long_prompts.stop()
             self._streamer.stop()
             self._still()
             if self._keeper is not None:
@@ -178,15 +178,15 @@ class TritonPythonModel:
                     raise PortError(f"the target did not come up: {error}") from None
 
     def _measured(self, drafters: dict[str, Drafter]) -> CostTable | None:
-        """What rounds take, where the policy wants to know it: measured when every model is loaded, which is noise."""
-        if not self._measures or not drafters:
+        """What rounds take, where a policy wants to know it: measured when every model is loaded, which is noise."""
+        speculation = self._profile.speculation
+        names = measured(speculation, tuple(drafters)) if speculation.costs == profile.AUTO else ()
+        if not names:
             return None
         self._await_loaded()
-        if self._profile.speculation.drafter_policy == "fixed":  # the others draft where a request names them
-            drafters = dict(itertools.islice(drafters.items(), 1))
         curves = Curves(
             self._target,
-            drafters,
+            {name: drafters[name] for name in names},
             self._profile,
             self._clock,
             kept_folder("curves"),
@@ -210,7 +210,7 @@ class TritonPythonModel:
     def _build(self, info: TargetInfo, drafters: dict[str, Drafter], costs: CostTable | None) -> None:
         if self._stopping.is_set():
             raise Overloaded("the server is stopping")
-        settings, slo = self._profile.scheduler, self._profile.slo
+        settings, slo, tenants = self._profile.scheduler, self._profile.slo, self._profile.tenants
         tokenizer = load_tokenizer(info.folder)
         self._streamer = Streamer(
             tokenizer, self._clock, served=self._metrics.served, emulated=self._profile.target.kind == "emulated"
@@ -224,6 +224,7 @@ class TritonPythonModel:
             block_size=info.block_size,
             patience=slo.patience_ms / 1000,
             admission=slo.admission,
+            tenants=Rules.read(tenants.weights, tenants.max_running, tenants.max_waiting),
         )
         self._baseline = Baseline(costs)
         if self._baseline.seconds is None:
@@ -265,8 +266,15 @@ class TritonPythonModel:
         self._metrics.follow(memory.totals)
         self._reports = Reports(planner, info, self._profile, roster, memory, of_this_server().secret)
         self._parser = fields.RequestParser(
-            tokenizer, info, self._profile.limits, roster, lambda: self._engine.lasting_blocks, classes
+            tokenizer,
+            info,
+            self._profile.limits,
+            roster,
+            lambda: self._engine.lasting_blocks,
+            classes,
+            tenants.priorities,
         )
+        self._long_prompts = LongPrompts()
         self._streamer.start(self._engine)
         log.info("serving %s: %s, %s numerics, %d KV blocks", info.model, info.dtype, info.numerics, info.total_blocks)
 
@@ -388,10 +396,32 @@ class TritonPythonModel:
 
     def _take(self, key: int, outlet: Outlet, tensor: Any, parameters: dict[str, Any]) -> None:
         self._asked.set()
-        arrival = self._clock.now()
-        begun, objective = False, NO_OBJECTIVE
+        submit = partial(self._submit, key, outlet, tensor, parameters, self._clock.now())
+        problem: Exception | None = None
         try:
             self._wait()
+            size = self._parser.prompt_bytes(tensor)
+            if size >= LONG:
+                self._long_prompts.put(fields.tenant_of(tensor), size, submit)
+                return
+        except Exception as error:
+            problem = error
+        submit(problem)
+
+    def _submit(
+        self,
+        key: int,
+        outlet: Outlet,
+        tensor: Any,
+        parameters: dict[str, Any],
+        arrival: float,
+        problem: Exception | None = None,
+    ) -> None:
+        """Hand a request to the engine; with a problem, or where one is found, tell its sender instead."""
+        begun, objective = False, NO_OBJECTIVE
+        try:
+            if problem is not None:
+                raise problem
             wanted = self._parser.parse(key, arrival, tensor, parameters)
             objective = wanted.request.objective
             if wanted.stream and not outlet.streams:

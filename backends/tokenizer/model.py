@@ -16,7 +16,7 @@ import triton_python_backend_utils as pb_utils
 from covey import profile
 from covey.errors import BadField, SettingError
 from covey.text import visible_text
-from covey.tokenization import load_tokenizer
+from covey.tokenization import load_tokenizer, token_ids
 from covey.tritonio.fields import check_prompt
 from covey.tritonio.outlets import ASKS_FOR_STATE, error_response
 from covey_client.wire import OUTPUTS
@@ -47,13 +47,15 @@ class TritonPythonModel:
         return responses
 
     def _encode(self, request: Any) -> list[Any]:
-        raw = _array(request, "text_input")
+        raw = _array(request, "text_input").reshape(-1)
+        if raw.size != 1:
+            raise BadField("text_input", f"{raw.size} values", "one value")
+        check_prompt(raw[0], self._limits)
         try:
-            text = raw.reshape(-1)[0].decode()
+            text = raw[0].decode()
         except UnicodeDecodeError:
             raise BadField("text_input", raw, "UTF-8 text") from None
-        check_prompt(text, self._limits)
-        ids = np.asarray(self._tokenizer.encode(text).ids, np.int32)
+        ids = token_ids(self._tokenizer, text)
         return [pb_utils.Tensor("input_ids", ids), pb_utils.Tensor(ASKS_FOR_STATE, np.array([True], np.bool_))]
 
     def _decode(self, request: Any) -> list[Any]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 
 _PREFIX = re.compile(r"\[(INVALID_ARG|UNAVAILABLE|CANCELLED|INTERNAL)\] (.*)", re.DOTALL)
+_AGAIN = re.compile(r"try again in (\d+) s")
 _FIELD = re.compile(r"(\w+): got ")
 _UNEXPECTED = re.compile(
     r"(?:unexpected inference input|inference input data-type is|unexpected shape for input) '(\w+)'"
@@ -42,7 +43,13 @@ class InvalidRequest(CoveyClientError):
 
 
 class Overloaded(CoveyClientError):
-    """The server takes no more work now; the same request may succeed later."""
+    """The server takes no more work now; the same request may succeed later, after `retry_after` seconds where the
+    server says so."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        found = _AGAIN.search(message)
+        self.retry_after = float(found[1]) if found else None
 
 
 class Cancelled(CoveyClientError):
@@ -62,7 +69,8 @@ def from_message(message: str, status: int = 0) -> CoveyClientError:
         field = _FIELD.match(said)
         if code == "INVALID_ARG":
             return InvalidRequest(said, field[1] if field else "")
-        return {"UNAVAILABLE": Overloaded, "CANCELLED": Cancelled}.get(code, ServerError)(said)
+        kinds: dict[str, type[CoveyClientError]] = {"UNAVAILABLE": Overloaded, "CANCELLED": Cancelled}
+        return kinds.get(code, ServerError)(said)
     if status == 503 or any(words in message for words in _CLOSED):
         return Overloaded(message)
     unexpected = _UNEXPECTED.search(message)

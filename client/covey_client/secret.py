@@ -14,6 +14,7 @@ from covey_client.files import distrust
 
 HEADER = "admin-key"
 VARIABLE = "COVEY_ADMIN_SECRET"
+FILE_VARIABLE = "COVEY_ADMIN_SECRET_FILE"
 SHARED_MEMORY = Path("/dev/shm")  # tritonserver needs it too; emptied when the machine starts
 
 
@@ -22,18 +23,38 @@ def folder() -> Path:
     return SHARED_MEMORY / f"covey-{os.getuid()}"
 
 
+def given() -> str:
+    """What the environment says, itself or by the file that it names; "" where it says nothing. Never an argument of a
+    command: every user of a machine can read those. Raises InvalidRequest."""
+    path = os.environ.get(FILE_VARIABLE, "")
+    if VARIABLE in os.environ or not path:
+        return os.environ.get(VARIABLE, "")
+    try:
+        read = Path(path).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"{FILE_VARIABLE}: {error}") from None
+    if not read:
+        raise InvalidRequest(f"{FILE_VARIABLE}: {path} is empty")
+    return read
+
+
 def found(address: Address) -> str:
     """The secret of the server there, as far as this user can know it; "" where they cannot."""
-    return os.environ.get(VARIABLE, "") or (kept(address.port) if address.loopback else "")
+    return given() or (kept(address.port, address.host) if address.loopback else "")
 
 
-def kept(port: int) -> str:
-    """The secret that this user's server on `port` drew; "" where none is kept. Raises InvalidRequest where others
-    could have put it there."""
+def name_of(host: str, port: int) -> str:
+    """What a server that listens there calls its files: another address of this machine may be another user's."""
+    return f"{'127.0.0.1' if host in ('localhost', '', '0.0.0.0') else host}_{port}"
+
+
+def kept(port: int, host: str = "127.0.0.1") -> str:
+    """The secret that this user's server on `host` and `port` drew; "" where none is kept. Raises InvalidRequest where
+    others could have put it there."""
     try:
         reason = distrust(folder())
         if reason:
             raise InvalidRequest(reason)
-        return (folder() / str(port)).read_text()
+        return (folder() / name_of(host, port)).read_text()
     except FileNotFoundError:
         return ""

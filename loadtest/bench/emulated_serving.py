@@ -189,7 +189,8 @@ def _planner(policy: str, pair: Pair, seed: int, costs: CostTable | None) -> Pla
     if policy == ORACLE:
         oracle: LengthPolicy = Oracle(pair, MAX_DEPTH)
         return RoundPlanner(oracle, max_depth=MAX_DEPTH)
-    switch_costs = SwitchCosts({name: pair.table.switch[name] for name in pair.drafters})
+    switches = {name: pair.table.switch[name] for name in pair.drafters}
+    switch_costs = SwitchCosts(switches, pair.drafters[0])
     made = policies.make(
         policy,
         max_depth=MAX_DEPTH,

@@ -57,11 +57,14 @@ class Stopwatch:
         self.seconds += time.thread_time() - started
         return kept
 
+    def readable(self, rows: int, drafts: float, seconds: float) -> int | None:
+        return self._planner.readable(rows, drafts, seconds)
+
     def learn(self, done: Round) -> None:
         self._planner.learn(done)
 
-    def meanwhile(self, plan: Plan) -> None:
-        self._planner.meanwhile(plan)
+    def meanwhile(self, batch: Batch, plan: Plan, roster: Roster) -> None:
+        self._planner.meanwhile(batch, plan, roster)
 
 
 def run(session: Session) -> None:

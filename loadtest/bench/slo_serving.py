@@ -21,6 +21,7 @@ from covey.emulated.hash_model import HashModel
 from covey.engine import Engine
 from covey.objectives import Classes, judge
 from covey.planner.build import build
+from covey.planner.candidates import TreeSelector
 from covey.planner.choice import Planner
 from covey.planner.cost_table import Surface
 from covey.ports import Clock
@@ -41,6 +42,7 @@ GUESSES = "bundled"
 NOISE = 0.05  # of a measured time
 MAX_DEPTH, WIDTH = 6, 4
 ADASERVE = ("b1=128", "b2=32", "c1=20", "n_max=4")  # the best of twelve tried at 6 requests/s on other requests
+TUNED = 160  # tokens of a pass that these devices read their weights for anyway: what an operator could find and set
 PATIENCE = 3600.0  # real seconds for a drafter's answer
 
 
@@ -54,18 +56,26 @@ class System:
     selection: str = "all"
     width: int = 1
     by_class: bool = False  # priorities by class
+    token_budget: int = 0  # of a pass; 0: the profile's, in which whole prompts have room
     adaserve: tuple[str, ...] = ()
 
 
 SYSTEMS = (
     System("off", "off"),
+    System("off, chunks of 512", "off", token_budget=512),
     System("off, priorities", "off", by_class=True),
     *(System(f"fixed:{depth}", f"fixed:{depth}") for depth in range(1, 6)),
     System("covey, no objectives", "covey"),
+    System("covey, no objectives, trees", "covey", selection="worth", width=WIDTH),
+    System("off, tuned chunks", "off", token_budget=TUNED),
+    System("covey, no objectives, tuned chunks", "covey", token_budget=TUNED),
     System("adaserve", "adaserve", blind=False, width=WIDTH, adaserve=ADASERVE),
     System("covey", "covey", blind=False, selection="worth", width=WIDTH),
 )
-BLIND = tuple(system.name for system in SYSTEMS if system.blind and not system.by_class)
+TUNED_SYSTEMS = tuple(system.name for system in SYSTEMS if system.token_budget == TUNED)
+BLIND = tuple(
+    system.name for system in SYSTEMS if system.blind and not system.by_class and system.name not in TUNED_SYSTEMS
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +94,7 @@ class Point:
 
     requests: int
     met: int
+    met_both: int  # the objective of the first token, too
     by_class: Mapping[str, tuple[int, int]]  # met, of
     good_tokens: int
     seconds: float
@@ -91,6 +102,7 @@ class Point:
     accepted: float  # drafted tokens per verification of a row
     drafted: float  # nodes verified, likewise
     drafting_seconds: float  # of rounds in which somebody drafted
+    reliability: tuple[tuple[float, float, float], ...]  # as `Calibration.reliability`
 
     @property
     def attainment(self) -> float:
@@ -194,7 +206,7 @@ def play(
     clock = VirtualClock()
     sink, wanted = _Sink(clock), objectives(settings, table, scale)
     blocks = (settings.target.kv_memory_mb << 20) // (settings.target.block_size * emulated.kv_token_bytes)
-    budget = settings.scheduler.token_budget
+    budget = system.token_budget or settings.scheduler.token_budget
     scheduler = Scheduler(
         max_running=settings.scheduler.max_running,
         max_waiting=len(load),
@@ -228,7 +240,9 @@ def play(
     ended = clock.now()
     engine.stop()
     engine.run()  # returns at once
-    return _point(load, sink, wanted, ended - load[0].at, records)
+    selector = planner.selector
+    reliability = selector.calibration.reliability() if isinstance(selector, TreeSelector) else []
+    return _point(load, sink, wanted, ended - load[0].at, records, tuple(reliability))
 
 
 def _request(key: int, each: Asked, system: System, wanted: Mapping[str, Objective]) -> Request:
@@ -249,10 +263,15 @@ def _request(key: int, each: Asked, system: System, wanted: Mapping[str, Objecti
 
 
 def _point(
-    load: Sequence[Asked], sink: _Sink, wanted: Mapping[str, Objective], seconds: float, records: Sequence[RoundRecord]
+    load: Sequence[Asked],
+    sink: _Sink,
+    wanted: Mapping[str, Objective],
+    seconds: float,
+    records: Sequence[RoundRecord],
+    reliability: tuple[tuple[float, float, float], ...],
 ) -> Point:
     met: dict[str, int] = dict.fromkeys(SUBJECTS, 0)
-    good, waits = 0, []
+    good, both, waits = 0, 0, []
     for key, each in enumerate(load):
         waits.append(sink.first.get(key, load[0].at + seconds) - each.at)
         if sink.ended.get(key) is not Finish.LENGTH:
@@ -263,11 +282,13 @@ def _point(
         if judge(replace(wanted[each.kind], ttft=math.inf), None, tpot) is Attainment.MET:
             met[each.kind] += 1
             good += count
+            both += waits[-1] <= wanted[each.kind].ttft
     verified = sum(int(np.count_nonzero(record.sizes)) for record in records)
     of = {kind: sum(each.kind == kind for each in load) for kind in SUBJECTS}
     return Point(
         requests=len(load),
         met=sum(met.values()),
+        met_both=both,
         by_class={kind: (met[kind], of[kind]) for kind in SUBJECTS},
         good_tokens=good,
         seconds=seconds,
@@ -277,4 +298,5 @@ def _point(
         drafting_seconds=sum(
             record.draft_seconds + record.verify_seconds for record in records if record.plan.depth.any()
         ),
+        reliability=reliability,
     )

@@ -11,7 +11,7 @@ what is measured beside them is the way through Triton, gRPC and the service.
 measured_over_model   throughput over the formula's, N = 1 to 8, one call at a time
 batched_over_fifo     throughput with joined rows over one call at a time, N = 6
 jain_fairness         of the drafter's time that six targets of unequal loads get, each over its fair share (max-min),
-                      where each could use more; _light: where two ask for so little that they could not
+                      where two ask for so little that they could not use a sixth; _heavy: where each could use more
 scaling_n3            tokens/s of three servers over one's, and over the formula's ratio
 predicted_n2, _n3     tokens/s over what follows from one target's times
 remote_over_local     tokens/s of one target with its drafter elsewhere over one that has it beside itself
@@ -47,9 +47,9 @@ TRANSFER = 0.002  # of Z
 FIFO, JOINED = "one at a time", "joined"
 SHORTEST, LONGEST = 0.008, 0.020  # gaps between which a drafter goes cold
 TABLE, DRAFTER = "emulated-7b-24g", "draft_emulated"  # by which more rows take longer
-KEYS = ("measured_over_model", "batched_over_fifo", "jain_fairness", "jain_fairness_light", *star_servers.KEYS)
-UNEQUAL = (16, 8, 12, 8, 16, 10)  # depths of six targets, each of which could use more than a sixth of the drafter
-LIGHT = (16, 8, 4, 8, 2, 8)  # ... and of some that could not
+KEYS = ("measured_over_model", "batched_over_fifo", "jain_fairness", "jain_fairness_heavy", *star_servers.KEYS)
+LIGHT = (16, 8, 4, 8, 2, 8)  # depths of six targets, two of which ask for less than a sixth of the drafter
+UNEQUAL = (16, 8, 12, 8, 16, 10)  # ... and of such as all could use more
 DEVICE_GB, TARGET_GB, DRAFTER_GB, KV_GB = (24, 48, 80), 15.2, 1.2, 4.0
 
 
@@ -139,8 +139,8 @@ class Measured:
         return {
             "measured_over_model": ratios or None,
             "batched_over_fifo": six[0].rate / six[1].rate if six[0] and six[1] else None,
-            "jain_fairness": self.fairness.get(UNEQUAL),
-            "jain_fairness_light": self.fairness.get(LIGHT),
+            "jain_fairness": self.fairness.get(LIGHT),
+            "jain_fairness_heavy": self.fairness.get(UNEQUAL),
             "emulated": {
                 rule: {str(count): self._cell(rule, count) for count in TARGETS if (rule, count) in self.played}
                 for rule in (FIFO, JOINED)

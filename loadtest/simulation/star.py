@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from covey.ledger import INCARNATION_BITS
+from covey.ledger import CALLER_BITS, HOUSE_BITS, INCARNATION_BITS
 from covey.star.calls import Call
 from covey.star.queue import DraftQueue, Rules
 from covey.star.speed import Speed
@@ -78,7 +78,7 @@ def play(
         if now >= warm and not counts:
             counts, began = True, now
         calls = queue.take(now, speed, shared=rules.rows > 1)
-        rows, depth = sum(call.rows for call in calls), max(call.depth for call in calls)
+        rows, depth = sum(call.beams for call in calls), max(call.depth for call in calls)
         level = step(rows, now - free) * _spread(rng, SPREAD)
         ended = now + depth * level
         if counts:
@@ -95,7 +95,7 @@ def play(
                 hits = rng.random((device.rows, device.depth)) < device.acceptance
                 played.tokens[target] += int(np.cumprod(hits, axis=1).sum()) + device.rows
                 played.rounds[target] += 1
-                played.service[target] += (ended - now) * call.rows / rows
+                played.service[target] += (ended - now) * call.beams / rows
                 played.waited += now - call.arrived
                 played.calls += 1
                 played.away.append(away)
@@ -119,5 +119,5 @@ def _work(target: int, device: Device) -> DraftWork:
         depth=rows + device.depth,
         width=rows + 1,
         rounds=rows,
-        origin=target << INCARNATION_BITS,
+        origin=target << INCARNATION_BITS + CALLER_BITS - HOUSE_BITS,  # each is a server of its own
     )

@@ -11,8 +11,20 @@ import pytest
 from covey import profile
 from covey_client.costs.table import CostTable
 from loadtest.bench.__main__ import main
-from loadtest.bench.slo import _hardest
-from loadtest.bench.slo_serving import CHAT, SUMMARY, SYSTEMS, URGENT, Point, asked, measured, objectives, play, slowed
+from loadtest.bench.slo import hardest
+from loadtest.bench.slo_serving import (
+    BLIND,
+    CHAT,
+    SUMMARY,
+    SYSTEMS,
+    URGENT,
+    Point,
+    asked,
+    measured,
+    objectives,
+    play,
+    slowed,
+)
 
 PAIR = "emulated-70b-4x80g"
 MIX = {URGENT: 0.6, CHAT: 0.2, SUMMARY: 0.2}
@@ -31,10 +43,18 @@ def test_the_bench_writes_its_keys(tmp_path: Path) -> None:
     assert main(["slo", "--quick", "--json", str(out)]) == 0
     result = json.loads(out.read_text())
     assert result["bundled"] is None
-    for device in ("as it is", "33 ms"):
+    for device in ("70B", "70B, 33 ms", "32B"):
         found = result["emulated"][device]
-        assert set(found) == {"points", "hardest", "staggered_attainment", "min_goodput_covey_over_adaserve"}
-        assert set(found["points"]["rate"]["4"]) == {"off", "adaserve", "covey"}
+        assert set(found) == {
+            "points",
+            "hardest",
+            "hardest_tuned",
+            "staggered_attainment",
+            "min_goodput_covey_over_adaserve",
+        }
+        [systems] = found["points"]["rate"].values()
+        assert set(systems) == {"off", "adaserve", "covey"}
+        assert all(0 <= right <= 1 for _, right, _ in systems["covey"]["reliability"])
         assert 0 <= found["hardest"]["attainment_covey"] <= 1
 
 
@@ -69,16 +89,20 @@ def test_an_urgent_request_has_so_many_times_the_unloaded_time() -> None:
 
 def test_hardest_is_the_highest_rate_at_which_the_best_blind_system_still_does() -> None:
     def point(met: int) -> Point:
-        return Point(100, met, {}, met * 10, 1.0, 1.0, 0.0, 0.0, 0.0)
+        return Point(100, met, met, {}, met * 10, 1.0, 1.0, 0.0, 0.0, 0.0, ())
 
     rates = {
         rate: {"off": point(off), "fixed:2": point(fixed), "covey": point(covey)}
         for rate, off, fixed, covey in ((1.0, 90, 99, 99), (2.0, 30, 50, 80), (3.0, 20, 30, 60))
     }
-    found = _hardest(rates)
+    found = hardest(rates, BLIND)
     assert found is not None
     assert (found["rate"], found["best_baseline"]) == (2.0, "fixed:2")
     assert found["violations_best_baseline_over_covey"] == pytest.approx(51 / 21)
     assert found["goodput_covey_over_best_baseline"] == pytest.approx(1.6)
-    assert _hardest({}) is None
+    assert found["reached"]
+    assert hardest({}, BLIND) is None
+    easy = hardest({1.0: rates[1.0]}, BLIND)
+    assert easy is not None
+    assert not easy["reached"], "it may be harder yet"
     assert math.isfinite(found["ttft_p99_covey_over_best_baseline"])

@@ -57,7 +57,8 @@ def test_the_emulated_part_has_the_keys_it_promises(tmp_path: Path) -> None:
     assert len(found["measured_over_model"]) == 8
     assert all(0.85 < ratio < 1.1 for ratio in found["measured_over_model"])
     assert found["batched_over_fifo"] > 1.3
-    assert found["jain_fairness"] > 0.95
+    assert found["jain_fairness"] >= 0.95
+    assert found["jain_fairness_heavy"] >= 0.95
     assert found["scaling_n3"] is None, "not measured"
     assert found["packing"]["48 GB"]["without"] >= found["packing"]["48 GB"]["with"]
     assert (tmp_path / "star.png").stat().st_size > 1000

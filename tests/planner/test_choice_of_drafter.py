@@ -14,6 +14,7 @@ import pytest
 from covey.active import ActiveRequest, Heard
 from covey.clock import RealClock
 from covey.engine import Engine
+from covey.errors import PortError
 from covey.planner.build import build
 from covey.planner.drafters import reading
 from covey.planner.drafters.beliefs import Beliefs
@@ -22,9 +23,23 @@ from covey.planner.drafters.policy import Assignment
 from covey.planner.drafters.replay import Replay
 from covey.planner.round_planner import RoundPlanner
 from covey.profile import SpeculationSettings
-from covey.rounds import RoundRecord
+from covey.roster import Roster
+from covey.rounds import Plan, RoundRecord
 from covey.scheduler import Batch, Scheduler
-from covey.types import DrafterInfo, DraftReply, DraftWork, Hit, Judged, RowJudged, RowStatus, Rule, Sampling, Trees
+from covey.types import (
+    DrafterInfo,
+    DraftReply,
+    DraftWork,
+    Hit,
+    Judged,
+    RowJudged,
+    RowStatus,
+    Rule,
+    Sampling,
+    TargetReply,
+    TargetWork,
+    Trees,
+)
 from covey_client.costs.table import CostTable
 from loadtest.simulation.virtual import VirtualClock
 from tests.fakes import VOCAB, Collector, HashTarget, continuation, next_token, request
@@ -55,6 +70,7 @@ class Specialist:
         self.prompts: dict[int, int] = {}
         self.read: dict[int, int] = {}
         self.drafts = self.reads = 0
+        self.asked: list[DraftWork] = []
 
     def info(self) -> DrafterInfo:
         return DrafterInfo(self.name, VOCAB, 4096, 7, 0)
@@ -64,6 +80,7 @@ class Specialist:
         return int.from_bytes(digest.digest()[:4], "little") / (1 << 32) < self.rates[domain_of(tokens)]
 
     def draft(self, work: DraftWork) -> DraftReply:
+        self.asked.append(work)
         for tag in work.frees:
             self.tokens.pop(tag, None)
         for opening in work.opens:
@@ -306,6 +323,45 @@ def test_reading_stays_within_its_share_of_time() -> None:
     assert 0 < read < reading.SHARE * world.clock.now() + reading.START - reading.DEEPEST + 0.02
 
 
+def test_few_rows_are_assigned_while_drafters_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one caller waits for between rounds is no choice of drafters, but for a request's first."""
+    world = World("covey")
+    where, calls = ["plan"], Counter[str]()
+    meanwhile, expected = world.planner.meanwhile, Beliefs.expected
+
+    def noted(batch: Batch, plan: Plan, roster: Roster) -> None:
+        where[0] = "meanwhile"
+        meanwhile(batch, plan, roster)
+        where[0] = "plan"
+
+    def counted(self: Beliefs, *given: object) -> object:
+        calls[where[0]] += 1
+        return expected(self, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(world.planner, "meanwhile", noted)
+    monkeypatch.setattr(Beliefs, "expected", counted)
+    world.serve([0, 1, 2, 3], count=100)
+    assert calls["plan"] <= 4 * 4 < calls["meanwhile"]
+
+
+def test_a_drafter_that_goes_after_rows_were_assigned_ahead_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World("covey")
+    world.serve([1] * 6)
+    meanwhile, gone = world.planner.meanwhile, list[int]()
+
+    def leaving(batch: Batch, plan: Plan, roster: Roster) -> None:
+        meanwhile(batch, plan, roster)
+        if len(batch.rows[0].output) > 20 and not gone:
+            gone.append(len(world.records))
+            roster.failed(plan.drafter[0])
+
+    monkeypatch.setattr(world.planner, "meanwhile", leaving)
+    world.serve([1], first=6)
+    last, after = (record.plan for record in world.records[gone[0] : gone[0] + 2])
+    assert after.drafter[0] != last.drafter[0]
+    assert after.depth.all()
+
+
 def test_reading_is_paid_for_where_no_row_decodes() -> None:
     """Answers of one token come of the pass that reads the prompt."""
     world = World("covey", step=0.02)
@@ -314,11 +370,81 @@ def test_reading_is_paid_for_where_no_row_decodes() -> None:
     assert 0 < read < reading.SHARE * world.clock.now() + reading.START - reading.DEEPEST + 0.2
 
 
+@pytest.mark.parametrize("failing", ["target", "reader"])
+def test_reading_is_paid_for_where_a_round_or_a_reader_fails(failing: str) -> None:
+    world = World("covey", step=0.02)
+    step, rounds = world.target.step, 0
+    world.engine._recover = lambda _error: world.target.restart()
+
+    def at_times(work: TargetWork) -> TargetReply:
+        nonlocal rounds
+        rounds += 1
+        if rounds % 5 == 0:
+            world.clock.sleep(0.01)
+            raise PortError("a pass that fails")
+        return step(work)
+
+    if failing == "target":
+        world.target.step = at_times  # type: ignore[method-assign]
+    else:
+        for drafter in world.drafters.values():
+            drafter.draft = failing_to_read(drafter.draft)  # type: ignore[method-assign]
+    world.serve([0, 1, 2, 3] * 4, together=4, count=60)
+    reads = sum(drafter.reads for drafter in world.drafters.values())
+    said = sum(seconds for record in world.records for seconds in record.read.values())
+    assert reads > 10
+    assert said > 0.02 * (reads - len(world.drafters)), "but for those that end with the last round"
+
+
+def failing_to_read(draft: Callable[[DraftWork], DraftReply]) -> Callable[[DraftWork], DraftReply]:
+    def answer(work: DraftWork) -> DraftReply:
+        reply = draft(work)
+        if work.reading is not None:
+            raise PortError("broken")
+        return reply
+
+    return answer
+
+
 def test_a_request_that_names_its_drafter_has_it() -> None:
     world = World("covey")
     world.serve([0, 1], together=2, drafter="math")
     assert world.rounds().keys() == {"math"}
     assert all(record.plan.why == ("asked",) * len(record.plan.why) for record in world.records)
+
+
+@pytest.mark.parametrize("policy", ["covey", "ucb-be", "hedge"])
+def test_a_text_that_a_drafter_cannot_hold_is_drafted_by_others_and_not_read_for_ever(policy: str) -> None:
+    world = World(policy)
+    for name, drafter in world.drafters.items():
+        longest = 60 if name == "math" else 4096
+        world.engine.roster.came(name, replace(drafter.info(), max_positions=longest))
+    world.serve([1] * 8, count=120)
+    told = [(work.keep + np.diff(work.offsets) + work.depth, work) for work in world.drafters["math"].asked]
+    assert told
+    assert max(int(lengths.max()) for lengths, _ in told) <= 60
+    late = [record for record in world.records if record.plan.depth.any()][-200:]
+    assert {name for record in late for name in record.plan.drafter} > {"math"}, "others draft then"
+
+
+def test_rows_that_their_drafter_cannot_hold_are_asked_nothing_and_teach_nothing() -> None:
+    """What they are short of is no fault of its drafts."""
+    world = World("fixed:general")
+    for name, drafter in world.drafters.items():
+        world.engine.roster.came(name, replace(drafter.info(), max_positions=40))
+    world.serve([0], count=60)
+    depths = [record.plan.depth[0] for record in world.records if record.decoding]
+    assert max(depths) == DEPTH
+    assert not any(depths[-20:])
+    asked = world.drafters["general"].asked
+    assert max(int((work.keep + np.diff(work.offsets) + work.depth).max()) for work in asked) == 40
+
+
+def test_rows_that_want_no_drafts_have_no_say_and_are_not_read() -> None:
+    world = World("covey")
+    world.serve([1] * 4, together=4, speculation="off")
+    assert not any(drafter.reads or drafter.drafts for drafter in world.drafters.values())
+    assert {why for record in world.records for why in record.plan.why} == {"asked"}
 
 
 def test_where_nobody_reads_under_the_rejection_rule_rounds_teach() -> None:
@@ -333,6 +459,14 @@ def test_every_bandit_serves_mixed_batches(policy: str) -> None:
     world = World(policy)
     world.serve(random.Random(4).choices(range(4), k=16), together=4)
     assert sum(world.rounds().values()) > 100
+
+
+def test_a_bandit_knows_of_its_last_round_when_it_chooses() -> None:
+    """The policy of lengths is patient here, and told of a round while the next one drafts."""
+    world = World("ucb-be")
+    world.serve([2])
+    played = [record.plan.drafter[0] for record in world.records if record.plan.depth.any()]
+    assert played[:6] == [*world.drafters, "chat"], "each arm once, then the best"
 
 
 def test_hedge_learns_from_what_all_drafters_read() -> None:

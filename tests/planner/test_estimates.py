@@ -14,13 +14,14 @@ from covey.bandits.length import DraftCall, Situation
 from covey.bandits.nightjar import Nightjar
 from covey.errors import SettingError
 from covey.planner.acceptance import Acceptance
-from covey.planner.build import build
+from covey.planner.build import build, measured
 from covey.planner.cost_table import load_costs
 from covey.planner.costs import RoundCosts
 from covey.planner.regression import Regression, doublings, hat, smooth
 from covey.planner.residuals import Residuals
 from covey.planner.switching import SwitchCost
 from covey.profile import SpeculationSettings
+from covey_client.costs.table import CostTable
 
 
 def test_hats_interpolate_and_go_on_beyond_the_ends() -> None:
@@ -305,6 +306,35 @@ def test_a_planner_starts_from_a_cost_table(tmp_path: Path, caplog: pytest.LogCa
     assert not caplog.records
     build(settings, ("other",), max_rows=8, costs=table)
     assert "cost table test knows nothing of other" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("choice", "mine"), [("fixed", "b"), ("fixed:a", "a"), ("fixed:gone", "b"), ("covey", "b"), ("ucb-be:0.1", "b")]
+)
+def test_nightjar_prices_the_drafter_that_drafts_whatever_the_order_of_the_table(choice: str, mine: str) -> None:
+    cells = {name: ((512, 32, seconds),) for name, seconds in (("a", 0.01), ("b", 0.02))}
+    table = CostTable("test", "made up", ((1, 1, 0.02),), (), {}, cells)
+    settings = SpeculationSettings(policy="nightjar", drafter_policy=choice)
+    policy = build(settings, ("b", "a", "c"), costs=table).policy if choice != "fixed:gone" else None
+    assert policy is None or policy._switch_cost(512, 32) == cells[mine][0][2]  # type: ignore[attr-defined]
+    names = measured(settings, ("b", "a", "c"))
+    assert names == ((mine,) if choice.startswith("fixed") else ("b", "a", "c"))
+
+
+def test_a_drafter_without_a_pause_to_price_is_not_given_another_ones() -> None:
+    table = CostTable("test", "made up", ((1, 1, 0.02),), (), {}, {"b": ((512, 32, 0.02),)})
+    policy = build(SpeculationSettings(policy="nightjar"), ("a", "b"), costs=table).policy
+    assert policy._switch_cost(512, 32) == 0.0  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("policy", "choice", "names"),
+    [("fixed:3", "fixed", ()), ("table", "ucb-be", ()), ("fixed:3", "covey", ("b", "a")), ("covey", "fixed", ("b",))],
+)
+def test_curves_are_measured_where_somebody_asks_what_rounds_take(
+    policy: str, choice: str, names: tuple[str, ...]
+) -> None:
+    assert measured(SpeculationSettings(policy=policy, drafter_policy=choice), ("b", "a")) == names
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from covey.planner.drafters.beliefs import Array
-from covey.planner.drafters.joint import GAIN, Batch, best_set
+from covey.planner.drafters.joint import GAIN, Prospects, best_set
 
 DEPTHS = 5
 
@@ -19,7 +19,7 @@ def together(crowding: float, seconds: Array) -> Array:
     return longest + crowding * (seconds.sum(axis=0) - longest)
 
 
-def batch_of(seed: int, *, asked: dict[int, int] | None = None, crowding: float = 0.5) -> Batch:
+def batch_of(seed: int, *, asked: dict[int, int] | None = None, crowding: float = 0.5) -> Prospects:
     rng = np.random.default_rng(seed)
     rows, drafters = int(rng.integers(1, 12)), int(rng.integers(2, 6))
     rates = rng.uniform(0.1, 0.95, (rows, drafters, 1))
@@ -31,13 +31,14 @@ def batch_of(seed: int, *, asked: dict[int, int] | None = None, crowding: float 
     counts, depths = np.arange(most + 1)[:, None], np.arange(DEPTHS + 1)
     drafts = (calls + steps * depths) * (1 + 0.02 * counts) * (counts > 0) * (depths > 0)
     plain = 0.01 + 0.0003 * most * (depths + 1)
-    return Batch(tokens, plain, drafts, asked, lambda seconds: together(crowding, seconds))
+    others = sum(asked.values()) * (1.0 + 0.4 * np.arange(DEPTHS + 1))
+    return Prospects(tokens, others, plain, drafts, asked, lambda seconds: together(crowding, seconds))
 
 
-def value(batch: Batch, chosen: Sequence[int]) -> float:
+def value(batch: Prospects, chosen: Sequence[int]) -> float:
     """As defined, row by row."""
     counts = {each: batch.asked.get(each, 0) for each in chosen}
-    emitted = np.zeros(DEPTHS + 1)
+    emitted = batch.others.copy()
     for row in batch.tokens:
         counts[max(chosen, key=lambda each: row[each, -1])] += 1
         emitted += row[list(chosen)].max(axis=0)
@@ -75,7 +76,7 @@ def test_it_is_seldom_far_from_the_best_of_all_sets(crowding: float) -> None:
 
 def test_one_request_has_one_drafter() -> None:
     batch = batch_of(3)
-    alone = Batch(batch.tokens[:1], batch.plain, batch.drafts[:, :2], {}, batch.together)
+    alone = Prospects(batch.tokens[:1], batch.others, batch.plain, batch.drafts[:, :2], {}, batch.together)
     chosen, speed = best_set(alone)
     assert len(chosen) == 1
     assert speed == pytest.approx(max(value(alone, [each]) for each in range(batch.tokens.shape[1])))
@@ -84,6 +85,20 @@ def test_one_request_has_one_drafter() -> None:
 def test_where_nobody_helps_the_one_that_brings_most_is_kept_at_hand() -> None:
     """All are as fast at depth 0: later rounds may draft again."""
     batch = batch_of(5)
-    slow = Batch(batch.tokens, batch.plain, batch.drafts * 1000, {}, batch.together)
+    slow = Prospects(batch.tokens, batch.others, batch.plain, batch.drafts * 1000, {}, batch.together)
     chosen, _ = best_set(slow)
     assert chosen == [int(batch.tokens[:, :, -1].sum(axis=0).argmax())]
+
+
+def test_a_further_call_must_be_worth_what_it_costs_rows_that_are_not_moved() -> None:
+    """One row would have a fifth more; fifteen that name their drafter would wait for its call."""
+    depths = np.arange(2.0)
+    tokens = np.stack([1.0 + 1.5 * depths, 1.0 + 2.0 * depths])[None]
+    drafts = np.tile(0.001 * depths, (2, 17, 1))
+    drafts[:, 0] = 0.0
+    alone, beside = (
+        best_set(Prospects(tokens, others, 0.01 + 0.0 * depths, drafts, {0: count}, lambda each: each.sum(axis=0)))
+        for others, count in ((0.0 * depths, 1), (15 * (1.0 + 1.5 * depths), 15))
+    )
+    assert alone[0] == [0, 1]
+    assert beside[0] == [0]

@@ -292,8 +292,12 @@ def test_shared_memory_of_the_dead_is_removed_and_of_the_living_is_not(tmp_path:
     assert {path.name for path in tmp_path.iterdir()} == {"covey_of_somebody_else", "triton_region"}
 
 
-def test_the_command_line_says_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COVEY_ADMIN_SECRET", "s")
+def test_the_command_line_says_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "secret").write_text("s\n")
+    monkeypatch.delenv("COVEY_ADMIN_SECRET", raising=False)
+    monkeypatch.setenv("COVEY_ADMIN_SECRET_FILE", str(tmp_path / "secret"))
+    with pytest.raises(SystemExit):
+        parse(["--admin-secret", "s"])  # every user of the machine would read it
     options = parse(["--http-port", "1", "--model", "/m", "--verbose", "--", "--log-format=ISO8601"])
     assert (options.http_port, options.model, options.verbose, options.admin_secret) == (1, "/m", 1, "s")
     assert options.host == "127.0.0.1"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from covey.errors import PortError, SettingError
-from covey.ledger import INCARNATION_BITS, new_origin
-from covey.star.callers import HERE, Caller, Door, read, token_of, weights
+from covey.ledger import INCARNATION_BITS, house, new_origin
+from covey.star.callers import HERE, MOST_SENDERS, Caller, Door, read, token_of, weights
 from covey.types import Ints
 from covey.wire import codec
 
@@ -73,3 +73,22 @@ def test_what_one_claims_to_be_is_never_what_another_is() -> None:
     assert again >> INCARNATION_BITS == mine >> INCARNATION_BITS, "its next incarnation closes what this one left"
     assert Door(17).origin("east", claimed) != mine, "nobody can work it out elsewhere"
     assert 0 <= mine < 1 << 63
+
+
+def test_all_names_of_one_server_are_of_one_house_and_no_more_than_it_may_have() -> None:
+    door = Door(17, [Caller("east", token_of(EAST)), Caller("west", token_of(WEST))])
+    claimed = [new_origin(f"sender {index}") for index in range(3 * MOST_SENDERS)]
+    kept = [door.origin("east", each) for each in claimed]
+    assert len({house(each) for each in kept}) == 1
+    assert len({each >> INCARNATION_BITS for each in kept}) == MOST_SENDERS, "the first make room for the last"
+    assert len({each >> INCARNATION_BITS for each in kept[:MOST_SENDERS]}) == MOST_SENDERS
+    others = {house(door.origin("west", claimed[0])), *(house(door.origin(HERE, each)) for each in claimed[:2])}
+    assert len(others | {house(kept[0])}) == 4, "our own models are each for themselves"
+
+
+def test_where_no_launcher_drew_a_token_nobody_is_one_of_our_own_models() -> None:
+    door = Door(0, [Caller("east", token_of(EAST))])
+    assert door.caller(sealed(token_of(EAST))) == "east"
+    with pytest.raises(PortError, match="not of this server"):
+        door.caller(sealed(0))
+    assert Door(0).caller(sealed(0)) == HERE, "in one process, where nobody else comes"

@@ -19,8 +19,10 @@ from covey.ledger import new_origin
 from covey.ports import Drafter
 from covey.profile import DrafterSettings
 from covey.star.accounts import AGAIN, GONE
+from covey.star.callers import MOST_SENDERS, Caller, Door
 from covey.star.queue import Rules
-from covey.star.service import DraftService
+from covey.star.service import MOST_WAITING, DraftService
+from covey.star.speed import Speed
 from covey.types import DrafterInfo, DraftReply, DraftWork, RowStatus, Sampling
 from covey_client.costs.table import CostTable
 from loadtest.simulation.virtual import VirtualClock
@@ -202,6 +204,8 @@ def test_a_late_call_is_told_to_decode_plainly_and_nothing_is_lost(
     long, short, freed = Text(1, prompt(rng, 20)), Text(1, prompt(rng, 20)), Text(2, prompt(rng, 20))
     busy.send([long], 4)
     hasty.send([short, freed], 4)
+    service._speed = Speed()
+    service._speed.update(1, 1, 1e-5)  # however slow this machine is now: it has time when it comes
     held.gate.clear()
     held.inside.clear()
     first = later(lambda: busy.send([long], 4))
@@ -384,3 +388,111 @@ def test_random_traffic_of_many_threads_drafts_what_a_drafter_of_its_own_would(
         assert not thread.is_alive()
     assert not problems
     drafter.check()
+
+
+def test_who_waits_longer_than_it_is_remembered_is_served_all_the_same(
+    folder: Path, serve: Callable[..., DraftService]
+) -> None:
+    """A pass of many seconds, as of a process that was stopped: its sender has been silent, and has not gone."""
+    held, rng, now = Held(neural(folder)), np.random.default_rng(12), [0.0]
+    service = serve(held, admission=False, now=lambda: now[0])
+    senders = [Sender(From(service, name), new_origin(name)) for name in ("a", "b")]
+    calls = [later(lambda: senders[0].send([Text(1, prompt(rng, 12))], 2))]
+    held.inside.wait(10)
+    now[0] = GONE + 1
+    calls.append(later(lambda: senders[1].send([Text(1, prompt(rng, 12))], 2)))
+    until(lambda: len(service._queue) == 1)
+    held.gate.set()
+    for thread, found in calls:
+        thread.join(20)
+        assert isinstance(found[0], DraftReply)
+
+
+def test_an_answer_that_cannot_be_sent_is_nothing_to_the_next_call(
+    folder: Path, serve: Callable[..., DraftService]
+) -> None:
+    def lost(_answer: object) -> None:
+        raise RuntimeError("shared memory is full")
+
+    service, rng = serve(neural(folder), admission=False), np.random.default_rng(13)
+    sender = Sender(From(service, "a"), new_origin("a"))
+    service.submit(sender.work([Text(1, prompt(rng, 12))], 2), "a", lost)
+    thread, found = later(lambda: sender.send([Text(2, prompt(rng, 12))], 2))
+    thread.join(20)
+    assert found[0].status.tolist() == [RowStatus.OK]
+
+
+def test_who_sends_more_calls_than_anyone_needs_is_answered_at_once(
+    folder: Path, serve: Callable[..., DraftService]
+) -> None:
+    held, rng = Held(neural(folder)), np.random.default_rng(14)
+    service = serve(held, admission=False)
+    flood, text = Sender(None, new_origin("flood")), Text(1, prompt(rng, 12))  # type: ignore[arg-type]
+    answers: list[Any] = []
+    for _ in range(100):
+        service.submit(flood.work([text], 2), "flood", answers.append)
+    assert len(service._queue) <= MOST_WAITING
+    assert all(isinstance(each, PortError) for each in answers)
+    assert len(answers) >= 100 - MOST_WAITING - 1
+    held.gate.set()
+
+
+def test_tokens_that_the_drafter_does_not_have_break_nobody_else_s_call(
+    folder: Path, serve: Callable[..., DraftService]
+) -> None:
+    held, rng = Held(neural(folder)), np.random.default_rng(15)
+    service = serve(held, admission=False)
+    senders = [Sender(From(service, name), new_origin(name)) for name in ("a", "b", "c")]
+    calls = [later(lambda: senders[0].send([Text(1, prompt(rng, 12))], 2))]
+    held.inside.wait(10)
+    calls.append(later(lambda: senders[1].send([Text(1, prompt(rng, 12))], 2)))
+    bad, found = later(lambda: senders[2].send([Text(1, [5, VOCABULARY])], 2))
+    bad.join(20)
+    assert isinstance(found[0], PortError)
+    held.gate.set()
+    for thread, answers in calls:
+        thread.join(20)
+        assert isinstance(answers[0], DraftReply)
+
+
+def test_names_without_end_take_nobody_s_tags(folder: Path, serve: Callable[..., DraftService]) -> None:
+    drafter, rng = neural(folder, blocks=24), np.random.default_rng(16)
+    service, door = serve(drafter, admission=False), Door(17, [Caller("modest", 1), Caller("greedy", 2)])
+    modest = Sender(From(service, "modest"), door.origin("modest", new_origin("modest")))
+    mine = [Text(tag, prompt(rng, 30)) for tag in (1, 2)]
+    modest.send(mine, 2)
+    for index in range(40):
+        greedy = Sender(From(service, "greedy"), door.origin("greedy", new_origin(f"greedy {index}")))
+        greedy.send([Text(1, prompt(rng, 30))], 2)
+    reply = modest.send(mine, 2)
+    assert reply.status.tolist() == [RowStatus.OK, RowStatus.OK]
+    assert reply.catch_up_seconds == 0.0, "its keys are still there"
+
+
+def test_what_refused_senders_free_is_not_kept_without_end(folder: Path, serve: Callable[..., DraftService]) -> None:
+    service, rng = serve(neural(folder)), np.random.default_rng(17)
+    door = Door(17, [Caller("a", 1)])
+    service._accounts.admits = lambda _who: False  # type: ignore[method-assign]
+    for index in range(300):
+        sender = Sender(From(service, "a"), door.origin("a", new_origin(f"{index % 100}")))
+        sender.send([Text(1, prompt(rng, 4))], 1, frees=range(30))
+    assert len(service._frees) <= MOST_SENDERS
+
+
+def test_a_draft_that_would_come_after_the_pass_that_runs_is_too_late_at_once(
+    folder: Path, serve: Callable[..., DraftService]
+) -> None:
+    held, rng = Held(neural(folder)), np.random.default_rng(18)
+    service = serve(held, admission=False)
+    service._speed.update(1, 1, 0.5)
+    busy, hasty = (Sender(From(service, name), new_origin(name)) for name in ("busy", "hasty"))
+    first = later(lambda: busy.send([Text(1, prompt(rng, 12))], 4))
+    held.inside.wait(10)
+    answers: list[Any] = []
+    service.submit(replace(hasty.work([Text(1, prompt(rng, 12))], 4), patience=1.0), "hasty", answers.append)
+    assert answers, "while the drafter is busy"
+    assert answers[0].status.tolist() == [RowStatus.SKIPPED]
+    service.submit(replace(hasty.work([Text(1, prompt(rng, 12))], 4), patience=9.0), "hasty", answers.append)
+    assert len(answers) == 1, "this one is in time"
+    held.gate.set()
+    first[0].join(20)

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from covey.ledger import INCARNATION_BITS
+from covey.ledger import CALLER_BITS, HOUSE_BITS, INCARNATION_BITS
 from covey.star.calls import Call
-from covey.star.queue import CREDIT, DraftQueue, Rules
+from covey.star.queue import CREDIT, OVERDUE, DraftQueue, Rules
 from covey.star.speed import MARGIN, Speed
 from covey.types import NO_INTS, DraftWork, Reading
 
 STEP = 0.002
+MEMBER_BITS = CALLER_BITS - HOUSE_BITS
 
 
 def call(
-    who: int, arrived: float = 0.0, rows: int = 1, depth: int = 4, patience: float = 0.0, *, reads: bool = False
+    who: int,
+    arrived: float = 0.0,
+    rows: int = 1,
+    depth: int = 4,
+    patience: float = 0.0,
+    *,
+    reads: bool = False,
+    server: int = 0,
 ) -> Call:
+    """Of a server of its own, where none is given."""
     ones = np.ones(rows, np.int32)
     work = DraftWork(
         tags=np.arange(rows, dtype=np.int32),
@@ -28,11 +38,11 @@ def call(
         depth=ones * (0 if reads else depth),
         width=ones,
         rounds=ones,
-        origin=who << INCARNATION_BITS,
+        origin=((server or who) << MEMBER_BITS | who) << INCARNATION_BITS,
         reading=Reading(ones, 10) if reads else None,
         patience=patience,
     )
-    return Call(work, f"{who}", arrived)
+    return Call(work, f"{server or who}", arrived)
 
 
 def measured() -> Speed:
@@ -110,8 +120,9 @@ def shares(weights: dict[str, float], depths: dict[int, int], turns: int) -> dic
         (next_one,) = queue.take(0.0, speed, shared=False)
         seconds = next_one.depth * STEP
         queue.served([next_one], seconds)
-        had[next_one.who] += seconds
-        queue.put(call(next_one.who, depth=depths[next_one.who]))
+        who = int(next_one.caller)
+        had[who] += seconds
+        queue.put(call(who, depth=depths[who]))
     return had
 
 
@@ -135,8 +146,8 @@ def test_who_was_away_for_long_does_not_make_up_for_it() -> None:
         queue.put(call(2))
         (next_one,) = queue.take(0.0, speed, shared=False)
         queue.served([next_one], 0.01)
-        served.append(next_one.who)
-        if next_one.who == 1:
+        served.append(int(next_one.caller))
+        if served[-1] == 1:
             queue.put(call(1))
     assert served.index(1) <= CREDIT / 0.01 + 3
 
@@ -159,3 +170,59 @@ def test_nobody_starves_though_all_others_are_more_urgent() -> None:
         queue.served(taken, 0.008)
         now += 0.008
         assert now < 0.2
+
+
+def test_a_server_gains_nothing_by_calling_under_many_names() -> None:
+    """The share is the server's, and within the bound of waiting, too, it is one among others."""
+    for bound in (1e9, 0.01):
+        queue, speed, served, now = DraftQueue(Rules(rows=1, bound=bound)), measured(), [0, 0, 0], 0.0
+        for who in range(10):
+            queue.put(call(who, server=1))
+        queue.put(call(10, server=2))
+        while sum(served) < 200:
+            (next_one,) = queue.take(now, speed, shared=False)
+            queue.served([next_one], 0.01)
+            now += 0.01
+            served[int(next_one.caller)] += 1
+            who = next_one.who & ((1 << MEMBER_BITS) - 1)
+            queue.put(call(who, arrived=now, server=int(next_one.caller)))
+        assert served[2] == pytest.approx(100, abs=3), bound
+
+
+def test_the_senders_of_one_server_take_turns() -> None:
+    queue, speed, served = DraftQueue(Rules(rows=1, bound=1e9)), measured(), []
+    for who in range(1, 4):
+        queue.put(call(who, server=1, patience=0.1 * who))
+    for _ in range(12):
+        (next_one,) = queue.take(0.0, speed, shared=False)
+        queue.served([next_one], 0.01)
+        served.append(next_one.who & ((1 << MEMBER_BITS) - 1))
+        queue.put(call(served[-1], server=1, patience=0.1 * served[-1]))
+    assert sorted(served) == sorted([1, 2, 3] * 4)
+
+
+def test_no_call_holds_the_drafter_for_long_where_there_are_others() -> None:
+    rules = Rules(bound=0.1)
+    alone = queue_of([call(1, depth=1000)], rules)
+    assert alone.take(0.0, measured())[0].depth == 1000
+    queue = queue_of([call(1, depth=1000), call(2)], rules)
+    queue.served([queue.take(0.0, measured(), shared=False)[0]], 0.01)
+    (deep,) = queue.take(0.0, measured(), shared=False)
+    assert MARGIN * STEP * deep.depth <= OVERDUE * rules.bound
+
+
+def test_what_wide_drafts_take_is_not_what_narrow_ones_do() -> None:
+    speed, wide = measured(), call(1)
+    wide.work = replace(wide.work, width=np.full(1, 512, np.int32))
+    for _ in range(100):
+        speed.update(wide.beams, 1, 0.5)
+    assert speed.step(call(1).beams) == STEP
+
+
+def test_who_asks_for_little_goes_before_who_asks_for_much_where_both_had_as_much() -> None:
+    calls = [call(1, depth=16, patience=0.5), call(2, depth=2, patience=9.0)]
+    queue = queue_of(calls)
+    assert queue.take(0.0, measured(), shared=False) == [calls[1]]
+    queue.put(calls[1])
+    queue.served([calls[1]], 0.1)
+    assert queue.take(0.0, measured(), shared=False) == [calls[0]], "not beyond its share"

@@ -71,7 +71,7 @@ def test_a_selection_hangs_together_and_keeps_to_its_budget(seed: int) -> None:
     before = np.zeros(len(order.paths), np.bool_)
     value = 0.0
     for budget in range(0, len(order.paths) + 3):
-        counts = customised(order, demands, budget, most)
+        counts = customised(order, demands, demands, budget, most)
         assert counts.sum() <= budget
         assert (counts <= most).all()
         kept = filled(order, order.taken(counts), budget)
@@ -88,10 +88,17 @@ def test_rows_are_served_by_descending_demand_until_the_budget_is_spent() -> Non
     parents = np.array([-1, 0, 1, -1, 0, 1], np.int32)
     trees = Trees(np.array([0, 3, 6], np.int32), np.arange(6, dtype=np.int32), parents)
     _, order = ranked(trees, np.array([0.5, 0.6, 0.5, 0.9, 0.9, 0.9]))
-    assert customised(order, np.array([1.6, 1.3]), 4, 8).tolist() == [2, 1], "the example of the module"
-    assert customised(order, np.array([1.6, 1.3]), 1, 8).tolist() == [1, 0]
-    assert customised(order, np.array([1.3, 1.6]), 1, 8).tolist() == [0, 1]
-    assert customised(order, np.array([9.0, 9.0]), 6, 2).tolist() == [2, 2], "at most so many each"
+    for needs, budget, most, counts in (
+        ([1.6, 1.3], 4, 8, [2, 1]),  # the example of the module
+        ([1.6, 1.3], 1, 8, [1, 0]),
+        ([1.3, 1.6], 1, 8, [0, 1]),
+        ([9.0, 9.0], 6, 2, [2, 2]),  # at most so many each
+    ):
+        assert customised(order, np.array(needs), np.array(needs), budget, most).tolist() == counts
+    behind, capped = np.array([7.0, 9.0]), np.array([4.0, 4.0])
+    assert customised(order, behind, capped, 2, 8).tolist() == [0, 2], (
+        "whoever is further behind, what both may ask for"
+    )
     assert wanted(order, np.array([1.0, -3.0]), 8).tolist() == [0, 0], "the root counts as one token"
 
 

@@ -33,8 +33,6 @@ from covey.types import (
     Trees,
 )
 
-ANY_VOCABULARY = 0  # unknown, and of no importance to a lookup
-
 
 @dataclass(frozen=True, slots=True)
 class Child:

@@ -41,8 +41,11 @@ class HashModel:
 
     def state(self, tokens: Sequence[int], start: int = 0) -> int:
         """The hash of all tokens, those before given by their own state."""
-        for token in tokens:
-            start = mix(start ^ (token + 1))
+        for token in tokens:  # `mix` written out: prompts are long
+            value = ((start ^ (token + 1)) + GOLDEN) & MASK
+            value = ((value ^ (value >> 30)) * FIRST) & MASK
+            value = ((value ^ (value >> 27)) * SECOND) & MASK
+            start = value ^ (value >> 31)
         return start
 
     def states(self, tokens: Tokens, starts: States) -> States:

@@ -97,10 +97,11 @@ class Customised(TreeSelector):
         np.maximum.at(deepest, found.nodes.row_of, found.nodes.depth)
         own = np.zeros(rows, np.bool_)
         own[found.nodes.row_of[~found.free]] = True
-        demands = np.where(np.isnan(needs) | own, 0.0, np.minimum(needs, deepest + 1.0))
+        wanting = np.where(np.isnan(needs) | own, 0.0, needs)
+        demands = np.minimum(wanting, deepest + 1.0)
         asked = int(np.count_nonzero(~found.free))
         allowed = max(asked, min(self._policy.budget - batch.decoding, budget - int(batch.chunk.sum())))
-        kept = ranked.taken(customised(ranked, demands, allowed - asked, self._policy.most - 1)) | ~found.free
+        kept = ranked.taken(customised(ranked, wanting, demands, allowed - asked, self._policy.most - 1)) | ~found.free
         return self.keep(found, filled(ranked, kept, allowed), needs, allowed)
 
     def learn(self, done: Round, outcome: Outcome) -> None:

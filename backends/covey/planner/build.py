@@ -45,7 +45,8 @@ def build(
     unknown = [name for name in drafters if costs is not None and name not in costs.draft]
     if costs is not None and unknown:
         log.warning("cost table %s knows nothing of %s: learnt from nothing", costs.name, ", ".join(unknown))
-    switch_costs = SwitchCosts(costs.switch if costs is not None else None)
+    first = next(iter(drafting(settings, drafters)), "")
+    switch_costs = SwitchCosts(costs.switch if costs is not None else None, first)
     policy = policies.make(
         settings.policy,
         max_depth=max_depth,
@@ -64,7 +65,23 @@ def build(
         switch_costs=switch_costs,
         drafters=_drafter_policy(settings, drafters, policy, max_depth, max_rows, switch_costs, costs, seed, tokenizer),
         selector=_selector(settings, drafters, policy, max_depth, max_rows, costs),
+        expectations=policy.expectations if isinstance(policy, Covey) else None,
     )
+
+
+def drafting(settings: SpeculationSettings, names: Sequence[str]) -> tuple[str, ...]:
+    """The drafters that draft for requests which name none, by the profile; the others where those are away."""
+    name, _, own = settings.drafter_policy.partition(":")
+    if name != "fixed":
+        return tuple(names)
+    return (own,) if own in names else tuple(names[:1])
+
+
+def measured(settings: SpeculationSettings, names: Sequence[str]) -> tuple[str, ...]:
+    """The drafters whose cost curves the planner starts from, where there are any: none where nobody asks what rounds
+    take."""
+    asked = policies.starts_from_costs(settings.policy) or settings.drafter_policy == COVEY
+    return drafting(settings, names) if asked else ()
 
 
 def _selector(

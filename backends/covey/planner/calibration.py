@@ -19,6 +19,8 @@ MEMORY = 20000.0  # nodes that were looked at after which an old one counts 1/e
 LEAN = 4.0  # nodes that a drafter's own word is worth
 RANKS = 6  # the last one stands for all beyond
 EDGES = np.array([0.01, 0.03, 0.07, 0.15, 0.3, 0.45, 0.6, 0.75, 0.87, 0.95, 0.99])
+STEPS = 1000
+BINS = np.searchsorted(EDGES, np.arange(STEPS + 1) / STEPS)  # of a probability in so many steps
 BLIND = len(EDGES) + 1  # the bin of nodes that nothing is said of, or may be
 UNSEEN = 0.5  # ... as long as none was seen
 
@@ -35,15 +37,20 @@ class Calibration:
 
     def cells(self, nodes: Nodes, ranks: Index, said: Array, drafter: Index, blind: Flags) -> Index:
         """Where each node is counted; `drafter` and `blind` by row."""
-        bins = np.searchsorted(EDGES, said)
+        bins = BINS[(said * STEPS).astype(np.int64)]
         rank: Index = np.minimum(ranks, RANKS - 1)
         if blind.any():
             hidden = blind[nodes.row_of]
             bins[hidden] = BLIND
             rank[hidden] = 0
-        depth = np.minimum(nodes.depth, self._max_depth) - 1
+        found: Index = np.minimum(nodes.depth, self._max_depth) - 1
         _, depths, _, all_bins = self._shape
-        found: Index = ((drafter[nodes.row_of] * depths + depth) * RANKS + rank) * all_bins + bins
+        if drafter.any():
+            found += drafter[nodes.row_of] * depths
+        found *= RANKS
+        found += rank
+        found *= all_bins
+        found += bins
         return found
 
     def own(self, cells: Index, said: Array, blind: Flags) -> Array:

@@ -21,6 +21,11 @@ class Planner(Protocol):
         """Which drafts are worth verifying: these, or fewer of them. Does not mutate."""
         ...
 
+    def readable(self, rows: int, drafts: float, seconds: float) -> int | None:
+        """Tokens of prompts that a pass over so many rows and drafts can read within these seconds, or that cost it
+        hardly anything. None where that is not known."""
+        ...
+
     def learn(self, done: Round) -> None:
         """The round is over. What may wait is put off until `meanwhile`."""
         ...

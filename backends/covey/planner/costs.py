@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from covey.bandits.length import DraftCall
 from covey.planner.cost_table import Surface
@@ -25,12 +26,14 @@ from covey.planner.regression import Array, Regression, doublings, hat, smooth
 from covey.types import JsonDict
 from covey_client.costs.table import CostTable
 
+Index = npt.NDArray[np.int64]
 Shares = tuple[tuple[str, int], ...]  # rows that draft, by drafter
 Passes = tuple[int, ...]  # tokens in the pass, for each depth from 0
 CACHED = 256  # situations whose features are kept
 PROMPT = 0.3  # how far c may be from nothing, in slopes of f
 PAUSE = 0.1  # how far d may be from nothing, in passes over one row
 TOGETHER = 0.05  # weight of a new round in c
+READ, READ_STEP = 4096, 8  # tokens of prompts in a pass, how many are looked at
 GUESS = 0.1  # a drafted token's time before any was drafted, in passes over one row
 
 
@@ -114,7 +117,7 @@ class RoundCosts:
             seconds += self._overhead.mean(overhead)
         return seconds
 
-    def verifying(self, rows: int, tokens: Array, prefill: int) -> Array:
+    def verifying(self, rows: int, tokens: Array, prefill: int | Index) -> Array:
         """Seconds of passes over so many tokens, and so many of prompts beside them."""
         knots, count = self._tokens, len(self._tokens)
         weights = self._verify.mean(np.eye(count + len(self._rows) + 2))
@@ -124,6 +127,17 @@ class RoundCosts:
         seconds += float(np.dot(hat(rows, self._rows), weights[count:-2])) + weights[-2] * prefill / 128.0
         found: Array = seconds + weights[-1] * (tokens > rows)
         return found
+
+    def readable(self, rows: int, drafts: float, seconds: float) -> int:
+        """Tokens of prompts that a pass over so many rows and drafts can read within these seconds; and those that fit
+        beside the rows where a further token takes at most half of what it takes in the longest passes: a device reads
+        its weights meanwhile."""
+        prompts = np.arange(0, READ, READ_STEP)
+        within = self.verifying(rows, np.full(len(prompts), rows + drafts), prompts) <= seconds
+        slopes = np.diff(self._verify.mean(np.eye(len(self._tokens), len(self._tokens) + len(self._rows) + 2)))
+        slopes /= np.diff(self._tokens)
+        knee = self._tokens[int(np.argmax(slopes > 0.5 * slopes[-1]))]
+        return max(int(knee) - rows, int(prompts[within][-1]) if within.any() else 0)
 
     def overhead(self, rows: int) -> float:
         """Seconds of a round outside drafters and target; 0 before any was measured."""

@@ -100,6 +100,10 @@ class Expectations:
         """Seconds of rounds, but for what drafters take, with so many tokens in the pass and so many of prompts."""
         return self._costs.verifying(rows, tokens, prefill) + self._costs.overhead(rows)
 
+    def readable(self, rows: int, drafts: float, seconds: float) -> int | None:
+        """As `Planner.readable`; None before anything was measured."""
+        return self._costs.readable(rows, drafts, seconds) if self.known else None
+
     def drafting(self, drafter: str, most: int) -> Array:
         """Seconds that a drafter takes for 0, 1, ... and so many rows, by depth."""
         return self._costs.drafting(drafter, most)

@@ -44,13 +44,16 @@ class Outlook:
         off = np.append(ranks > 0, False)
         for jump in nodes.jumps:
             off |= off[jump]
-        rows = len(np.unique(nodes.row_of))
+        rows = np.count_nonzero(np.bincount(nodes.row_of))
         wide = bool(off.any())
-        for depth in range(int(nodes.depth.max())):
-            here = nodes.depth == depth + 1
+        order = np.argsort(nodes.depth.astype(np.uint8), kind="stable")
+        ends = np.bincount(nodes.depth).cumsum()
+        by_depth, straight = paths[order], ~off[order]
+        for depth, (start, end) in enumerate(zip(ends[:-1].tolist(), ends[1:].tolist())):
+            here = by_depth[start:end]
             if wide:
-                _append(self._samples, depth, paths[here], rows)
-            _append(self._chains, depth, paths[here & ~off[:-1]], rows)
+                _append(self._samples, depth, here, rows)
+            _append(self._chains, depth, here[straight[start:end]], rows)
         self._stacked.clear()
 
     def forecast(
@@ -76,8 +79,10 @@ class Outlook:
                 kept = samples if wide and samples else chains
                 if kept:
                     paths = np.sort(np.concatenate([each for each, _ in kept]))
-                    weight = len(paths) / sum(rows for _, rows in kept) / min(GROUPS, len(paths))
-                    paths = np.array([part.mean() for part in np.array_split(paths, min(GROUPS, len(paths)))])
+                    groups = min(GROUPS, len(paths))
+                    weight = len(paths) / sum(rows for _, rows in kept) / groups
+                    bounds = np.arange(groups + 1) * len(paths) // groups
+                    paths = np.add.reduceat(paths, bounds[:-1]) / np.diff(bounds)
                 else:
                     paths = paths * FADING
                 parts.append((paths, np.full(len(paths), weight), np.full(len(paths), depth)))

@@ -13,6 +13,7 @@ from dataclasses import replace
 from covey.bandits.length import Forgetful, LengthPolicy, Reason
 from covey.planner.decisions import DecisionLog
 from covey.planner.drafters.policy import DrafterPolicy, First
+from covey.planner.expectations import Expectations
 from covey.planner.lessons import Lesson, drafted_in, lesson_of
 from covey.planner.rows import lay_out
 from covey.planner.selection import Everything, Selector
@@ -38,6 +39,7 @@ class RoundPlanner:
         switch_costs: SwitchCosts | None = None,
         selector: Selector | None = None,
         drafters: DrafterPolicy | None = None,
+        expectations: Expectations | None = None,
         log_capacity: int = 256,
     ) -> None:
         self.policy = policy
@@ -47,8 +49,9 @@ class RoundPlanner:
         self._max_depth = max_depth
         self._width = width
         self._switch_costs = switch_costs or SwitchCosts()
-        self._selector = selector or Everything()
+        self.selector = selector or Everything()
         self._drafters = drafters or First()
+        self._expectations = expectations
         overhears: object = type(policy).overhear
         self._listens = overhears is not Forgetful.overhear  # to rounds that it was not asked about, too
         self._previous = 0  # the deepest draft of the last round that decoded, where the policy had one made
@@ -73,11 +76,16 @@ class RoundPlanner:
         return replace(plan, why=assigned.why, choice=choice, readers=readers, divergence=self._drafters.divergence)
 
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:
-        return self._selector.select(batch, drafted, budget)
+        return self.selector.select(batch, drafted, budget)
+
+    def readable(self, rows: int, drafts: float, seconds: float) -> int | None:
+        return None if self._expectations is None else self._expectations.readable(rows, drafts, seconds)
 
     def learn(self, done: Round) -> None:
         """A patient policy learns of a round that drafted while the next one drafts."""
         self._catch_up()
+        if not self._drafters.patient and done.plan.choice is not None:
+            self._drafters.learn(done)
         drafted = drafted_in(done)
         if done.batch.decoding:
             # What requests ask for is not the policy's.
@@ -97,7 +105,7 @@ class RoundPlanner:
     def figures(self) -> Iterator[tuple[str, dict[str, str], float]]:
         """Metric, labels, value so far. Does not mutate."""
         yield from self.totals.figures()
-        yield from self._selector.figures()
+        yield from self.selector.figures()
 
     def state(self) -> JsonDict | None:
         """What the policy has learnt; the engine waits meanwhile, for less than a millisecond."""
@@ -118,7 +126,8 @@ class RoundPlanner:
 
     def _learn_of(self, done: Round, choice: Choice) -> None:
         situation = choice.situation
-        self._drafters.learn(done)
+        if self._drafters.patient:
+            self._drafters.learn(done)
         chosen = Counter(each for each in zip(done.plan.drafter, done.plan.why) if each[0])
         self.totals.draft(chosen)
         if choice.previous == 0 and choice.depth > 0 and done.drafted.catch_up:
@@ -132,7 +141,7 @@ class RoundPlanner:
         choice, outcome = lesson.choice, lesson.outcome
         situation = choice.situation
         if outcome is not None:
-            self._selector.learn(done, outcome)
+            self.selector.learn(done, outcome)
             self._drafters.hear(situation, lesson.played, outcome)
             (self.policy.update if lesson.whole else self.policy.overhear)(
                 situation, lesson.depth if lesson.whole else lesson.played, outcome

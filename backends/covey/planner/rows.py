@@ -31,13 +31,29 @@ def named(batch: Batch, roster: Roster) -> tuple[str, ...]:
     return tuple(roster.drafter_of(active.request.drafter) for active in batch.rows[: batch.decoding])
 
 
+def draft_tokens(
+    batch: Batch, drafters: Sequence[str], roster: Roster, budget: int, depths: int, width: int
+) -> tuple[int, ...]:
+    """How many tokens all rows are asked to draft where `lay_out` lays out each depth from 0 to this one."""
+    serving = {name for name in roster.names if roster.serves(name)}
+    mine = [active for active, name in zip(batch.rows, drafters) if name in serving]
+    most = spare(batch, budget)
+    own = [own_depth(active) for active in mine]
+    limit = np.array([max(0, min(active.room - 1, most)) for active in mine], np.int64)
+    lanes = np.array([1 if active.request.sampling.rule is Rule.REJECTION else width for active in mine], np.int64)
+    asked = np.array([-1 if depth is None else depth for depth in own], np.int64)
+    depth = np.minimum(np.where(asked < 0, np.arange(depths + 1)[:, None], asked), limit)
+    tokens = depth * np.clip(most // np.maximum(1, depth), 1, lanes)
+    return tuple(tokens.sum(axis=1).tolist())
+
+
 def lay_out(batch: Batch, drafters: Sequence[str], roster: Roster, budget: int, depth: int, width: int) -> Plan:
-    """`depth` for every decoding row that asks for none, clipped to what it may still emit and to the budget; chains
-    under the rejection rule, which verifies nothing else. `drafters` are the decoding rows' own; rows whose drafter
-    cannot be asked decode plainly."""
+    """`depth` for every decoding row that asks for none, clipped to what it may still emit, to what its drafter can
+    hold and to the budget; chains under the rejection rule, which verifies nothing else. `drafters` are the decoding
+    rows' own; rows whose drafter cannot be asked decode plainly."""
     rows = len(batch.rows)
     depths, widths, names = [0] * rows, [1] * rows, [""] * rows
-    serving = {name for name in roster.names if roster.serves(name)}
+    serving = {name: roster.positions(name) for name in roster.names if roster.serves(name)}
     if serving:
         most = spare(batch, budget)
         for row, (active, name) in enumerate(zip(batch.rows, drafters)):
@@ -45,7 +61,8 @@ def lay_out(batch: Batch, drafters: Sequence[str], roster: Roster, budget: int, 
                 continue
             names[row] = name
             own = own_depth(active)
-            wanted = max(0, min(depth if own is None else own, active.room - 1, most))
+            room = min(active.room - 1, most, serving[name] - active.known)
+            wanted = int(max(0, min(depth if own is None else own, room)))
             depths[row] = wanted
             if width > 1 and wanted and active.request.sampling.rule is not Rule.REJECTION:
                 widths[row] = max(1, min(width, most // wanted))

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from covey.bandits.length import Situation
-from covey.planner.rows import lay_out, spare
+from covey.planner.rows import draft_tokens, spare
 from covey.roster import Roster
 from covey.scheduler import Batch
 
@@ -27,7 +25,7 @@ def situation_of(
     alike = True  # every row drafts a chain of the policy's depth
     served = False  # somebody could draft
     for active, name in zip(batch.rows, drafters):
-        if active.request.speculation != "auto":
+        if active.request.speculation != "auto" or active.known >= roster.positions(name):
             alike = False
             continue
         serves = roster.serves(name)
@@ -42,8 +40,7 @@ def situation_of(
         return Situation(rows, 0, previous, prefill=prefill)
     drafts: tuple[int, ...] = ()
     if not alike or width > 1:  # tokens that all rows are asked to draft, by the policy's depth
-        plans = (lay_out(batch, drafters, roster, budget, depth, width) for depth in range(max_depth + 1))
-        drafts = tuple(int(np.dot(plan.depth, plan.width)) for plan in plans)
+        drafts = draft_tokens(batch, drafters, roster, budget, max_depth, width)
     return Situation(
         rows, ceiling, previous, lag, tuple(counts.items()), prefill, tuple(missed.values()), drafts, served, width
     )

@@ -72,11 +72,12 @@ class SwitchCost:
 class SwitchCosts:
     """Each drafter's own."""
 
-    def __init__(self, measured: Mapping[str, Iterable[Cell]] | None = None) -> None:
+    def __init__(self, measured: Mapping[str, Iterable[Cell]] | None = None, first: str = "") -> None:
+        """`first`: the drafter that policies which know but one of them ask about."""
         cells = {name: tuple(cells) for name, cells in (measured or {}).items()}
         self._of = {name: SwitchCost(each) for name, each in cells.items()}
-        first = next(iter(cells.values()), ())
-        self.measured: Callable[[int, int], float] = Surface(first) if first else _nothing
+        own = cells.get(first, ())
+        self.measured: Callable[[int, int], float] = Surface(own) if own else _nothing
         """Of the first drafter as it was measured beforehand, never refined."""
 
     def of(self, drafter: str) -> SwitchCost:

@@ -32,6 +32,7 @@ from covey.types import Trees
 
 GIVEN = 0.7  # what a token counts for of a row that is ahead of its objective, or hopeless
 SAMPLED = 4  # one of so many rounds that drafted is kept for the outlook
+SLIGHT = 0.01  # a path less likely is not looked at: it would bring next to nothing if it cost nothing
 FAINT = 0.05  # a path less likely is no help in need
 
 
@@ -57,22 +58,28 @@ class Worth(TreeSelector):
         self._selections += 1
         if self._selections % SAMPLED == 1:
             self._outlook.add(found.nodes, paths, found.ranks)
+        rows = len(batch.rows)
+        own = np.zeros(rows, np.bool_) if found.free.all() else own_rows(found, rows)
+        kept = ~found.free
+        near = np.flatnonzero((paths >= SLIGHT) & found.free)
+        values, row_of, given = paths[near], found.nodes.row_of[near], int(np.count_nonzero(kept))
         drafting = max((drafted.seconds[name] + drafted.catch_up[name] for name in drafted.seconds), default=0.0)
-        verify = self._seconds(batch, len(paths))
-        plain, now = drafting + verify[0], drafting + verify[1]
+        plain, now = (drafting + each[given:] for each in self._seconds(batch, given + len(near)))
         needs = needs_of(batch, float(now[0]))
         weight, due = self._weights(batch, needs)
-        ranked = Ranked.of(paths, found.nodes.row_of, len(batch.rows))
-        kept = ~found.free
-        kept |= ranked.taken(self._needed(batch, ranked, due, now, own_rows(found, len(batch.rows))))
-        value = paths if weight is None else paths * weight[found.nodes.row_of]
+        ranked = Ranked.of(values, row_of, rows)
+        taken = ranked.taken(self._needed(batch, ranked, due, now, own))
+        value = values if weight is None else values * weight[row_of]
         order = ranked.best if weight is None else np.argsort(-value)
-        order = order[~kept[order]]
-        given = int(np.count_nonzero(kept))
-        tokens = batch.decoding + np.concatenate([[0.0], np.cumsum(value[order])]) + float(value[kept].sum())
-        speed = float((tokens / plain[given:]).max())
-        best = int(np.argmax(tokens - speed * now[given:]))
-        kept[order[: max(0, min(best, room - given))]] = True
+        order = order[~taken[order]]
+        first = len(near) - len(order)
+        tokens = np.full(len(order) + 1, batch.decoding + float(value[taken].sum()))
+        tokens[1:] += np.cumsum(value[order])
+        tokens += float(paths[kept].sum())
+        speed = float((tokens / plain[first:]).max())
+        best = int(np.argmax(tokens - speed * now[first:]))
+        kept[near[taken]] = True
+        kept[near[order[: max(0, min(best, room - given - first))]]] = True
         return self.keep(found, kept, needs, room)
 
     def learn(self, done: Round, outcome: Outcome) -> None:

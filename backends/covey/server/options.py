@@ -13,7 +13,7 @@ from pathlib import Path
 import covey
 from covey.private import KEPT_VARIABLE
 from covey.profile import DEFAULT_PROFILE
-from covey_client import secret
+from covey_client import InvalidRequest, secret
 
 FREE = 0  # a port of 0 is any that nobody listens on
 SOURCE = Path(covey.__file__).resolve().parents[1]  # backends/ of the checkout, when the package is installed from it
@@ -57,7 +57,7 @@ class Options:
     drain_seconds: float = 30.0
     stop_seconds: float = 15.0  # the time between SIGTERM and SIGKILL
     # What callers of administrative interfaces must send; "": every start draws one (see covey.admin).
-    admin_secret: str = field(default_factory=lambda: os.environ.get(secret.VARIABLE, ""), repr=False)
+    admin_secret: str = field(default_factory=secret.given, repr=False)
     environment: Mapping[str, str] = field(default_factory=dict)  # added to tritonserver's
     extra: tuple[str, ...] = ()  # more tritonserver flags
 
@@ -75,8 +75,11 @@ class Options:
 
 def parse(arguments: Sequence[str]) -> Options:
     """Options from a command line; ends the process on one that cannot be read, as argparse does."""
-    usual = Options()
     parser = argparse.ArgumentParser(prog="python -m covey.server", description="Serve Covey on NVIDIA Triton.")
+    try:
+        usual = Options()
+    except InvalidRequest as error:
+        parser.error(str(error))
     parser.add_argument("--host", default=usual.host, help="address to listen on (default: loopback only)")
     parser.add_argument("--http-port", type=int, default=usual.http_port, metavar="PORT", help="0 picks a free one")
     parser.add_argument("--grpc-port", type=int, default=usual.grpc_port, metavar="PORT")
@@ -91,12 +94,6 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument("--verbose", type=int, nargs="?", const=1, default=0, metavar="LEVEL", help="Triton's own")
     parser.add_argument("--load-seconds", type=float, default=usual.load_seconds, metavar="S")
     parser.add_argument("--drain-seconds", type=float, default=usual.drain_seconds, metavar="S")
-    parser.add_argument(
-        "--admin-secret",
-        default=usual.admin_secret,
-        metavar="SECRET",
-        help="what callers of model control and the like must send (default: COVEY_ADMIN_SECRET, else drawn anew)",
-    )
     parser.add_argument("extra", nargs="*", metavar="-- FLAG", help="more flags for tritonserver")
     given = vars(parser.parse_args(arguments))
     return Options(**given | {"extra": tuple(given["extra"])})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 import signal
 import socket
 import subprocess
@@ -17,7 +18,17 @@ from typing import BinaryIO
 
 from covey import admin
 from covey.errors import PortError
-from covey.server import backend_dir, command, installation, log, preflight, processes, shared_memory
+from covey.server import (
+    backend_dir,
+    command,
+    installation,
+    log,
+    port_claim,
+    preflight,
+    private_memory,
+    processes,
+    shared_memory,
+)
 from covey.server.control import Control, ControlError
 from covey.server.errors import ServerDied, StartError
 from covey.server.options import ORCHESTRATOR, PUBLIC_MODELS, Options, reachable
@@ -29,6 +40,7 @@ POLL_SECONDS = 0.1
 STOP_SECONDS = 5.0  # given to a reload under way when nobody waits for requests either
 SETTLE_SECONDS = 0.2  # after closing the models that forward: what they took has reached `covey`
 _PR_SET_PDEATHSIG = 1
+_log = logging.getLogger("covey.server")
 
 
 class Server:
@@ -43,6 +55,7 @@ class Server:
         self._secret = ""  # the one in use
         self._watcher = watcher or (lambda _loaded, _all: None)
         self._process: subprocess.Popen[bytes] | None = None
+        self._ports: port_claim.Ports | None = None
         self._claim: shared_memory.Claim | None = None
         self._backends: backend_dir.Assembled | None = None
         self._revival: Revival | None = None
@@ -93,13 +106,14 @@ class Server:
         preflight.weights(self.options, self.models)
         self.left_out = preflight.left_out(self.options, self.models)
         self.models = tuple(name for name in self.models if name not in self.left_out)
-        self.options = preflight.with_ports(self.options)
+        self.options, self._ports = port_claim.settle(self.options)
         try:
             self._backends = backend_dir.assemble(triton, self.options.backends_folder(), self.options.state)
             backend_dir.prune(self.options.state)
             self.swept = shared_memory.sweep()
+            link.sweep()
             self._claim = shared_memory.claim(self.options.http_port)
-            self._secret = admin.settle(self.options.http_port, self.options.admin_secret)
+            self._secret = admin.settle(self.options.http_port, self.options.admin_secret, self.options.host)
             settled = replace(self.options, admin_secret=self._secret)
             words = command.command(settled, triton, self._backends.path, self.models, self._claim.prefix)
             with self._open_log() as output:
@@ -111,9 +125,12 @@ class Server:
                     stderr=subprocess.STDOUT,
                     start_new_session=True,  # Ctrl-C is for the launcher, which drains
                     pass_fds=(self._claim.fd, self._backends.fd),
-                    preexec_fn=_end_with_launcher(),  # noqa: PLW1509 - one system call, looked up before
+                    umask=private_memory.UMASK,
+                    preexec_fn=_in_child(),  # noqa: PLW1509 - system calls alone, looked up before
                 )
             self._wait_until_ready()
+            if shared_memory.open_to_others(self._claim.prefix):
+                _log.warning("other users of this machine can read the prompts of this server in %s", "/dev/shm")
             self._revival = Revival(self.control, self.pid, not_the_orchestrators(self.options, self.models))
         except BaseException:
             self.kill()
@@ -131,12 +148,13 @@ class Server:
     def serves(self) -> bool:
         """Whether the orchestrator has measured and can serve. One that cannot start answers requests with the reason;
         another backend's model under that name has nothing to do first."""
-        if ORCHESTRATOR not in self.models:
+        folder = self.options.repository_folder() / ORCHESTRATOR
+        if ORCHESTRATOR not in self.models or 'backend: "orchestrator"' not in (folder / "config.pbtxt").read_text():
             return True
         try:
             return link.serves(ORCHESTRATOR, self.pid)
         except PortError:
-            return True
+            return False
 
     def drain(self, seconds: float) -> bool:
         """Close the public models and wait for requests in flight; whether all ended in time.
@@ -195,9 +213,13 @@ class Server:
             if self._claim is not None:
                 processes.kill(self._claim.prefix)  # stubs that outlive their server
             self._process.wait()
+            link.forget(self._process.pid)
             self._process = None
-        admin.forget(self.options.http_port, self._secret)
         self._end_revival(STOP_SECONDS)
+        if self._ports is not None:  # nothing of a server that has the port now is touched
+            admin.forget(self.options.http_port, self._secret, self.options.host)
+            self._ports.release()
+            self._ports = None
         if self._claim is not None:
             self._claim.release()
             self._claim = None
@@ -271,6 +293,17 @@ class Server:
 
 def _ending(code: int) -> str:
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+
+
+def _in_child() -> Callable[[], None]:
+    """What the child does before it becomes tritonserver."""
+    steps = [step for step in (_end_with_launcher(), private_memory.keeper()) if step is not None]
+
+    def in_child() -> None:
+        for step in steps:
+            step()
+
+    return in_child
 
 
 def _end_with_launcher() -> Callable[[], None] | None:

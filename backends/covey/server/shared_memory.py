@@ -65,6 +65,11 @@ def sweep(folder: Path = FOLDER) -> tuple[str, ...]:
     return tuple(removed)
 
 
+def open_to_others(prefix: str, folder: Path = FOLDER) -> bool:
+    """Whether other users may read a region with this prefix."""
+    return any(path.stat().st_mode & 0o077 for path in folder.glob(f"{prefix}*"))
+
+
 def _remove(folder: Path, prefix: str) -> list[str]:
     regions = [path for path in folder.glob(f"{prefix}*") if not path.name.endswith("_lock")]
     for path in [*regions, folder / f"{prefix}lock"]:  # the lock last: a sweep that is killed can be repeated

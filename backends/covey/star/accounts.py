@@ -2,17 +2,20 @@
 
     S       its calls' part of the drafter's time
     Z       from an answer to the sender's next call: its pass, and the way there and back
-    T(N)    max(N S, S + Z), a round of N senders (`covey_client.star.model`, the paper's formula)
-    N_max   the most with which a row's tokens in T(N) are no fewer than it would have alone, decoding plainly
+    T       max(sum of all S, S + Z), a round of a sender among others (`covey_client.star.model`, the paper's formula)
+    set     the largest one whose objectives hold: in T each one's rows gain no fewer tokens than alone without drafts
+    N_max   how many that is, with more like those that are served as far as they fit
 
-How long a token takes a sender alone it says with its calls; who has not said so yet is no reason to refuse others.
+How long a token takes a sender alone it says with its calls; who has not said so yet, or was not served often enough
+to be judged, is no reason to refuse others. Who is not of the set is refused: a drafter that gains one nothing, or
+whose share is what the others lack.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,6 +26,8 @@ from covey.types import DraftReply
 FORGETS = 0.1  # weight of the newest
 GONE = 5.0  # seconds without a call after which a sender is none of those that are served
 AGAIN = 1.0  # seconds after which a sender that was refused may ask again
+SETTLED = 16  # calls that were drafted for, by which a sender can be judged
+SLACK = 1.1  # of what those who are served may take together, so that noise sends nobody away
 UNLIMITED = 1 << 30
 
 Totals = defaultdict[str, float]
@@ -39,11 +44,21 @@ class Account:
     service: float = 0.0
     away: float = 0.0
     tokens: float = 0.0  # that a round brings a row
+    calls: int = 0  # that were drafted for
     totals: Totals = field(default_factory=lambda: defaultdict(float))  # of calls by outcome, and of seconds
 
     def average(self, name: str, value: float) -> None:
         before = getattr(self, name)
         setattr(self, name, value if not before else before + FORGETS * (value - before))
+
+    @property
+    def settled(self) -> bool:
+        return self.calls >= SETTLED and bool(self.service and self.plain and self.tokens)
+
+    @property
+    def objective(self) -> float:
+        """Seconds that a round may take; no bound where that is not known."""
+        return self.tokens * self.plain if self.settled else math.inf
 
 
 class Accounts:
@@ -79,6 +94,7 @@ class Accounts:
         account.totals["wait"] += reply.wait_seconds
         account.totals["levels"] += call.depth
         if call.work.reading is None:
+            account.calls += 1
             account.average("service", seconds)
             account.answered = now
 
@@ -91,9 +107,9 @@ class Accounts:
         if outcome == "refused" and account is not None:
             self._leave(call.who)
 
-    def gone(self, now: float) -> list[int]:
-        """Removes and returns the senders that are silent."""
-        silent = [who for who, account in self._of.items() if now - account.heard > GONE]
+    def gone(self, now: float, waiting: Collection[int]) -> list[int]:
+        """Removes and returns the senders that are silent, beside those whose calls wait."""
+        silent = [who for who, account in self._of.items() if now - account.heard > GONE and who not in waiting]
         for who in silent:
             self._leave(who)
         return silent
@@ -106,17 +122,33 @@ class Accounts:
 
     @property
     def most(self) -> int:
-        """N_max for senders like those that are served; `UNLIMITED` where nobody has said what he does alone. Does not
-        mutate."""
-        known = [each for each in self._of.values() if each.service and each.plain and each.tokens]
-        if not known:
+        """N_max; `UNLIMITED` where nobody has said what he does alone. Does not mutate."""
+        served = largest(self._of, 1.0)
+        limit, service = self._limit(served, 1.0), self._usual
+        if math.isinf(limit) or not service:
             return UNLIMITED
-        service = sum(each.service for each in known) / len(known)
-        return min(_most(service, each) for each in known)
+        return len(served) + max(0, math.floor((limit - self._taken(served)) / service + 1e-9))
 
     def admits(self, who: int) -> bool:
-        """Whether a sender is served: one that is already, and one more while there is room. Does not mutate."""
-        return who in self._of or len(self._of) < self.most or not self._of
+        """Whether a sender is served: whoever is alone, one of the largest set whose objectives hold, and one more
+        while there is room. Does not mutate."""
+        if not self._of.keys() - {who}:
+            return True
+        if who in self._of:
+            return who in largest(self._of, SLACK)
+        return self._taken(self._of) + self._usual <= self._limit(largest(self._of, 1.0), 1.0) + 1e-9
+
+    @property
+    def _usual(self) -> float:
+        known = [each.service for each in self._of.values() if each.service]
+        return sum(known) / len(known) if known else 0.0
+
+    def _taken(self, whose: Iterable[int]) -> float:
+        """Their part of the drafter's time in a round of all; of one that is new, a usual one's."""
+        return sum(self._of[who].service or self._usual for who in whose)
+
+    def _limit(self, whose: Iterable[int], slack: float) -> float:
+        return min((slack * self._of[who].objective for who in whose), default=math.inf)
 
     def figures(self) -> dict[str, Totals]:
         """Totals by server. Does not mutate."""
@@ -135,7 +167,16 @@ def _add(totals: Totals, more: Totals) -> None:
         totals[name] += value
 
 
-def _most(service: float, account: Account) -> int:
-    """The largest N with max(N S, S + Z) at most what its tokens take it alone."""
-    bound = account.tokens * account.plain
-    return math.floor(bound / service + 1e-9) if service + account.away <= bound * (1 + 1e-9) else 0
+def largest(accounts: Mapping[int, Account], slack: float) -> set[int]:
+    """The largest set of senders whose objectives hold, times `slack`. For each that may be the strictest of the set:
+    of those that are no stricter, the ones that take least, as many as it bears."""
+    able = {who: each for who, each in accounts.items() if each.service + each.away <= slack * each.objective + 1e-9}
+    best: set[int] = set()
+    for bound in {slack * each.objective for each in able.values()}:
+        left, found = bound + 1e-9, set()
+        for who in sorted(able, key=lambda who: able[who].service):
+            if slack * able[who].objective >= bound and able[who].service <= left:
+                left -= able[who].service
+                found.add(who)
+        best = max(best, found, key=len)
+    return best

@@ -1,26 +1,31 @@
 """Which other servers' targets a drafter serves, how a message proves whose it is, and names that nobody can take.
 
 A file has a line `NAME SECRET [WEIGHT]` for each server. A message of that server is sealed with a token made of its
-secret; this server's own models use this server's. Whatever origin a message claims, its tags are kept under one made
-of the server's name, that origin and a key of this process: no sender can name another's tags, nor find out how.
+secret; this server's own models use this server's. Whatever origin a message claims, its tags are kept under one that
+was drawn for that server and that origin: no sender can name another's tags, nor find out how. All of a server's are of
+one house (`covey.ledger`), so that it gains nothing by claiming many; each of this server's own models is one of its
+own.
 """
 
 from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Iterable, Mapping
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from covey.errors import PortError, SettingError
-from covey.ledger import CALLER_BITS, INCARNATION_BITS
+from covey.ledger import CALLER_BITS, HOUSE_BITS, INCARNATION_BITS
 from covey.types import Ints
 from covey.wire import codec
 from covey.wire.token import BITS, same
 
 LEAST_SECRET = 16  # characters
 HERE = ""  # this server itself
+MOST_SENDERS = 64  # of one server at a time; the one that was heard least lately makes room for another
+_MEMBER_BITS = CALLER_BITS - HOUSE_BITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +86,10 @@ class Door:
     def __init__(self, own: int, callers: Iterable[Caller] = ()) -> None:
         """`own`: the token of this server's models."""
         self._tokens = {HERE: own, **{caller.name: caller.token for caller in callers}}
-        self._key = secrets.token_bytes(32)
+        if not own and len(self._tokens) > 1:
+            del self._tokens[HERE]  # no launcher drew a token, so anyone could send as one of our own models
+        self._houses: dict[str, int] = {}
+        self._senders: dict[str, OrderedDict[int, int]] = {}  # by server: what was drawn for each that it claims to be
 
     def caller(self, message: Ints) -> str:
         """The sender's name; raises PortError for a message of nobody known. All tokens are compared."""
@@ -93,10 +101,28 @@ class Door:
 
     def origin(self, caller: str, claimed: int) -> int:
         """What the tags of that sender are kept under."""
-        who = (claimed >> INCARNATION_BITS).to_bytes(8, "big")
-        digest = hmac.digest(self._key, caller.encode() + b"\0" + who, "sha256")
-        own = int.from_bytes(digest[:8], "big") >> (64 - CALLER_BITS)
-        return own << INCARNATION_BITS | claimed & ((1 << INCARNATION_BITS) - 1)
+        who = claimed >> INCARNATION_BITS
+        senders = self._senders.setdefault(caller, OrderedDict())
+        drawn = senders.get(who)
+        if drawn is None:
+            drawn = senders.popitem(last=False)[1] if len(senders) >= MOST_SENDERS else self._draw(caller, who)
+            senders[who] = drawn
+        senders.move_to_end(who)
+        return drawn << INCARNATION_BITS | claimed & ((1 << INCARNATION_BITS) - 1)
+
+    def _draw(self, caller: str, who: int) -> int:
+        """One that nobody has."""
+        name = caller or f"{HERE} {who}"  # no server's name has a blank
+        if name not in self._houses:
+            self._houses[name] = _new(HOUSE_BITS, self._houses.values())
+        used = [each & (1 << _MEMBER_BITS) - 1 for each in self._senders[caller].values()]
+        return self._houses[name] << _MEMBER_BITS | _new(_MEMBER_BITS, used)
+
+
+def _new(bits: int, used: Collection[int]) -> int:
+    while (drawn := secrets.randbits(bits)) in used:
+        pass
+    return drawn
 
 
 def weights(callers: Iterable[Caller]) -> Mapping[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -10,6 +11,8 @@ import numpy as np
 from covey.errors import CoveyError
 from covey.ledger import INCARNATION_BITS
 from covey.types import DraftReply, DraftWork, RowStatus, Trees
+
+log = logging.getLogger("covey.star")
 
 Answered = Callable[[DraftReply | CoveyError], None]
 
@@ -38,12 +41,16 @@ class Call:
         return int(self.work.depth.max(initial=0))
 
     @property
-    def rows(self) -> int:
-        return len(self.work.tags)
+    def beams(self) -> int:
+        """Of all its rows: what a level of its draft works on."""
+        return int(self.work.width.sum())
 
     def answer(self, reply: DraftReply | CoveyError) -> None:
         for answered in self.answered:
-            answered(reply)
+            try:
+                answered(reply)
+            except Exception:  # its sender is gone, or there is no memory to send: nothing to those whose calls follow
+                log.exception("an answer of a shared drafter could not be sent")
 
 
 def plainly(work: DraftWork, epoch: int, wait: float, again: float = 0.0) -> DraftReply:

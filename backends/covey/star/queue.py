@@ -2,11 +2,14 @@
 
     late        a call whose draft would come too late, though it were one token, is told so at once
     overdue     who waits for longer than the bound, and much longer than all that waits takes, goes first
-    fair        else whoever is behind his share of the drafter's time, by weight
+    fair        else whose house (`covey.ledger`) will have had least of the drafter's time after its call, by weight: who
+                asks for little is not behind all that ask for more than there is
+    in turns    among the senders of one house
     slack       among those, whoever has least time left beyond what the draft takes
 
 The rows of others join the chosen call's pass in the same order, while they fit and nobody is late for it. One
-sender's calls are served as they came: each tells of what follows the one before. Knows no threads and no drafter.
+sender's calls are served as they came: each tells of what follows the one before. However many beams and levels a call
+asks for, it holds the drafter not much longer than the bound where there are others. Knows no threads and no drafter.
 """
 
 from __future__ import annotations
@@ -16,17 +19,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from covey.ledger import INCARNATION_BITS, house
 from covey.star.calls import Call
 from covey.star.speed import Speed
 
-OVERDUE = 3.0  # times what one call of each that waits takes
+OVERDUE = 3.0  # times what one call of each that waits takes, or times the bound for one call
 CREDIT = 0.2  # seconds of the drafter's time that one who asks less than he may can save up
+USUAL = 16  # levels of a draft that are not too many, however slow the drafter seems
 QUANTUM = 0.010  # seconds of the drafter's time by which whoever is behind goes before who has less slack
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    rows: int = 64  # of calls that are served together
+    rows: int = 64  # beams of calls that are served together
     bound: float = 0.1  # seconds that a call waits before it goes first
 
 
@@ -37,7 +42,9 @@ class DraftQueue:
         self._rules = rules
         self._weights = weights or {}
         self._waiting: dict[int, list[Call]] = {}  # by sender, as they came
-        self._had: dict[int, float] = {}  # seconds of the drafter, by weight
+        self._turns: dict[int, int] = {}  # by sender: when it was served last
+        self._turn = 0
+        self._had: dict[int, float] = {}  # by house: seconds of the drafter, by weight
         self._level = 0.0  # what those who are served now had had before
 
     def __len__(self) -> int:
@@ -48,16 +55,22 @@ class DraftQueue:
         return [call for calls in self._waiting.values() for call in calls]
 
     def put(self, call: Call) -> None:
-        if call.who not in self._waiting:
-            self._had[call.who] = max(self._had.get(call.who, 0.0), self._level - CREDIT)
+        whose = house(call.work.origin)
+        if whose not in self._houses():
+            self._had[whose] = max(self._had.get(whose, 0.0), self._level - CREDIT)
+        self._turns.setdefault(call.who, self._turn)
         self._waiting.setdefault(call.who, []).append(call)
+
+    def count(self, who: int) -> int:
+        """How many calls of a sender wait. Does not mutate."""
+        return len(self._waiting.get(who, ()))
 
     def late(self, now: float, speed: Speed) -> list[Call]:
         """Removes and returns the calls that even a draft of one token would be late for."""
         found = []
         for calls in list(self._waiting.values()):
             for call in list(calls):
-                if now + speed.seconds(call.rows, 1) > call.due:
+                if now + speed.seconds(call.beams, 1) > call.due:
                     found.append(call)
                     self._remove(call)
         return found
@@ -66,47 +79,58 @@ class DraftQueue:
         """Removes and returns the calls to serve now, one of a sender at most, their depths cut to what is in time.
         Empty when nobody waits. Without `shared` it is one call."""
         heads = [calls[0] for calls in self._waiting.values()]
-        bound = max(self._rules.bound, OVERDUE * sum(speed.seconds(call.rows, call.depth) for call in heads))
-        least = min((self._had.get(who, 0.0) for who in self._waiting), default=0.0)
+        bound = max(self._rules.bound, OVERDUE * sum(speed.seconds(call.beams, call.depth) for call in heads))
+        least = min((self._had.get(each, 0.0) for each in self._houses()), default=0.0)
         order = sorted(self._waiting, key=lambda who: self._rank(who, now, speed, bound, least))
         taken: list[Call] = []
-        rows = depth = 0
+        beams = depth = 0
         for who in order:
             call = self._waiting[who][0]
-            joint = rows + call.rows, max(depth, call.depth)
+            joint = beams + call.beams, max(depth, call.depth)
             if taken:
                 if call.work.reading is not None or joint[0] > self._rules.rows:
                     continue
                 if now + speed.seconds(*joint) > min(each.due for each in (*taken, call)):
                     continue
             taken.append(call)
-            rows, depth = joint
+            beams, depth = joint
             if call.work.reading is not None or not shared:
                 break
         for call in taken:
             self._remove(call)
-        return [self._cut(call, now, speed, rows) for call in taken]
+        return [self._cut(call, now, speed, beams) for call in taken]
 
     def served(self, calls: list[Call], seconds: float) -> None:
         """So long did they take together; each pays for its rows."""
-        rows = sum(call.rows for call in calls)
-        before = {call.who: self._had.get(call.who, self._level) for call in calls}
-        self._level = max(self._level, min(before.values()))
-        for call in calls:
-            share = call.rows / rows if rows else 1 / len(calls)
-            self._had[call.who] = before[call.who] + seconds * share / self._weights.get(call.caller, 1.0)
+        beams = sum(call.beams for call in calls)
+        houses = {call: house(call.work.origin) for call in calls}
+        self._level = max(self._level, min(self._had.get(each, self._level) for each in houses.values()))
+        self._turn += 1
+        for call, whose in houses.items():
+            share = call.beams / beams if beams else 1 / len(calls)
+            had = self._had.get(whose, self._level)
+            self._had[whose] = had + seconds * share / self._weights.get(call.caller, 1.0)
+            self._turns[call.who] = self._turn
 
     def forget(self, who: int) -> None:
-        """A sender is gone."""
-        if who not in self._waiting:
-            self._had.pop(who, None)
+        """A sender is gone that has no call here."""
+        self._turns.pop(who, None)
+        whose = _house_of(who)
+        if all(_house_of(each) != whose for each in self._turns):
+            self._had.pop(whose, None)
 
-    def _rank(self, who: int, now: float, speed: Speed, bound: float, least: float) -> tuple[float, float, float]:
-        calls = self._waiting[who]
-        if now - calls[0].arrived > bound:
-            return 0, calls[0].arrived, 0
-        behind = int((self._had.get(who, 0.0) - least) / QUANTUM)
-        return 1, behind, min(call.due - now - speed.seconds(call.rows, call.depth) for call in calls)
+    def _houses(self) -> set[int]:
+        return {_house_of(who) for who in self._waiting}
+
+    def _rank(self, who: int, now: float, speed: Speed, bound: float, least: float) -> tuple[float, ...]:
+        calls, whose, turn = self._waiting[who], _house_of(who), self._turns.get(who, 0)
+        call = calls[0]
+        first = sum(_house_of(each) == whose and self._turns.get(each, 0) < turn for each in self._waiting)
+        if not first and now - call.arrived > bound:
+            return 0, call.arrived
+        takes = call.depth * speed.step(call.beams) / self._weights.get(call.caller, 1.0)
+        behind = int((self._had.get(whose, 0.0) + takes - least) / QUANTUM)
+        return 1, behind, first, min(call.due - now - speed.seconds(call.beams, call.depth) for call in calls)
 
     def _remove(self, call: Call) -> None:
         calls = self._waiting[call.who]
@@ -114,10 +138,15 @@ class DraftQueue:
         if not calls:
             del self._waiting[call.who]
 
-    @staticmethod
-    def _cut(call: Call, now: float, speed: Speed, rows: int) -> Call:
-        """The same call, no deeper than its sender can wait for."""
-        most = speed.depth(rows, call.due - now)
+    def _cut(self, call: Call, now: float, speed: Speed, beams: int) -> Call:
+        """The same call, no deeper than its sender can wait for, nor, beyond what is usual, than the others can."""
+        most = speed.depth(beams, call.due - now)
+        if len(self._had) > 1:
+            most = min(most, max(USUAL, speed.depth(beams, OVERDUE * self._rules.bound)))
         if call.depth > most:
             call.work = replace(call.work, depth=np.minimum(call.work.depth, most))
         return call
+
+
+def _house_of(who: int) -> int:
+    return house(who << INCARNATION_BITS)

@@ -27,7 +27,7 @@ from covey.profile import Profile
 from covey.star.callers import LEAST_SECRET, private_text, token_of
 from covey.star.calls import plainly
 from covey.tritonio.grpc import GrpcModel, Tls, Unreachable
-from covey.types import DrafterInfo, DraftReply, DraftWork, Ints
+from covey.types import ANY_VOCABULARY, DrafterInfo, DraftReply, DraftWork, Ints
 from covey.wire import codec
 
 log = logging.getLogger("covey.star")
@@ -40,7 +40,6 @@ READ_SECONDS = 10.0  # for a call that reads
 HORIZON = 100  # calls in which a change of place must have paid
 LEAST = 0.002  # seconds of a call that another place must save
 REPLAY = 0.0002  # seconds that a token of a replayed text is taken to cost
-ANY_VOCABULARY = 0
 
 
 class Model(Protocol):

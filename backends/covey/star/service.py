@@ -13,24 +13,26 @@ sender there is can be served in the thread that brings its call (`at_once`). Kn
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from covey.errors import CoveyError, PortError
-from covey.ledger import UNNUMBERED
+from covey.ledger import MOST_TAGS, UNNUMBERED
 from covey.ports import Drafter, ElasticDrafter, SharedDrafter
 from covey.star.accounts import AGAIN, UNLIMITED, Accounts
 from covey.star.callers import HERE
 from covey.star.calls import Answered, Call, plainly
 from covey.star.queue import DraftQueue, Rules
 from covey.star.speed import Speed
-from covey.types import DrafterInfo, DraftReply, DraftWork, Resized, ResizeStatus
+from covey.types import ANY_VOCABULARY, DrafterInfo, DraftReply, DraftWork, Resized, ResizeStatus
 
 log = logging.getLogger("covey.star")
 
 APART = 10.0  # seconds in which nothing is joined after calls that failed together
+MOST_WAITING = 16  # calls of one sender, which needs one and sends more when it does not get its answers
 
 
 class DraftService:
@@ -47,6 +49,7 @@ class DraftService:
     ) -> None:
         self._drafter = drafter
         self._together = drafter.draft_together if isinstance(drafter, SharedDrafter) else None
+        self._vocab_size = drafter.info().vocab_size if self._together is not None else ANY_VOCABULARY
         self._queue = DraftQueue(rules or Rules(), weights)
         self._speed = Speed()
         self._accounts = Accounts()
@@ -55,7 +58,8 @@ class DraftService:
         self._changed = threading.Condition()
         self._turn = threading.Lock()  # of whoever asks the drafter for anything that changes it
         self._serving: list[Call] = []
-        self._frees: dict[int, tuple[int, ...]] = {}  # by origin: of messages that the drafter was not told of
+        self._free = -math.inf  # when those will have been served, it seems
+        self._frees: dict[int, tuple[int, tuple[int, ...]]] = {}  # by sender, with its origin: of messages not told
         self._apart_until = -APART
         self._idle_since, self._idle, self._joined = now(), 0.0, 0
         self._epoch = 0
@@ -68,7 +72,7 @@ class DraftService:
         """What the drafter says of itself, and how long one more sender would wait for its turn."""
         with self._changed:
             ahead = self._serving + self._queue.calls()
-        wait = sum(self._speed.seconds(call.rows, call.depth) for call in ahead)
+        wait = sum(self._speed.seconds(call.beams, call.depth) for call in ahead)
         return replace(self._drafter.info(), wait_seconds=wait, step_seconds=self._speed.step(1))
 
     def resize(self, blocks: int) -> Resized:
@@ -106,9 +110,17 @@ class DraftService:
                 return
             if self._stopped:
                 refusal = PortError("the drafter is stopping")
+            elif self._queue.count(call.who) >= MOST_WAITING:
+                refusal = PortError(f"{MOST_WAITING} calls of this sender wait already")
+            elif not self._fits(work):
+                refusal = PortError(f"the drafter's vocabulary has {self._vocab_size} tokens, the message more")
             elif self._admission and caller != HERE and not self._accounts.admits(call.who):
                 self._accounts.turned_away(call, "refused", 0.0)
                 refusal = self._plainly(call, AGAIN)
+            elif max(call.arrived, self._free) + self._speed.seconds(call.beams, 1) > call.due:
+                self._accounts.called(call)
+                self._accounts.turned_away(call, "late", 0.0)
+                refusal = self._plainly(call)
             else:
                 self._accounts.called(call)
                 self._queue.put(call)
@@ -193,14 +205,20 @@ class DraftService:
 
     def _begun(self, calls: list[Call]) -> None:
         self._serving = calls
-        self._idle += self._now() - self._idle_since
+        now = self._now()
+        levels, beams = max(call.depth for call in calls), sum(call.beams for call in calls)
+        self._free = now + levels * self._speed.step(beams)
+        self._idle += now - self._idle_since
         self._joined += len(calls) - 1
 
     def _served(self, calls: list[Call]) -> list[DraftReply | CoveyError]:
         """Drafts for the calls and notes what that took; their answers."""
         started = self._now()
-        missed = {call.work.origin: self._frees.pop(call.work.origin, ()) for call in calls}
-        works = [replace(call.work, frees=missed[call.work.origin] + call.work.frees) for call in calls]
+        with self._changed:
+            missed = [self._missed(call) for call in calls]
+            for call in calls:
+                self._frees.pop(call.who, None)
+        works = [replace(call.work, frees=frees + call.work.frees) for call, frees in zip(calls, missed)]
         answers: list[DraftReply | CoveyError]
         try:
             with self._turn:
@@ -218,19 +236,19 @@ class DraftService:
                 log.exception("a drafter raised what no drafter should")
                 error = PortError(f"{type(error).__name__}: {error}")
             replies, answers = [], [error] * len(calls)
-            self._frees.update((origin, frees) for origin, frees in missed.items() if frees)
         ended = self._now()
         with self._changed:
-            self._serving, self._idle_since = [], ended
+            self._serving, self._free, self._idle_since = [], -math.inf, ended
             self._queue.served(calls, ended - started)
             if replies:
                 self._epoch = replies[0].epoch
-                depth, rows = max(call.depth for call in calls), sum(call.rows for call in calls)
-                self._speed.update(rows, depth, replies[0].draft_seconds)
+                depth, beams = max(call.depth for call in calls), sum(call.beams for call in calls)
+                self._speed.update(beams, depth, replies[0].draft_seconds)
             elif len(calls) > 1:
                 self._apart_until = ended + APART
-            for call, answer in zip(calls, answers):
+            for call, answer, frees in zip(calls, answers, missed):
                 if isinstance(answer, CoveyError):
+                    self._frees[call.who] = call.work.origin, frees + self._missed(call)
                     self._accounts.turned_away(call, "failed", started - call.arrived)
                 else:
                     self._accounts.served(call, answer, (ended - started) / len(calls), ended)
@@ -247,11 +265,22 @@ class DraftService:
 
     def _part(self, now: float) -> None:
         """Forget senders that are silent."""
-        for who in self._accounts.gone(now):
+        for who in self._accounts.gone(now, {call.who for call in self._serving + self._queue.calls()}):
             self._queue.forget(who)
+
+    def _fits(self, work: DraftWork) -> bool:
+        """Whether the drafter knows all tokens: what it does not know would break it for those who are joined."""
+        most = self._vocab_size
+        parts = (work.tokens, *(opening.tokens for opening in work.opens))
+        return most == ANY_VOCABULARY or all(int(part.max(initial=0)) < most for part in parts)
+
+    def _missed(self, call: Call) -> tuple[int, ...]:
+        """What its sender freed with messages that the drafter was not told of. Does not mutate."""
+        origin, frees = self._frees.get(call.who, (0, ()))
+        return frees if origin == call.work.origin else ()
 
     def _plainly(self, call: Call, again: float = 0.0) -> DraftReply:
         work = call.work
         if work.frees:
-            self._frees[work.origin] = self._frees.get(work.origin, ()) + work.frees
+            self._frees[call.who] = work.origin, (self._missed(call) + work.frees)[-MOST_TAGS:]
         return plainly(work, self._epoch, self._now() - call.arrived, again)

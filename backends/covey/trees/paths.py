@@ -37,8 +37,12 @@ class Nodes:
     def of(cls, trees: Trees) -> Nodes:
         sizes, count = trees.sizes, len(trees.tokens)
         row_of = np.repeat(np.arange(len(sizes)), sizes)
-        above = np.where(trees.parents < 0, -1, trees.parents + np.repeat(trees.offsets[:-1], sizes))
-        jump, jumps = np.append(np.where(above < 0, count, above), count), []
+        roots = trees.parents < 0
+        jump, jumps = np.full(count + 1, count), []
+        np.add(trees.parents, trees.offsets[row_of], out=jump[:-1])
+        jump[:-1][roots] = count
+        above = jump[:-1].copy()
+        above[roots] = -1
         depth = np.ones(count + 1, np.int64)
         depth[count] = 0
         while (jump < count).any():
@@ -54,15 +58,17 @@ class Nodes:
             return np.zeros(0, np.int64)
         family = np.where(self.above < 0, self.row_of, self.row_of[-1] + 1 + self.above)  # by parent, roots first
         order = np.argsort(family.astype(np.uint16 if int(family.max()) < 1 << 16 else np.int64), kind="stable")
-        listed = family[order]
-        first = np.flatnonzero(np.concatenate([[True], listed[1:] != listed[:-1]]))
+        listed, places = family[order], np.arange(count)
+        first = places.copy()  # where each place's family begins
+        first[1:][listed[1:] == listed[:-1]] = 0
         ranks = np.empty(count, np.int64)
-        ranks[order] = np.arange(count) - np.repeat(first, np.diff(np.append(first, count)))
+        ranks[order] = places - np.maximum.accumulate(first)
         return ranks
 
     def paths(self, own: Array) -> Array:
         """Path probabilities of nodes that are as likely as `own` where all before them are right."""
-        total = np.append(np.log(np.clip(own, LEAST, MOST)), 0.0)
+        total = np.zeros(len(own) + 1)
+        np.log(np.clip(own, LEAST, MOST), out=total[:-1])
         for jump in self.jumps:
             total += total[jump]
         found: Array = np.exp(total[:-1])
@@ -70,10 +76,11 @@ class Nodes:
 
     def own(self, scores: Floats) -> Array:
         """Each node's own part of log path scores, as a probability. Whatever a drafter says, it is one."""
-        log = np.append(scores.astype(np.float64), 0.0)  # a root's stands last, where node -1 finds it
+        log = np.zeros(len(scores) + 1)  # a root's stands last, where node -1 finds it
+        log[:-1] = scores
         with np.errstate(over="ignore", invalid="ignore"):
             found = np.exp(log[:-1] - log[self.above])
-        said: Array = np.clip(np.nan_to_num(found, nan=LEAST, posinf=MOST), LEAST, MOST)
+        said: Array = np.minimum(np.fmax(found, LEAST), MOST)  # `fmax` takes a number before none
         return said
 
     def accepted(self, trees: Trees, offsets: Ints, tokens: Ints, accepted: Ints) -> Flags:

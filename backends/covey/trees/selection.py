@@ -58,10 +58,11 @@ def wanted(ranked: Ranked, demands: Array, most: int) -> Index:
     return counts
 
 
-def customised(ranked: Ranked, demands: Array, budget: int, most: int) -> Index:
-    """By row: how many nodes it takes where rows are served by descending demand until the budget is spent."""
+def customised(ranked: Ranked, needs: Array, demands: Array, budget: int, most: int) -> Index:
+    """By row: how many nodes it takes where rows are served by descending need, A(r), until the budget is spent. A
+    row's demand is what of its need a round can bring."""
     counts = wanted(ranked, demands, most)
-    order = np.argsort(-demands, kind="stable")
+    order = np.argsort(-needs, kind="stable")
     asked = counts[order]
     counts[order] = np.clip(budget - (np.cumsum(asked) - asked), 0, asked)
     return counts

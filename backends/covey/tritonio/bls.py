@@ -9,6 +9,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from covey.errors import PortError, PortTimeout, StubDead
+from covey.tritonio.log import RATE
 from covey.types import DrafterInfo, DraftReply, DraftWork, Ints, Resized, TargetInfo, TargetReply, TargetWork
 from covey.wire import codec
 from covey.wire.token import token
@@ -130,5 +131,7 @@ def send(sender: Any, response: Any) -> None:
 
 def failure(error: Exception) -> Any:
     """The response that says what went wrong."""
-    pb_utils.Logger.log_error(f"{type(error).__name__}: {error}")
+    line = RATE.passes(type(error).__name__, f"{type(error).__name__}: {error}")
+    if line is not None:
+        pb_utils.Logger.log_error(line)
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"{type(error).__name__}: {error}"))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,8 @@ from covey.errors import BadField
 from covey.objectives import Classes
 from covey.profile import LimitSettings
 from covey.roster import Roster
+from covey.shares import ANY, numbers
+from covey.tokenization import longest_token, token_ids
 from covey.types import Objective, Request, Rule, Sampling, TargetInfo
 from covey_client.wire import DELIVERY, INPUT_BY_NAME, INPUTS, MAX_DRAFT_TOKENS, REQUEST, SAMPLING, Field
 
@@ -43,15 +46,18 @@ class RequestParser:
         roster: Roster,
         total_blocks: Callable[[], int] | None = None,
         classes: Classes | None = None,
+        priorities: Iterable[str] = ("*:1000",),
     ) -> None:
         """`total_blocks` says how many the pool has now; without it, as many as `info` says. `classes` are those of
-        latency; without them, the usual ones."""
+        latency; without them, the usual ones. `priorities`: how high each tenant may ask, as `tenants.priorities`."""
         self._tokenizer = tokenizer
         self._info = info
         self._limits = limits
         self._roster = roster
         self._total_blocks = total_blocks or (lambda: info.total_blocks)
         self._classes = classes or Classes()
+        self._priorities = numbers(priorities)
+        self._longest_token = math.inf if tokenizer is None else longest_token(tokenizer)
 
     def parse(
         self, key: int, arrival: float, tensor: Callable[[str], Any], parameters: dict[str, Any] | None = None
@@ -59,6 +65,7 @@ class RequestParser:
         """The request behind one set of tensors (`tensor(name)` is an array or None); raises BadField."""
         _check_parameters(parameters or {})
         read = _Reader(tensor)
+        self.prompt_bytes(tensor)
         text = read.given("text_input")
         ids = read.array("input_ids")
         if (text is None) == (ids is None):
@@ -88,6 +95,7 @@ class RequestParser:
             objective=self._objective(read),
             **read.part(REQUEST),
         )
+        self._check_priority(request.tenant, request.priority)
         return Wanted(
             request,
             stop_words=self._stop_words(read.texts("stop_words")),
@@ -96,12 +104,25 @@ class RequestParser:
             **read.part(DELIVERY),
         )
 
-    def _prompt(self, text: str) -> Any:
+    def prompt_bytes(self, tensor: Callable[[str], Any]) -> int:
+        """How long the text of a prompt is; 0 where there is none. Raises BadField for what is too long whatever its
+        tokens are, which they need not be known for."""
+        raw = tensor("text_input")
+        if raw is None or raw.size != 1:
+            return 0
+        text = raw.reshape(-1)[0]
         check_prompt(text, self._limits)
-        ids = self._needed_tokenizer("text_input").encode(text).ids
-        if not ids:
+        size = len(text)
+        if size > self._context() * self._longest_token:
+            allowed = f"prompts of at most {self._context() - 1} tokens (the context)"
+            raise BadField("text_input", f"{size} bytes", allowed)
+        return size
+
+    def _prompt(self, text: str) -> Any:
+        ids = token_ids(self._needed_tokenizer("text_input"), text)
+        if not len(ids):
             raise BadField("text_input", text, "text of at least one token")
-        return np.asarray(ids, np.int32)
+        return ids
 
     def _ids(self, ids: Any) -> Any:
         ids = ids.reshape(-1)
@@ -113,8 +134,7 @@ class RequestParser:
         return np.array(ids, np.int32)
 
     def _check_room(self, prompt: int, max_tokens: int) -> None:
-        info = self._info
-        context = min(info.max_positions, self._total_blocks() * info.block_size)
+        context = self._context()
         if prompt >= context:
             raise BadField("text_input", f"{prompt} tokens", f"prompts of at most {context - 1} tokens (the context)")
         if prompt + max_tokens > context:
@@ -123,6 +143,14 @@ class RequestParser:
                 max_tokens,
                 f"at most {context - prompt} after a prompt of {prompt} tokens (the context is {context})",
             )
+
+    def _context(self) -> int:
+        return min(self._info.max_positions, self._total_blocks() * self._info.block_size)
+
+    def _check_priority(self, tenant: str, priority: int) -> None:
+        highest = int(self._priorities.get(tenant, self._priorities.get(ANY, 0)))
+        if priority > highest:
+            raise BadField("priority", priority, f"at most {highest} for this tenant")
 
     def _stop_words(self, words: list[str]) -> tuple[str, ...]:
         limits = self._limits
@@ -177,12 +205,18 @@ class RequestParser:
         return str(self._needed_tokenizer("exclude_input_in_output").decode(ids.tolist()))
 
 
-def check_prompt(text: str, limits: LimitSettings) -> None:
+def check_prompt(text: bytes, limits: LimitSettings) -> None:
     """Refuses text that no tokeniser is to see."""
     if not text:
-        raise BadField("text_input", text, "at least one character")
-    if len(text.encode()) > limits.prompt_bytes:
-        raise BadField("text_input", text, f"at most {limits.prompt_bytes} bytes")
+        raise BadField("text_input", "", "at least one character")
+    if len(text) > limits.prompt_bytes:
+        raise BadField("text_input", f"{len(text)} bytes", f"at most {limits.prompt_bytes} bytes")
+
+
+def tenant_of(tensor: Callable[[str], Any]) -> str:
+    """Whose request it is, before it is checked."""
+    raw = tensor("tenant")
+    return "" if raw is None or raw.size != 1 else str(raw.reshape(-1)[0])[:256]
 
 
 def _check_parameters(parameters: dict[str, Any]) -> None:

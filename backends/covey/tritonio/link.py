@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
+import socket
 import tempfile
 import threading
 from collections.abc import Callable
@@ -32,7 +34,32 @@ ANSWER_SECONDS = 2.0  # a process that is starting or stuck does not hold up the
 
 def address(model: str, server: int) -> Path:
     """Where `model` of the server with this process id listens."""
-    return Path(tempfile.gettempdir()) / f"covey-{os.getuid()}-{server}" / model
+    return _folder(server) / model
+
+
+def _folder(server: int) -> Path:
+    return Path(tempfile.gettempdir()) / f"covey-{os.getuid()}-{server}"
+
+
+def _listens(path: Path) -> bool:
+    """Whether somebody does, as in another container that has the same temporary folder."""
+    with suppress(OSError), socket.socket(socket.AF_UNIX) as caller:
+        caller.connect(str(path))
+        return True
+    return False
+
+
+def forget(server: int) -> None:
+    """A server has ended: nobody listens in its folder any more."""
+    shutil.rmtree(_folder(server), ignore_errors=True)
+
+
+def sweep() -> None:
+    """Remove the folders of this user's servers that live no more."""
+    for path in Path(tempfile.gettempdir()).glob(f"covey-{os.getuid()}-*"):
+        server = path.name.rpartition("-")[2]
+        if server.isdigit() and not Path("/proc", server).exists() and not any(map(_listens, path.iterdir())):
+            forget(int(server))
 
 
 class Peer:

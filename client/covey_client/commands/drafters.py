@@ -32,7 +32,6 @@ def add(subparsers: flags.Subparsers) -> None:
     )
     parser.add_argument("name", nargs="?", default="", metavar="NAME", help="of a drafter")
     flags.add_http_url(parser, "--url")
-    flags.add_admin_secret(parser)
     parser.add_argument("--json", action="store_true")
     parser.set_defaults(run=run)
 
@@ -44,7 +43,7 @@ def run(given: argparse.Namespace) -> int:
     if given.action == "list":
         found = reports.memory()
     else:
-        found = reports.wish(given.action, given.name, given.admin_secret)
+        found = reports.wish(given.action, given.name)
     if given.json:
         print(json.dumps(found))
     else:

@@ -68,15 +68,6 @@ def add_metrics_url(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_admin_secret(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--admin-secret",
-        default="",
-        metavar="SECRET",
-        help="of a server elsewhere, or of another user (default: COVEY_ADMIN_SECRET, or what make serve drew here)",
-    )
-
-
 def http_url(given: argparse.Namespace) -> str:
     """Where a command asks over HTTP. Raises InvalidRequest where --url, --http-url, --metrics-url or COVEY_URL is no
     address."""

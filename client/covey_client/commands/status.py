@@ -22,7 +22,6 @@ def add(subparsers: flags.Subparsers) -> None:
     parser = subparsers.add_parser("status", help="readiness, models, key figures", description="Ask a server.")
     flags.add_http_url(parser, "--url")
     flags.add_metrics_url(parser)
-    flags.add_admin_secret(parser)
     parser.add_argument("--json", action="store_true")
     parser.add_argument(
         "--decisions",
@@ -38,7 +37,7 @@ def add(subparsers: flags.Subparsers) -> None:
 def run(given: argparse.Namespace) -> int:
     if given.decisions is not None:
         return _decisions(given)
-    found = status.read(flags.http_url(given), given.metrics_url, secret=given.admin_secret)
+    found = status.read(flags.http_url(given), given.metrics_url)
     if given.json:
         models = None if found.models is None else [dataclasses.asdict(model) for model in found.models]
         shown = {
@@ -79,8 +78,8 @@ def _print(found: status.Status) -> None:
         console.print("[yellow]emulated[/yellow]: texts are a hash's and timings a cost table's; no model runs")
     if found.models is None:
         console.print(
-            "models: this server tells only who has its secret: set COVEY_ADMIN_SECRET, or give --admin-secret, to "
-            "what it was started with; for a server that drew its own, ask as its user on its machine"
+            "models: this server tells only who has its secret: set COVEY_ADMIN_SECRET, or "
+            "COVEY_ADMIN_SECRET_FILE to a file of it; for a server that drew its own, ask as its user on its machine"
         )
     else:
         table = Table("model", "state", "reason", box=None)

@@ -12,7 +12,7 @@ from covey.active import ActiveRequest
 from covey.bandits.drafters.choice import Bandit
 from covey.bandits.drafters.policies import Policy, Setting
 from covey.bandits.length import Outcome, Situation
-from covey.planner.drafters.policy import ASKED, Assignment
+from covey.planner.drafters.policy import ASKED, Assignment, is_free
 from covey.planner.lessons import tried
 from covey.roster import Roster
 from covey.rounds import Reader, Round
@@ -42,7 +42,10 @@ class _Choice:
 
 class PerRequest:
     """Implements `DrafterPolicy`. A policy with full information (`Bandit.witness`) has every drafter read the whole
-    text, whatever that costs, and learns of a round when all of them have, or after some rounds from those that did."""
+    text, whatever that costs, and learns of a round when all of them have, or after some rounds from those that did.
+    Bandits know of the last round when they choose, as published; a round late they would play each arm twice."""
+
+    patient = False
 
     def __init__(
         self, policy: Policy, names: Sequence[str], max_depth: int, *, seed: int = 0, tokenizer: str = ""
@@ -61,14 +64,15 @@ class PerRequest:
         serving = [index for index, name in enumerate(self._names) if roster.serves(name)]
         drafters, why = [], []
         for active in batch.rows[: batch.decoding]:
-            asked = active.request.drafter
-            if asked or not serving:
-                drafters.append(asked or self._names[0])
-                why.append(ASKED if asked else "first")
+            free = is_free(active)
+            if not free or not serving:
+                drafters.append(active.request.drafter or self._names[0])
+                why.append("first" if free else ASKED)
                 continue
             choice = self._choice(active)
             self._witness(active, choice)
-            drafters.append(self._names[choice.bandit.choose(serving)])
+            holding = [index for index in serving if active.known < roster.positions(self._names[index])]
+            drafters.append(self._names[choice.bandit.choose(holding or serving)])
             why.append(self._policy.name)
         return Assignment(tuple(drafters), tuple(why))
 
@@ -85,7 +89,8 @@ class PerRequest:
         ]
         readers = []
         for name in self._names:
-            mine = [(row, active) for row, active in rows if assigned.drafters[row] != name]
+            longest = roster.positions(name)
+            mine = [each for each in rows if assigned.drafters[each[0]] != name and each[1].known < longest]
             if mine and roster.serves(name):
                 judge = [active.request.num_prompt for _, active in mine]
                 indices = np.asarray([row for row, _ in mine], np.int32)

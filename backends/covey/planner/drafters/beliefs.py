@@ -116,6 +116,7 @@ class Beliefs:
     def __init__(self, names: Sequence[str], depth: int) -> None:
         self._index = {name: drafter for drafter, name in enumerate(names)}
         self._depth = depth
+        self.longest = np.full(len(names), np.inf)  # the longest text that each drafter can hold
         self._table = _Table(64, len(names), depth)
         self._tenants: OrderedDict[str, _Tenant] = OrderedDict()
 
@@ -139,9 +140,10 @@ class Beliefs:
         ends: npt.NDArray[np.int64] = self._table.ends[self.places(rows)]
         return ends
 
-    def rounds(self, active: ActiveRequest) -> float:
-        """Of its neighbours, whoever drafted."""
-        return float(self._table.rounds[self.of(active).place].sum())
+    def holds(self, rows: Sequence[ActiveRequest]) -> npt.NDArray[np.bool_]:
+        """As [rows, drafters], whether a drafter can hold a text and a draft of it."""
+        held: npt.NDArray[np.bool_] = np.array([active.known for active in rows])[:, None] < self.longest
+        return held
 
     def knows_prompt(self, active: ActiveRequest) -> bool:
         """Whether any drafter has said how likely it finds it."""
@@ -200,7 +202,7 @@ class Beliefs:
 
     def expected(self, rows: Sequence[ActiveRequest], *deviations: float | Array) -> list[Array]:
         """Tokens of a round as [rows, drafters, depth + 1], plain decoding first: for each of these, so many deviations
-        above what is likeliest, of all rows or of each."""
+        above what is likeliest, of all rows or of each. A drafter that cannot hold a text drafts nothing."""
         places, table = self.places(rows), self._table
         rates, looked, accepted, expected, hint, rounds = (
             array[places]
@@ -211,11 +213,12 @@ class Beliefs:
         own = np.clip((accepted + PRIOR * usual) / (looked + PRIOR), EDGE, 1.0 - EDGE)
         shift = hint + _logit(own) - _logit(usual)
         doubt = np.sqrt(1.0 / ((rounds + LEAN) * own * (1.0 - own)) + SPREAD**2 * PRIOR / (looked + PRIOR))
-        odds, answers = _logit(rates), []
+        odds, full, answers = _logit(rates), ~self.holds(rows), []
         for each in deviations:
             shifted = shift + np.reshape(each, (-1, 1)) * doubt
             tokens = np.ones((*rates.shape[:2], self._depth + 1))
             tokens[:, :, 1:] += np.cumsum(np.cumprod(_sigmoid(odds + shifted[:, :, None]), axis=2), axis=2)
+            tokens[full] = 1.0
             answers.append(tokens)
         return answers
 

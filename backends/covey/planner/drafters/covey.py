@@ -6,8 +6,8 @@ most in the time they take (`joint`): each further drafter is one more call, and
 Arms of all kinds are compared so. Decoding without drafts is the length policy's to choose, which is asked afterwards,
 for the mix that comes of this.
 
-What other drafters would have done is read, not tried (`reading`). A few rows are assigned anew every other round, many
-every eighth.
+What other drafters would have done is read, not tried (`reading`). A few rows are assigned anew every other round,
+while drafters work on the one before; many every eighth.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from covey.active import ActiveRequest
 from covey.bandits.length import Outcome, Situation
 from covey.planner.drafters import joint
 from covey.planner.drafters.beliefs import Array, Beliefs
-from covey.planner.drafters.policy import ASKED, Assignment
+from covey.planner.drafters.policy import ASKED, Assignment, is_free
 from covey.planner.drafters.reading import Reading
 from covey.planner.expectations import Expectations
 from covey.planner.lessons import tried
@@ -31,6 +31,7 @@ from covey.scheduler import Batch
 from covey.types import Rule
 
 EVERY = 8  # rounds after which many rows are assigned anew; a few rows sooner
+FEW = 4  # rows that are assigned ahead of the round
 # Deviations by which a drafter is held for better when it is chosen: for worse where it can be known by reading, for
 # better where it must be tried, under the rejection rule.
 READABLE, TRIED = -0.5, 0.5
@@ -42,6 +43,7 @@ class CoveyDrafters:
     """Implements `DrafterPolicy`."""
 
     divergence = False
+    patient = True
 
     def __init__(
         self,
@@ -63,6 +65,7 @@ class CoveyDrafters:
         self._beliefs = Beliefs(names, max_depth)
         self._reading = Reading(names, int(self._depths[-1]), self._beliefs)
         self._assigned: tuple[object, Assignment] = (), Assignment((), ())
+        self._ahead: tuple[object, list[int], Assignment] | None = None  # of the same rows and drafters, for their next
         self._serving: list[int] = []
         self._set: list[int] = []  # the drafters in use
         self._age = EVERY
@@ -73,20 +76,28 @@ class CoveyDrafters:
         serving = self._who_serves(roster)
         key = tuple(active.key for active in rows)
         self._age += 1
-        if self._age >= _every(rows) or serving != self._serving:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[:2] == (key, serving):
+            self._assigned, self._age = (key, ahead[2]), 0
+        elif self._age >= _every(rows) or serving != self._serving:
+            self._beliefs.longest = np.array([roster.positions(name) for name in self._names], np.float64)
             self._anew(rows, serving)
         elif self._assigned[0] != key:
-            new = sum(self._beliefs.of(active).drafter < 0 for active in rows)
+            new = sum(is_free(active) and self._beliefs.of(active).drafter < 0 for active in rows)
             self._assigned = key, self._chosen(rows, serving, self._set if 2 * new < len(rows) else ())
             if new:
                 self._age = max(self._age, EVERY // 2)
         return self._assigned[1]
 
     def prepare(self, batch: Batch, roster: Roster) -> None:
-        """Rows are not assigned anew ahead of the round: requests that come meanwhile are assigned with them, and
+        """Many rows are not assigned anew ahead of the round: requests that come meanwhile are assigned with them, and
         drafters would see them a round late (1.5 % of throughput on the emulated pair, 16 callers)."""
-        fresh = self._age + 1 >= _every(batch.rows[: batch.decoding])
-        self._reading.seek(batch, self._assigned[1], self._who_serves(roster), fresh=fresh)
+        rows, serving = batch.rows[: batch.decoding], self._who_serves(roster)
+        fresh, assigned = self._age + 1 >= _every(rows), self._assigned[1]
+        if fresh and len(rows) <= FEW and serving == self._serving:
+            assigned = self._chosen(rows, serving)
+            self._ahead = tuple(active.key for active in rows), serving, assigned
+        self._reading.seek(batch, assigned, serving, fresh=fresh)
 
     def readers(self, batch: Batch, assigned: Assignment, roster: Roster) -> tuple[Reader, ...]:
         return self._reading.readers(batch, assigned, self._who_serves(roster), fresh=self._age == 0)
@@ -104,6 +115,8 @@ class CoveyDrafters:
             )
 
     def hear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
+        if situation.rows and not situation.prefill and self._expectations.known:
+            self._reading.expected(self._expectations.of(situation).seconds[depth])
         if self._teaches and situation.rows:
             self._expectations.overhear(situation, depth, outcome, usual=True)
 
@@ -118,11 +131,10 @@ class CoveyDrafters:
     def _chosen(self, rows: Sequence[ActiveRequest], serving: Sequence[int], among: Sequence[int] = ()) -> Assignment:
         """Of all that serve, or for rows that have none yet among these."""
         if not serving:
-            first = self._names[0] if self._names else ""
-            drafters = tuple(active.request.drafter or first for active in rows)
-            return Assignment(drafters, tuple(ASKED if active.request.drafter else "first" for active in rows))
-        chosen = [self._index[active.request.drafter] if active.request.drafter else -1 for active in rows]
-        free = [row for row, drafter in enumerate(chosen) if drafter < 0]
+            drafters = tuple(active.request.drafter or self._names[0] for active in rows)
+            return Assignment(drafters, tuple("first" if is_free(active) else ASKED for active in rows))
+        chosen = [self._index[active.request.drafter or self._names[0]] for active in rows]
+        free = [row for row, active in enumerate(rows) if is_free(active)]
         if len(serving) == 1:
             for row in free:
                 chosen[row] = serving[0]
@@ -136,10 +148,11 @@ class CoveyDrafters:
                 for row, best in zip(lost, tokens[:, among, -1].argmax(axis=1).tolist()):
                     chosen[row] = among[best]
         elif free:
-            self._beliefs.hear(rows)
-            self._beliefs.look_around([rows[row] for row in free])
-            asked = [each for each in chosen if each >= 0]
-            for row, drafter in zip(free, self._joint([rows[row] for row in free], serving, asked)):
+            open_rows = [rows[row] for row in free]
+            self._beliefs.hear(open_rows)
+            self._beliefs.look_around(open_rows)
+            asked = [(active, drafter) for active, drafter in zip(rows, chosen) if not is_free(active)]
+            for row, drafter in zip(free, self._joint(open_rows, serving, asked)):
                 chosen[row] = drafter
         why = [ASKED] * len(rows)
         for row in free:
@@ -155,21 +168,32 @@ class CoveyDrafters:
             belief.drafter, belief.why = chosen[row], why[row]
         return Assignment(tuple(self._names[each] for each in chosen), tuple(why))
 
-    def _joint(self, rows: Sequence[ActiveRequest], serving: Sequence[int], asked: Sequence[int]) -> list[int]:
-        """The drafters of rows that leave it open; those of the others are asked anyway."""
+    def _joint(
+        self, rows: Sequence[ActiveRequest], serving: Sequence[int], asked: Sequence[tuple[ActiveRequest, int]]
+    ) -> list[int]:
+        """The drafters of rows that leave it open; those of the others are asked anyway, where these draft."""
+        drafting = [
+            (active, drafter) for active, drafter in asked if drafter in serving and active.request.speculation != "off"
+        ]
+        others = np.full(len(self._depths), float(len(asked) - len(drafting)))
+        named = [drafter for _, drafter in drafting]
+        if drafting:
+            (theirs,) = self._beliefs.expected([active for active, _ in drafting], 0.0)
+            others += theirs[np.arange(len(named)), named][:, self._depths].sum(axis=0)
         (tokens,) = self._beliefs.expected(rows, _trust(rows))
         tokens = tokens[:, serving][:, :, self._depths]
         if self._speed:
             tokens -= self._moves(rows, serving, tokens[:, :, -1])[:, :, None] * (self._depths > 0)
-        count, expectations = len(rows) + len(asked), self._expectations
-        batch = joint.Batch(
+        count, expectations = len(rows) + len(named), self._expectations
+        found = joint.Prospects(
             tokens,
+            others,
             expectations.without_drafts(count)[self._depths],
             np.stack([expectations.drafting(self._names[each], count)[:, self._depths] for each in serving]),
-            {serving.index(each): asked.count(each) for each in set(asked) if each in serving},
+            {serving.index(each): named.count(each) for each in set(named)},
             expectations.side_by_side,
         )
-        chosen, self._speed = joint.best_set(batch)
+        chosen, self._speed = joint.best_set(found)
         self._set = [serving[each] for each in chosen]
         return [serving[chosen[each]] for each in tokens[:, chosen, -1].argmax(axis=1).tolist()]
 

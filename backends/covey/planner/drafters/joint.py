@@ -2,6 +2,7 @@
 
     value(S) = max over depths of  sum over rows of max over i in S of tokens(row, i)  /  seconds(rows by drafter)
 
+Rows of requests that name their drafter, or want none, emit what they emit: a call that delays them must be worth that.
 A row drafts with whoever of the set brings it most at the greatest depth. Each further drafter is one more call, whose
 rows are then fewer ones of the others. All candidates of a step are weighed at once.
 """
@@ -19,30 +20,31 @@ GAIN = 1.01  # a further drafter must bring so much: its rows' catch-up and its 
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """What is expected of the rows that may be moved, by drafters from 0."""
+class Prospects:
+    """What is expected of the rows that may be moved, by drafters from 0, and of the batch that they are part of."""
 
     tokens: Array  # emitted in a round: [rows, drafters, depths]
+    others: Array  # emitted by rows that are not moved, [depths]
     plain: Array  # seconds of a round but for what drafters take, [depths]
     drafts: Array  # what each drafter takes alone: [drafters, rows from 0 to all of them, depths]
     asked: Mapping[int, int]  # rows of requests that name their drafter, which is asked anyway
     together: Callable[[Array], Array]  # what drafters take at the same time, of what they take alone, [drafters, ...]
 
 
-def best_set(batch: Batch) -> tuple[list[int], float]:
+def best_set(found: Prospects) -> tuple[list[int], float]:
     """The drafters, and the tokens per second that are expected of them."""
-    drafters = batch.tokens.shape[1]
-    chosen = list(batch.asked)
+    drafters = found.tokens.shape[1]
+    chosen = list(found.asked)
     if chosen:
-        most = float(_values(batch, chosen, []).max())
+        most = float(_values(found, chosen, []).max())
     else:
-        values = _values(batch, [], range(drafters))
+        values = _values(found, [], range(drafters))
         # Where plain decoding is best all drafters are as good, but for what they bring at the greatest depth.
-        first = int(np.lexsort((batch.tokens[:, :, -1].sum(axis=0), values))[-1])
+        first = int(np.lexsort((found.tokens[:, :, -1].sum(axis=0), values))[-1])
         chosen, most = [first], float(values[first])
-    while len(chosen) < drafters and len(batch.tokens) + len(batch.asked) > 1:
+    while len(chosen) < drafters and len(found.tokens) + len(found.asked) > 1:
         others = [each for each in range(drafters) if each not in chosen]
-        values = _values(batch, chosen, others)
+        values = _values(found, chosen, others)
         best = int(values.argmax())
         if values[best] <= GAIN * most:
             break
@@ -51,22 +53,22 @@ def best_set(batch: Batch) -> tuple[list[int], float]:
     return chosen, most
 
 
-def _values(batch: Batch, chosen: Sequence[int], others: Sequence[int]) -> Array:
+def _values(found: Prospects, chosen: Sequence[int], others: Sequence[int]) -> Array:
     """Tokens per second of the best depth, of the chosen and each of the others; of the chosen alone without others."""
-    rows, _, depths = batch.tokens.shape
-    more = batch.tokens[:, others] if len(others) else np.zeros((rows, 1, depths))
+    rows, _, depths = found.tokens.shape
+    more = found.tokens[:, others] if len(others) else np.zeros((rows, 1, depths))
     if len(chosen):
-        mine = batch.tokens[:, chosen]
+        mine = found.tokens[:, chosen]
         moves = more[:, :, -1] > mine[:, :, -1].max(axis=1)[:, None]
         emitted = np.maximum(more, mine.max(axis=1)[:, None]).sum(axis=0)
         own = (mine[:, :, -1].argmax(axis=1)[:, None] == np.arange(len(chosen))).astype(np.int64)
-        counts = own.T @ ~moves + np.array([[batch.asked.get(each, 0)] for each in chosen])
-        drafts = batch.drafts[np.array(chosen)[:, None], counts]
+        counts = own.T @ ~moves + np.array([[found.asked.get(each, 0)] for each in chosen])
+        drafts = found.drafts[np.array(chosen)[:, None], counts]
     else:
         moves = np.ones(more.shape[:2], np.bool_)
         emitted = more.sum(axis=0)
         drafts = np.zeros((0, more.shape[1], depths))
     if len(others):
-        drafts = np.concatenate([drafts, batch.drafts[np.asarray(others), moves.sum(axis=0)][None]])
-    speeds: Array = (emitted / (batch.plain + batch.together(drafts))).max(axis=1)
+        drafts = np.concatenate([drafts, found.drafts[np.asarray(others), moves.sum(axis=0)][None]])
+    speeds: Array = ((emitted + found.others) / (found.plain + found.together(drafts))).max(axis=1)
     return speeds

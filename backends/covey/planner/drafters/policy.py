@@ -12,7 +12,7 @@ from covey.roster import Roster
 from covey.rounds import Reader, Round
 from covey.scheduler import Batch
 
-ASKED = "asked"  # the request names its drafter
+ASKED = "asked"  # the request names its drafter, or wants none
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,7 @@ class DrafterPolicy(Protocol):
     """Chooses each row's drafter before the depth is chosen, which is for the mix that comes of it."""
 
     divergence: bool  # whether it learns from block divergence, which the target then computes
+    patient: bool  # may be told of a round when the next was already planned, while drafters work
 
     def assign(self, batch: Batch, roster: Roster) -> Assignment:
         """For every decoding row. One whose drafter cannot be asked decodes plainly."""
@@ -53,6 +54,7 @@ class First:
     """Implements `DrafterPolicy`: requests that name nobody get the first drafter."""
 
     divergence = False
+    patient = True
 
     def assign(self, batch: Batch, roster: Roster) -> Assignment:
         return Assignment(named(batch, roster), tuple(_why(active) for active in batch.rows[: batch.decoding]))
@@ -70,5 +72,10 @@ class First:
         """Nothing to learn."""
 
 
+def is_free(active: ActiveRequest) -> bool:
+    """Whether its drafter is to be chosen."""
+    return not active.request.drafter and active.request.speculation != "off"
+
+
 def _why(active: ActiveRequest) -> str:
-    return ASKED if active.request.drafter else "first"
+    return "first" if is_free(active) else ASKED

@@ -1,8 +1,9 @@
 """Which drafter reads what others drafted, so that what it would have drafted is known without trying it.
 
-A fixed share of all time goes into a bank, and calls that read are paid from it. They go first to the drafter that may
-be better than those in use for most rows, and while the bank is full to whoever has not read for longest. The prompt of
-a new request is read by drafters where nothing like it was seen yet.
+A fixed share of all time goes into a bank, from which calls that read pay for the time that rounds lose by them
+(`interference`). They go first to the drafter that may be better than those in use for most rows, and while the bank is
+full to whoever has not read for longest. The prompt of a new request is read by drafters that may be better for it than
+the one that is likeliest to be best.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import numpy as np
 
 from covey.active import ActiveRequest
 from covey.planner.drafters.beliefs import Beliefs
-from covey.planner.drafters.policy import ASKED, Assignment
+from covey.planner.drafters.interference import Interference
+from covey.planner.drafters.policy import ASKED, Assignment, is_free
 from covey.rounds import Reader, Round
 from covey.scheduler import Batch
 from covey.types import Rule
 
-SHARE = 0.02  # share of all time that may go into reading
+SHARE = 0.02  # share of all time that rounds may lose by reading
 START, DEEPEST = 1.0, -0.1  # seconds in the bank at the start and at most, and the debt in which no prompt is read
 FULL = 0.25  # seconds in the bank from which on a reader is sought every round, be it who has not read for longest
 CHUNK = 16  # tokens of a row that are worth a call
@@ -29,7 +31,6 @@ WINDOW = 32  # last tokens of a text that are judged
 PROMPT, PROMPTS = 32, 2  # last tokens of a prompt that are judged, and prompts of a call
 PROMPT_TOKENS = 512  # what one call reads of prompts; longer ones are read by nobody who does not draft
 PROMPTERS = 8  # drafters that read a prompt
-SURE = 10.0  # rounds of neighbours, whoever drafted, after which a prompt is not read: hits say more
 HOPE = 1.5  # deviations by which a drafter may be better than it is believed, and is worth reading
 
 
@@ -57,6 +58,7 @@ class Reading:
         self._reads = [_Reads() for _ in names]
         self._round = 0
         self._bank = START
+        self._interference = Interference()
         self._sought: tuple[_Sought, ...] | None = None  # for the round that comes
 
     def readers(self, batch: Batch, assigned: Assignment, serving: Sequence[int], *, fresh: bool) -> tuple[Reader, ...]:
@@ -84,8 +86,10 @@ class Reading:
         """What reading took, and whether drafters say anything of prompts."""
         self._round += 1
         self._bank = min(START, self._bank + SHARE * done.times.whole)
+        times = done.times
+        self._interference.add(times.whole, times.verify + times.commit, done.drafted.read.values())
         for name, seconds in done.drafted.read.items():
-            self._bank -= seconds
+            self._bank -= self._interference.price * seconds
             reads = self._reads[self._names.index(name)]
             reads.seconds += 0.2 * (seconds - reads.seconds)
             heard = reads.prompt.heard.get(name) if reads.prompt is not None else None
@@ -93,28 +97,36 @@ class Reading:
                 reads.prompts = heard.prompt_tokens > 0 or not heard.read  # for want of room
                 reads.prompt = None
 
+    def expected(self, seconds: float) -> None:
+        """What the last round was expected to take."""
+        self._interference.expected(seconds)
+
     def _for_prompts(self, batch: Batch, serving: Sequence[int]) -> tuple[Reader, ...]:
         """Of requests that have not drafted yet. Nobody judges a first token, or anything under the rejection rule."""
         new = [
             (row, active)
             for row, active in enumerate(batch.rows)
             if not active.output
-            and not active.request.drafter
-            and active.request.speculation != "off"
+            and is_free(active)
             and active.request.sampling.rule is Rule.COUPLED
             and 1 < active.request.num_prompt <= PROMPT_TOKENS
         ]
         if not new or self._bank < DEEPEST:
             return ()
         wanted: dict[int, list[int]] = {}
-        for row, active in new:
-            if self._beliefs.rounds(active) >= SURE:
-                continue
-            unsure = [each for each in serving if self._reads[each].prompts and self._names[each] not in active.seen]
+        actives = [active for _, active in new]
+        likeliest, could = (each[:, serving, self._depth] for each in self._beliefs.expected(actives, 0.0, HOPE))
+        hopes = (could > likeliest.max(axis=1)[:, None]) & self._beliefs.holds(actives)[:, serving]
+        for (row, active), hope in zip(new, hopes):
+            unsure = [each for each, may in zip(serving, hope) if may and self._silent(each, active)]
             for each in unsure[:PROMPTERS]:
                 if len(wanted.setdefault(each, [])) < PROMPTS:
                     wanted[each].append(row)
         return tuple(self._prompts_of(batch, drafter, rows) for drafter, rows in wanted.items())
+
+    def _silent(self, drafter: int, active: ActiveRequest) -> bool:
+        """Whether a drafter that says something of prompts was told nothing of this one."""
+        return self._reads[drafter].prompts and self._names[drafter] not in active.seen
 
     def _prompts_of(self, batch: Batch, drafter: int, rows: list[int]) -> Reader:
         ends = [batch.rows[row].request.num_prompt for row in rows]
@@ -135,6 +147,7 @@ class Reading:
         known, prompts = np.array([(active.known, active.request.num_prompt) for active in actives]).T
         starts = np.maximum(self._beliefs.ends(actives)[:, serving], prompts[:, None])
         worth = (known[:, None] - starts >= CHUNK) & (own[:, None] != np.asarray(serving))
+        worth &= self._beliefs.holds(actives)[:, serving]
         if not worth.any():
             return ()
         likeliest, could = (each[:, :, self._depth] for each in self._beliefs.expected(actives, 0.0, HOPE))
@@ -148,7 +161,7 @@ class Reading:
                 return ()
             best = min(np.flatnonzero(worth.any(axis=0)).tolist(), key=lambda at: self._reads[serving[at]].round)
         reads = self._reads[serving[best]]
-        if self._bank < reads.seconds:
+        if self._bank < self._interference.price * reads.seconds:
             return ()
         reads.round, reads.prompt = self._round, None  # what it says next may be of no prompt
         mine = [at for at in order[:, best].tolist() if worth[at, best]]

@@ -1,0 +1,75 @@
+"""The right to start a server on some ports: of two starts at once the second is refused before it touches anything of
+the first's. That nobody listens says little while the first one still loads its models.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from covey.private import private_folder
+from covey.server import preflight
+from covey.server.errors import StartError
+from covey.server.options import FREE, Options
+from covey_client import secret
+
+ATTEMPTS = 20  # to find free ports that no other start has chosen too
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Locked files; what a killed launcher leaves is locked by nobody."""
+
+    locks: dict[Path, int]
+
+    def release(self) -> None:
+        for path, fd in self.locks.items():
+            path.unlink(missing_ok=True)
+            os.close(fd)
+
+
+def settle(options: Options) -> tuple[Options, Ports]:
+    """The same options with every FREE port chosen, and all of them claimed. Raises StartError."""
+    for attempt in range(ATTEMPTS):
+        chosen = preflight.with_ports(options)
+        try:
+            return chosen, _claim(chosen)
+        except StartError:
+            if attempt == ATTEMPTS - 1 or FREE not in (getattr(options, name) for name in preflight.PORTS):
+                raise
+    raise AssertionError("unreachable")
+
+
+def _claim(options: Options) -> Ports:
+    folder = private_folder(secret.folder())
+    held = Ports({})
+    for name, variable in preflight.PORTS.items():
+        port = getattr(options, name)
+        path = folder / f"{secret.name_of(options.host, port)}.lock"
+        fd = _locked(path)
+        if fd is None:
+            held.release()
+            raise StartError(
+                f"port {port} on {options.host} is another server's, which is starting or stopping: "
+                f"choose another by {variable}="
+            )
+        held.locks[path] = fd
+    return held
+
+
+def _locked(path: Path) -> int | None:
+    """The open file, which is there and locked by us; None where somebody else has it."""
+    while True:
+        fd = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(path), os.fstat(fd)):
+                return fd
+        os.close(fd)  # whoever had it removed it meanwhile

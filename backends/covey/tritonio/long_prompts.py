@@ -1,0 +1,82 @@
+"""Long prompts are cut into tokens one at a time, in a thread of their own, so that short ones do not wait behind them.
+
+Tenants take turns by bytes: whoever has had fewer goes first. Knows no tokens; a job is a call."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from covey.errors import Overloaded
+
+LONG = 4096  # bytes from which a prompt is long: a millisecond's work
+MOST_BYTES = 16 << 20  # that wait, of all tenants; of one of them, half as many
+NICE = 10  # the rounds go first where there are few cores
+Job = Callable[[Exception | None], None]  # called with why it will not be done, or with None to do it; never raises
+log = logging.getLogger("covey.long_prompts")
+
+
+class LongPrompts:
+    """Owns the queue."""
+
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self._most = most_bytes
+        self._queues: dict[str, deque[tuple[int, Job]]] = {}
+        self._bytes: dict[str, int] = {}  # that wait
+        self._had: dict[str, int] = {}  # bytes, of those who wait and of whoever was last
+        self._wake = threading.Condition()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="long prompts", daemon=True)
+        self._thread.start()
+
+    def put(self, tenant: str, size: int, job: Job) -> None:
+        """Have a job of so many bytes done. Raises Overloaded."""
+        with self._wake:
+            if self._stopped:
+                raise Overloaded("the server is stopping")
+            own, waiting = self._bytes.get(tenant, 0), sum(self._bytes.values())
+            if (own and own + size > self._most // 2) or (waiting and waiting + size > self._most):
+                raise Overloaded(f"queue full: {waiting} bytes of long prompts are waiting; try again in 1 s")
+            if tenant not in self._queues:
+                self._had[tenant] = max(
+                    self._had.get(tenant, 0), min((self._had[each] for each in self._queues), default=0)
+                )
+                self._queues[tenant] = deque()
+            self._queues[tenant].append((size, job))
+            self._bytes[tenant] = own + size
+            self._wake.notify()
+
+    def stop(self) -> None:
+        """Tell those that wait that they will not be done."""
+        with self._wake:
+            self._stopped = True
+            self._wake.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+        while True:
+            with self._wake:
+                while not self._queues and not self._stopped:
+                    self._wake.wait()
+                if not self._queues:
+                    return
+                job = self._take()
+                problem = Overloaded("the server is stopping") if self._stopped else None
+            try:
+                job(problem)
+            except Exception:  # nothing may end the thread that the others wait for
+                log.exception("a long prompt could not be taken")
+
+    def _take(self) -> Job:
+        tenant = min(self._queues, key=self._had.__getitem__)
+        size, job = self._queues[tenant].popleft()
+        self._had[tenant] += size
+        self._bytes[tenant] -= size
+        if not self._queues[tenant]:
+            del self._queues[tenant], self._bytes[tenant]
+            self._had = {each: had for each, had in self._had.items() if each in self._queues or each == tenant}
+        return job

@@ -1,0 +1,127 @@
+"""What a server keeps from other users, and what two starts at once keep from each other."""
+
+from __future__ import annotations
+
+import multiprocessing.connection
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from covey.server import FREE, Options, StartError, port_claim, preflight, private_memory, shared_memory
+from covey.tritonio import link
+from covey_client import Client
+from covey_client import secret as tools
+
+Make = Callable[[], Any]
+
+OPENS = """
+import os, sys
+fd = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR, 0o600)
+for mode in (0o644, 0o640):
+    os.fchmod(fd, mode)
+    print(oct(os.fstat(fd).st_mode & 0o777))
+"""
+
+
+@pytest.fixture
+def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tools, "SHARED_MEMORY", tmp_path)
+    return tools.folder()
+
+
+def test_what_a_library_opens_to_everybody_stays_closed(tmp_path: Path) -> None:
+    keeper = private_memory.keeper()
+    if keeper is None:
+        pytest.skip("a machine whose calls have other numbers")
+    words = [sys.executable, "-c", OPENS, str(tmp_path / "region")]
+    said = subprocess.run(words, preexec_fn=keeper, stdout=subprocess.PIPE, check=True).stdout.split()
+    assert said == [b"0o600", b"0o640"], "only that one call is left out"
+
+
+def test_a_port_is_one_start_s_alone(private: Path) -> None:
+    first, claim = port_claim.settle(Options(http_port=FREE, grpc_port=FREE, metrics_port=FREE))
+    for name, variable in preflight.PORTS.items():
+        ports = dict.fromkeys(preflight.PORTS, FREE) | {name: getattr(first, name)}
+        with pytest.raises(StartError, match=rf"port {ports[name]} on 127.0.0.1 is another .* by {variable}="):
+            port_claim.settle(Options(**ports))
+    assert len(list(private.iterdir())) == 3, "what a refused start had locked is free again"
+    other, others = port_claim.settle(Options(host="127.0.0.2", http_port=first.http_port, grpc_port=0, metrics_port=0))
+    assert other.http_port == first.http_port
+    others.release()
+    claim.release()
+    assert list(private.iterdir()) == []
+    _, again = port_claim.settle(first)
+    again.release()
+
+
+@pytest.mark.usefixtures("private")
+def test_starts_at_once_get_different_free_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = Options(http_port=FREE, grpc_port=FREE, metrics_port=FREE)
+    first, claim = port_claim.settle(options)
+    found, same = preflight.with_ports, [first]
+    monkeypatch.setattr(preflight, "with_ports", lambda given: same.pop() if same else found(given))
+    second, other = port_claim.settle(options)
+    assert {getattr(first, name) for name in preflight.PORTS}.isdisjoint(getattr(second, n) for n in preflight.PORTS)
+    claim.release()
+    other.release()
+
+
+def test_folders_of_servers_that_are_gone_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    child = subprocess.Popen(["true"])
+    child.wait()
+    gone, living = (link.address("covey", pid) for pid in (child.pid, os.getpid()))
+    elsewhere = link.address("covey", (1 << 30) + 1)  # no process here has that number
+    for path in (gone, living, elsewhere):
+        path.parent.mkdir(mode=0o700)
+    gone.touch()
+    with multiprocessing.connection.Listener(str(elsewhere), "AF_UNIX"):
+        link.sweep()
+        assert not gone.parent.exists()
+        assert living.parent.exists()
+        assert elsewhere.parent.exists(), "somebody listens"
+    link.forget(os.getpid())
+    assert not living.parent.exists()
+
+
+@pytest.mark.e2e
+def test_regions_of_a_server_are_its_user_s_alone(canned_folder: Make) -> None:
+    with canned_folder().server("covey") as server:
+        paths = list(shared_memory.FOLDER.glob(f"covey_{server.options.http_port}_*"))
+        assert len(paths) > 1
+        assert {stat.S_IMODE(path.stat().st_mode) for path in paths} == {0o600}
+
+
+@pytest.mark.e2e
+def test_a_second_start_on_the_port_leaves_the_first_alone(canned_folder: Make) -> None:
+    canned = canned_folder()
+    first = canned.server("covey")
+    begun, failed = threading.Event(), []
+    first._watcher = lambda *_: begun.set()
+    thread = threading.Thread(target=first.start)
+    thread.start()
+    try:
+        assert begun.wait(60)
+        log_file, words = first.log_file, first.log_text()
+        second = canned.server("covey", **{name: getattr(first.options, name) for name in preflight.PORTS})
+        with pytest.raises(StartError, match=r"is another server|is not free") as caught:
+            second.start()
+        failed.append(caught)
+        thread.join()
+        assert first.log_file == log_file
+        assert first.log_text().startswith(words[:200])
+        assert tools.kept(first.options.http_port)
+        with Client(first.grpc_url) as client:
+            assert client.generate("count 2").tokens == (0, 1)
+    finally:
+        thread.join()
+        first.stop(drain_seconds=0)
+    assert failed
