@@ -32,6 +32,8 @@ kv_memory_mb = 4
 [speculation]
 policy = "off"
 drafters = ["draft_general", "draft_code"]
+[drafter]
+kv_memory_mb = 6
 [memory]
 policy = "thresholds"
 calm_seconds = 1.0
