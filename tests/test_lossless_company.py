@@ -298,11 +298,13 @@ def test_the_whole_grid_of_long_company(exact: PagedModel) -> None:
         "cold": roomy.serve(wanted[::-1], budget=100, tenant="company"),
         "hot": roomy.serve(wanted[:2], budget=CHUNK, tenant="company"),
         "drafted": roomy.serve(wanted, budget=2 * CHUNK, tenant="drafted", drafters={"draft_ngram": lookup}),
-        "preempted": Serving(exact, blocks_of(wanted[:3])).serve(wanted, budget=177, tenant="preempted"),
     }
+    crowd = prompted((1043, 601, 655, 1500), 48, 40)  # so long that they meet
+    preempted = Serving(exact, blocks_of(crowd)).serve(crowd, budget=177, tenant="preempted")
     assert cases["hot"].reused > 0
     assert cases["drafted"].drafted > 0
-    assert cases["preempted"].preemptions > 0
+    assert preempted.preemptions > 0
+    assert preempted.answers == by_itself(exact, crowd)
     cases["cold"] = replace(cases["cold"], answers=cases["cold"].answers[::-1])
     for name, found in cases.items():
         assert found.answers == expected[: len(found.answers)], name
