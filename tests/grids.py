@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 Grid = Mapping[str, Sequence[Any]]
+Row = dict[str, Any]
 
 
-def whole(grid: Grid) -> list[dict[str, Any]]:
+def whole(grid: Grid) -> list[Row]:
     """Every combination."""
     return [dict(zip(grid, values)) for values in itertools.product(*grid.values())]
 
 
-def pairwise(grid: Grid, seed: int = 0) -> list[dict[str, Any]]:
+def pairwise(grid: Grid, seed: int = 0, *, cost: Callable[[Row], float] = lambda _row: 0.0) -> list[Row]:
     """Combinations in which every two values of different dimensions meet at least once: greedily, the candidate that
-    brings most new pairs."""
+    brings most new pairs, the cheapest of several."""
     rng = random.Random(seed)
     names = list(grid)
     missing = {
@@ -34,11 +35,11 @@ def pairwise(grid: Grid, seed: int = 0) -> list[dict[str, Any]]:
             row = {name: rng.choice(list(grid[name])) for name in names}
             row[one], row[two] = left, right
             candidates.append((len(_pairs(row, names) & missing), row))
-        best = max(candidates, key=lambda candidate: candidate[0])[1]
+        best = max(candidates, key=lambda candidate: (candidate[0], -cost(candidate[1])))[1]
         missing -= _pairs(best, names)
         chosen.append(best)
     return chosen
 
 
-def _pairs(row: dict[str, Any], names: list[str]) -> set[tuple[str, Any, str, Any]]:
+def _pairs(row: Row, names: list[str]) -> set[tuple[str, Any, str, Any]]:
     return {(one, row[one], two, row[two]) for one, two in itertools.combinations(names, 2)}

@@ -24,7 +24,7 @@ GRID = {
     "batch": list(ROWS),
     "sampling": list(SAMPLINGS),
 }
-SAMPLE = pairwise(GRID)
+SAMPLE = pairwise(GRID, cost=lambda row: row["batch"])
 LENGTH = 32  # tokens of output
 
 
