@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from covey.planner.change_cost import ENOUGH, SETTLING, SLIGHT, ChangeCost
+from covey.planner.change_cost import ENOUGH, MOST, SETTLING, SLIGHT, ChangeCost
 
 
 def measured(first: float, second: float = 1.0, pairs: int = 60) -> ChangeCost:
@@ -40,3 +40,16 @@ def test_where_every_round_changes_that_is_what_rounds_are_like() -> None:
     assert usual == [False] * SETTLING + [True] * 3
     assert changes.seen(2, 2, 1.0)
     assert not changes.seen(2, 1, 1.5), "one that goes on begins the count anew"
+
+
+def test_one_round_counts_for_no_more_than_a_round() -> None:
+    assert measured(50.0).price(1, 2) <= MOST
+    assert measured(50.0).price(1, 2) == pytest.approx(MOST, abs=0.01)
+
+
+def test_beginning_to_draft_says_nothing_of_other_changes() -> None:
+    changes = ChangeCost()
+    for _ in range(2 * ENOUGH):
+        for before, depth in ((0, 2), (2, 2), (2, 0), (0, 0)):
+            changes.seen(before, depth, 1.0)
+    assert changes.dear(1, 2), "none of those was seen"

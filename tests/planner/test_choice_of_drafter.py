@@ -281,6 +281,25 @@ def test_what_a_request_shows_outweighs_its_group() -> None:
     assert after < 2.2
 
 
+def test_of_a_request_its_last_rounds_count() -> None:
+    """After a change of domain a request is soon believed what it shows, however long it was otherwise."""
+    beliefs, active = Beliefs(["one", "two"], DEPTH), ActiveRequest(request(1, prompt(0, 1)))
+    for _ in range(200):
+        drafted(beliefs, active, 1, 4, 4)
+    assert beliefs.expected([active], 0.0)[0][0, 1, DEPTH] > 4.5
+    for _ in range(40):
+        drafted(beliefs, active, 1, 1, 0)
+    assert beliefs.expected([active], 0.0)[0][0, 1, DEPTH] < 2.0
+
+
+def test_of_long_texts_the_end_is_judged() -> None:
+    """A domain may have changed; what is older than that says little of the next round."""
+    world, rows = World("covey"), decoding([1], 200)
+    assigned = Assignment(("code",), ("prior",))
+    (reader,) = world.planner._drafters.readers(batch_of(rows), assigned, world.engine.roster)
+    assert reader.judge.tolist() == [rows[0].known - reading.WINDOW]
+
+
 def test_each_domain_gets_its_specialist() -> None:
     rng = random.Random(1)
     world = World("covey")

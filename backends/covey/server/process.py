@@ -22,6 +22,7 @@ from covey.errors import PortError
 from covey.server import (
     backend_dir,
     command,
+    hub,
     installation,
     log,
     port_claim,
@@ -109,6 +110,7 @@ class Server:
             self.options, self._placed = targets.placed(self.options), True
         preflight.exposure(self.options)
         triton = installation.find(self.options.triton)
+        self.options = hub.with_folders(self.options)
         self.models = preflight.models(self.options)
         preflight.weights(self.options, self.models)
         self.left_out = preflight.left_out(self.options, self.models)
