@@ -133,6 +133,17 @@ def test_another_answer_is_not_joined_to_this_one() -> None:
     assert not calls
 
 
+def test_the_same_text_of_other_tokens_is_another_answer() -> None:
+    usage = Usage()
+    first = [Chunk("ab", (1, 2), (), "", 7, usage), Chunk("c", (3,), (), "length", 7, usage)]
+    other = [Chunk("ab", (9,), (), "", 7, usage), Chunk("c", (3,), (), "length", 7, usage)]
+    resumption = Resumption(lambda _settings: Request({}), {})
+    assert resumption.new(first[0]) == first[0]
+    resumption.request()
+    with pytest.raises(ConnectionLost, match="another one"):
+        resumption.new(other[0])
+
+
 def test_patience_has_an_end() -> None:
     now = [0.0]
     resumption = Resumption(lambda _settings: Request({}), {}, lambda: now[0])
