@@ -342,6 +342,17 @@ def test_who_waits_for_room_lets_others_make_it() -> None:
     server.pool.stuck = False
 
 
+def test_nobody_leaves_while_the_pool_has_not_taken_what_another_gave() -> None:
+    server = Server(Thresholds(0.1, 3))
+    server.pool.stuck = True
+    server.submit(40, tokens=60)
+    server.run(5)
+    assert list(server.states().values()).count(State.UNLOADED) == 1
+    server.pool.stuck = False
+    server.run(5)
+    assert set(server.states().values()) == {State.UNLOADED}
+
+
 def test_whoever_holds_nothing_is_passed_over() -> None:
     server = Server(Thresholds(0.1, 3), ("none", "one"))
     server.submit(40, tokens=60)
@@ -422,6 +433,16 @@ def test_thresholds_wait_for_rounds_in_a_row_and_for_room_with_a_margin() -> Non
     policy.note(pressure())
     assert policy.expands(pressure(), 10, 0.0)
     assert not policy.expands(pressure(), 0, 0.0), "there is nothing to gain"
+    policy.gave()
+    assert not policy.expands(pressure(), 10, 0.0)
+    patient = Thresholds(0.1, 16)
+    for _ in range(16):
+        patient.note(pressure())
+    patient.gave()
+    for _ in range(4):
+        assert not patient.expands(pressure(), 10, 0.0), "what was gained is to be felt first"
+        patient.note(pressure())
+    assert patient.expands(pressure(), 10, 0.0), "and then memory is still short"
     calm = pressure(waiting=0)
     assert policy.contracts(replace(calm, free=39), 32)
     assert not policy.contracts(replace(calm, free=38), 32)

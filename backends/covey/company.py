@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from covey.types import DraftReply, DraftWork
+from covey.types import NO_FLOATS, DraftReply, DraftWork
 
 
 def beside(works: Sequence[DraftWork]) -> DraftWork:
@@ -23,6 +23,7 @@ def beside(works: Sequence[DraftWork]) -> DraftWork:
         width=np.concatenate([work.width for work in works]),
         rounds=np.concatenate([work.rounds for work in works]),
         q_rows=any(work.q_rows for work in works),
+        log_q=any(work.log_q for work in works),
     )
 
 
@@ -34,6 +35,8 @@ def parted(reply: DraftReply, works: Sequence[DraftWork]) -> list[DraftReply]:
         trees = reply.trees.part(start, end)
         if not work.q_rows:
             trees = replace(trees, q_ids=None, q_probs=None)
+        if not work.log_q:
+            trees = replace(trees, log_q=NO_FLOATS)
         parts.append(replace(reply, status=reply.status[start:end], seen=reply.seen[start:end], trees=trees))
         start = end
     return parts

@@ -94,7 +94,8 @@ class Drafting:
         started = self._clock.now()
         calls = []
         for name, rows in asked.items():
-            calls.append(self._call(name, rows, batch, plan.depth[rows], plan.width[rows], q_rows=plan.divergence))
+            shape = plan.depth[rows], plan.width[rows]
+            calls.append(self._call(name, rows, batch, *shape, q_rows=plan.divergence, log_q=plan.log_q))
         wait((call.future for call in calls), SENDING)
         meanwhile()
         proposals: list[tuple[list[int], Trees]] = []
@@ -210,10 +211,11 @@ class Drafting:
         reading: Reading | None = None,
         *,
         q_rows: bool = False,
+        log_q: bool = False,
     ) -> _Call:
         requests = [batch.rows[row] for row in rows]
         q_rows |= any(active.request.sampling.rule is Rule.REJECTION for active in requests)
-        work = self._work(name, requests, depth, width, reading, q_rows)
+        work = self._work(name, requests, depth, width, reading, q_rows, log_q)
         begun = self._clock.now()
         return _Call(name, rows, requests, work, self._workers[name].submit(self._drafters[name].draft, work), begun)
 
@@ -225,6 +227,7 @@ class Drafting:
         width: Ints,
         reading: Reading | None,
         q_rows: bool,
+        log_q: bool,
     ) -> DraftWork:
         opens, parts = [], []
         keep = np.zeros(len(requests), np.int32)
@@ -246,6 +249,7 @@ class Drafting:
             width=width,
             rounds=np.fromiter((active.rounds for active in requests), np.int32, len(requests)),
             q_rows=q_rows,
+            log_q=log_q,
             opens=tuple(opens),
             frees=frees,
             sequence=self._sequence,

@@ -131,7 +131,7 @@ class Memory:
             name: {
                 "state": self._state(name).value,
                 "wish": self._wishes[name].value,
-                "bytes": self.budget.held.get(name, 0),
+                "bytes": self.budget.holds(name),
             }
             for name in self._roster.names
         }
@@ -147,7 +147,7 @@ class Memory:
     def gauges(self) -> Iterator[tuple[str, dict[str, str], float]]:
         """Metric, labels, value."""
         away = {name for name in self._roster.names if self._state(name) in AWAY}
-        drafters = sum(held for name, held in self.budget.held.copy().items() if name not in away)
+        drafters = sum(self.budget.holds(name) for name in self._roster.names if name not in away)
         for part, size in (
             ("budget", self.budget.whole),
             ("pool", self._total * self.budget.block_bytes),
@@ -228,7 +228,8 @@ class Memory:
                 after = self._after(name, act)
                 gain = self.budget.blocks(*after) - blocks
                 must = spare < 0 and self.budget.spare(*after) > spare
-                if not self._may(name, act) or not (must or gain > 0):
+                more = gain > 0 and blocks <= self._total  # else the pool is yet to take what it was given
+                if not self._may(name, act) or not (must or more):
                     continue
                 share = self._used[name] / used if used > 0 and act is Act.UNLOAD else 0.0
                 return (name, act) if must or self._policy.expands(pressure, gain, share) else None
@@ -317,8 +318,8 @@ class Memory:
             self._roster.moves(name, State.UNLOADED)
         else:
             self._roster.came(name, done.result())
-        if act in (Act.UNLOAD, Act.SHRINK):  # what the pool gains is to be felt before another drafter leaves
-            self._policy.note(Pressure(self._total, self._total))
+        if act in (Act.UNLOAD, Act.SHRINK):
+            self._policy.gave()
         log.info("%s of %s took %.3g s", act.value, name, now - move.started)
 
     def _failed(self, move: _Move, error: BaseException) -> None:

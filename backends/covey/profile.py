@@ -29,9 +29,11 @@ T = TypeVar("T")
 
 PROFILE_VARIABLE = "COVEY_PROFILE"
 FOLDER_VARIABLE = "COVEY_TARGET_FOLDER"
+DRAFTER_VARIABLE = "COVEY_DRAFTER_FOLDER"
 LEFT_OUT_VARIABLE = "COVEY_LEFT_OUT"  # drafters of the profile that the launcher did not load, by commas
 DEFAULT_PROFILE = "demo-cpu"
 AUTO = "auto"
+GENERAL = "draft_general"  # the entry that runs a drafter which is named by its folder alone
 TABLE = ("1:5", "4:4", "8:3", "16:2", "32:0")
 
 
@@ -429,12 +431,25 @@ def from_environment() -> Profile:
         target = profile.target
         threads = 0 if profile.name == DEFAULT_PROFILE else target.threads  # its number is for the bundled model
         profile = dataclasses.replace(profile, target=dataclasses.replace(target, folder=folder, threads=threads))
-    return without(profile, left_out())
+    drafter = os.environ.get(DRAFTER_VARIABLE)
+    return without(with_drafter(profile, drafter) if drafter else profile, left_out())
 
 
 def left_out() -> tuple[str, ...]:
     """The profile's drafters that do not fit the target and that the launcher therefore left out."""
     return tuple(filter(None, os.environ.get(LEFT_OUT_VARIABLE, "").split(",")))
+
+
+def with_drafter(profile: Profile, folder: str) -> Profile:
+    """The same deployment with the model in that folder as its first drafter."""
+    others = tuple(name for name in profile.speculation.drafters if name != GENERAL)
+    elsewhere = tuple(entry for entry in profile.drafter.folders if not entry.startswith(f"{GENERAL}:"))
+    return dataclasses.replace(
+        profile,
+        models=(*(name for name in profile.models if name != GENERAL), GENERAL),
+        speculation=dataclasses.replace(profile.speculation, drafters=(GENERAL, *others)),
+        drafter=dataclasses.replace(profile.drafter, folders=(*elsewhere, f"{GENERAL}:{folder}")),
+    )
 
 
 def without(profile: Profile, drafters: Iterable[str]) -> Profile:

@@ -52,6 +52,7 @@ class Plan:
     choice: Choice | None = None  # None: nobody learns which depth is best
     readers: tuple[Reader, ...] = ()
     divergence: bool = False  # drafters ship q rows, and the target says how alike it is to them
+    log_q: bool = False  # drafters ship how likely their drafts are, noise apart
 
 
 @dataclass(frozen=True, slots=True)

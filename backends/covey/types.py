@@ -302,6 +302,7 @@ class DraftWork:
     reading: Reading | None = None  # a call that reads proposes nothing: every depth is 0
     patience: float = 0.0  # seconds in which the answer is of use; 0: not said
     plain: float = 0.0  # seconds that a token of the sender's takes where nobody drafts for it; 0: not known
+    log_q: bool = False  # ship `Trees.log_q`
 
 
 @dataclass(frozen=True, slots=True)

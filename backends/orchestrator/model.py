@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from covey import profile
+from covey import model_folder, profile
 from covey.clock import RealClock
 from covey.engine import Engine
 from covey.errors import BadField, CoveyError, Overloaded, PortError, RequestError, SettingError, StubDead
@@ -215,7 +215,7 @@ class TritonPythonModel:
         self._streamer = Streamer(
             tokenizer, self._clock, served=self._metrics.served, emulated=self._profile.target.kind == "emulated"
         )
-        self._metrics.target(info, profile.left_out())
+        self._metrics.target(info, profile.left_out(), model_folder.read(info.folder))
         scheduler = Scheduler(
             max_running=settings.max_running,
             max_waiting=settings.max_waiting,

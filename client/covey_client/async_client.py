@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from covey_client.address import Address
 from covey_client.caller import Caller, Protocol, Timeout, Usual
-from covey_client.errors import ConnectionLost, CoveyClientError
+from covey_client.deadline import Deadline
+from covey_client.errors import Cancelled, ConnectionLost, CoveyClientError
 from covey_client.response import Chunk, Completion
+from covey_client.resumption import Resumption
 from covey_client.transport import AsyncCall, AsyncTransport
 from covey_client.wire import Settings
 
@@ -30,11 +33,12 @@ class AsyncClient(Caller):
         prompt: str | Sequence[int],
         *,
         timeout: Timeout = Usual.TIMEOUT,
+        resume: bool = False,
         **settings: Unpack[Settings],
     ) -> Completion:
-        """The whole answer to a prompt (text or token ids). Raises CoveyClientError."""
-        request = self._request(prompt, settings, stream=False)
-        async with AsyncStream(self._transport().call(request, self._deadline(timeout))) as stream:
+        """The whole answer to a prompt (text or token ids). With `resume` it is asked for again where the connection
+        broke, until `timeout`. Raises CoveyClientError."""
+        async with self._stream(prompt, settings, False, self._deadline(timeout), resume) as stream:
             return Completion.join([chunk async for chunk in stream])
 
     def stream(
@@ -42,12 +46,26 @@ class AsyncClient(Caller):
         prompt: str | Sequence[int],
         *,
         timeout: Timeout = Usual.TIMEOUT,
+        resume: bool = False,
         **settings: Unpack[Settings],
     ) -> AsyncStream:
         """The answer as it comes: `async with client.stream(...) as stream: async for chunk in stream`. Leaving the
-        `with`, or cancelling the task that iterates, cancels the request. Call it inside the event loop."""
-        request = self._request(prompt, settings, stream=True)
-        return AsyncStream(self._transport().call(request, self._deadline(timeout)))
+        `with`, or cancelling the task that iterates, cancels the request. Call it inside the event loop. With `resume`
+        it goes on where the connection broke, with the same text (`covey_client.resumption`)."""
+        return self._stream(prompt, settings, True, self._deadline(timeout), resume)
+
+    def _stream(
+        self,
+        prompt: str | Sequence[int],
+        settings: Mapping[str, object],
+        stream: bool,
+        deadline: Deadline,
+        resume: bool,
+    ) -> AsyncStream:
+        resumption = Resumption(lambda known: self._request(prompt, known, stream=stream), settings)
+        return AsyncStream(
+            lambda: self._transport().call(resumption.request(), deadline), resumption if resume else None
+        )
 
     async def close(self) -> None:
         """Ends every call that is under way: whoever iterates gets Cancelled."""
@@ -72,10 +90,14 @@ class AsyncClient(Caller):
 class AsyncStream:
     """An answer under way: an asynchronous iterator of chunks that knows how to give up."""
 
-    def __init__(self, call: AsyncCall) -> None:
-        self._call = call
-        self._chunks = call.chunks()
+    def __init__(self, ask: Callable[[], AsyncCall], resumption: Resumption | None = None) -> None:
+        """`ask` makes a call, and another one where there is a `resumption` and the first broke."""
+        self._ask, self._resumption = ask, resumption
+        self._finished = True  # there is nothing to give up where `ask` raises
+        self._call = ask()
+        self._chunks = self._call.chunks()
         self._finished = False
+        self._given_up = asyncio.Event()
 
     def __aiter__(self) -> AsyncIterator[Chunk]:
         return self
@@ -83,20 +105,26 @@ class AsyncStream:
     async def __anext__(self) -> Chunk:
         if self._finished:
             raise StopAsyncIteration
-        try:
-            chunk = await self._chunks.__anext__()
-        except StopAsyncIteration:
-            self._finished = True
-            raise ConnectionLost("the answer ended before it was complete") from None
-        except BaseException:
-            await self.close()
-            raise
+        chunk = None
+        while chunk is None:
+            try:
+                chunk = await self._chunks.__anext__()
+                if self._resumption is not None:
+                    chunk = self._resumption.new(chunk)
+            except StopAsyncIteration:
+                await self._broke(ConnectionLost("the answer ended before it was complete"))
+            except CoveyClientError as error:
+                await self._broke(error)
+            except BaseException:
+                await self.close()
+                raise
         if chunk.finish_reason:
             await self._finish()
         return chunk
 
     def cancel(self) -> None:
         """From any task of this loop: whoever iterates gets Cancelled."""
+        self._given_up.set()
         self._call.cancel()
 
     async def close(self) -> None:
@@ -113,6 +141,19 @@ class AsyncStream:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    async def _broke(self, error: CoveyClientError) -> None:
+        """Ask again after a while, or raise the error."""
+        rest = None if self._resumption is None else self._resumption.rest(error)
+        if rest is None:
+            await self.close()
+            raise error from None
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._given_up.wait(), rest)
+            await self.close()
+            raise Cancelled("the request was cancelled")
+        self._call = self._ask()
+        self._chunks = self._call.chunks()
 
     async def _finish(self) -> None:
         self._finished = True

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from covey_client.address import Address
 from covey_client.caller import Caller, Protocol, Timeout, Usual
-from covey_client.errors import ConnectionLost, CoveyClientError
+from covey_client.deadline import Deadline
+from covey_client.errors import Cancelled, ConnectionLost, CoveyClientError
 from covey_client.response import Chunk, Completion
+from covey_client.resumption import Resumption
 from covey_client.transport import Call, Transport
 from covey_client.wire import Settings
 
@@ -29,11 +32,12 @@ class Client(Caller):
         prompt: str | Sequence[int],
         *,
         timeout: Timeout = Usual.TIMEOUT,
+        resume: bool = False,
         **settings: Unpack[Settings],
     ) -> Completion:
-        """The whole answer to a prompt (text or token ids). Raises CoveyClientError."""
-        request = self._request(prompt, settings, stream=False)
-        with Stream(self._transport.call(request, self._deadline(timeout))) as stream:
+        """The whole answer to a prompt (text or token ids). With `resume` it is asked for again where the connection
+        broke, until `timeout`. Raises CoveyClientError."""
+        with self._stream(prompt, settings, False, self._deadline(timeout), resume) as stream:
             return Completion.join(stream)
 
     def stream(
@@ -41,11 +45,23 @@ class Client(Caller):
         prompt: str | Sequence[int],
         *,
         timeout: Timeout = Usual.TIMEOUT,
+        resume: bool = False,
         **settings: Unpack[Settings],
     ) -> Stream:
-        """The answer as it comes. Closing what this returns, or leaving its `with`, cancels the request."""
-        request = self._request(prompt, settings, stream=True)
-        return Stream(self._transport.call(request, self._deadline(timeout)))
+        """The answer as it comes. Closing what this returns, or leaving its `with`, cancels the request. With `resume`
+        it goes on where the connection broke, with the same text (`covey_client.resumption`)."""
+        return self._stream(prompt, settings, True, self._deadline(timeout), resume)
+
+    def _stream(
+        self,
+        prompt: str | Sequence[int],
+        settings: Mapping[str, object],
+        stream: bool,
+        deadline: Deadline,
+        resume: bool,
+    ) -> Stream:
+        resumption = Resumption(lambda known: self._request(prompt, known, stream=stream), settings)
+        return Stream(lambda: self._transport.call(resumption.request(), deadline), resumption if resume else None)
 
     def close(self) -> None:
         """Ends every call that is under way: whoever iterates gets Cancelled."""
@@ -63,10 +79,14 @@ class Client(Caller):
 class Stream:
     """An answer under way: an iterator of chunks that knows how to give up."""
 
-    def __init__(self, call: Call) -> None:
-        self._call = call
-        self._chunks = call.chunks()
+    def __init__(self, ask: Callable[[], Call], resumption: Resumption | None = None) -> None:
+        """`ask` makes a call, and another one where there is a `resumption` and the first broke."""
+        self._ask, self._resumption = ask, resumption
+        self._finished = True  # there is nothing to give up where `ask` raises
+        self._call = ask()
+        self._chunks = self._call.chunks()
         self._finished = False
+        self._given_up = threading.Event()
 
     def __iter__(self) -> Iterator[Chunk]:
         return self
@@ -74,20 +94,26 @@ class Stream:
     def __next__(self) -> Chunk:
         if self._finished:
             raise StopIteration
-        try:
-            chunk = next(self._chunks)
-        except StopIteration:
-            self._finished = True
-            raise ConnectionLost("the answer ended before it was complete") from None
-        except BaseException:
-            self.close()
-            raise
+        chunk = None
+        while chunk is None:
+            try:
+                chunk = next(self._chunks)
+                if self._resumption is not None:
+                    chunk = self._resumption.new(chunk)
+            except StopIteration:
+                self._broke(ConnectionLost("the answer ended before it was complete"))
+            except CoveyClientError as error:
+                self._broke(error)
+            except BaseException:
+                self.close()
+                raise
         if chunk.finish_reason:
             self._finish()
         return chunk
 
     def cancel(self) -> None:
         """From any thread: whoever iterates gets Cancelled."""
+        self._given_up.set()
         self._call.cancel()
 
     def close(self) -> None:
@@ -106,6 +132,18 @@ class Stream:
 
     def __del__(self) -> None:
         self.close()
+
+    def _broke(self, error: CoveyClientError) -> None:
+        """Ask again after a while, or raise the error."""
+        rest = None if self._resumption is None else self._resumption.rest(error)
+        if rest is None:
+            self.close()
+            raise error from None
+        if self._given_up.wait(rest):
+            self.close()
+            raise Cancelled("the request was cancelled")
+        self._call = self._ask()
+        self._chunks = self._call.chunks()
 
     def _finish(self) -> None:
         self._finished = True

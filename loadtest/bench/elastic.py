@@ -2,23 +2,27 @@
 
 Emulated: all runs have the same requests and start from nothing learnt. `as they are` is the pair of its profile. In
 `drafts seldom right` drafters agree with a tenth of the texts, so that a length policy that learns drafts little; the
-other cases vary that one by what rows cost and what drafters hold, 30 % less and more, and by the threshold. **None of
-this is hardware.**
+other cases vary that one by what rows cost and what drafters hold, 30 % less and more, and by the threshold. The peaks
+rise as far above what can be served as Nightjar's 35 requests a second do above what `emulated-7b` serves.
+`emulated-7b, 256 rows` lets as many run as vLLM does by default, so that memory binds before that limit, and is offered
+Nightjar's rates (Figure 13). `closed_form` is what the cost table says of a full pool of either size: rows that fit,
+over what their pass takes. **None of this is hardware.**
 
 Bundled: the bundled target with so little KV memory that requests wait for it, and two of its drafters, whose processes
 hold many times that. Callers in a closed loop: many in a peak, two before and after it. Servers with memory on and off
 take turns.
 
-`throughput_on_over_off` is of the rule `thresholds` where drafts are seldom right, and of `goodput` on the real server.
-Throughput is output tokens a second: of the emulated runs over the whole load, of the bundled ones within the peaks.
+`throughput_on_over_off` is of the rule `goodput`: where drafts are seldom right, and on the real server. Throughput is
+output tokens a second within the peaks; at a constant rate, from the first arrival to the last token.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,7 +37,6 @@ from loadtest.bench.elastic_bundled import Peaks
 from loadtest.bench.elastic_memory import Elastic
 from loadtest.bench.emulated_pairs import PAIRS, Pair, requests
 from loadtest.bench.emulated_serving import Served, play
-from loadtest.bench.loads import TWO_PEAKS
 from loadtest.bench.session import FULL, QUICK, Session
 from loadtest.bench.statistics import percentile
 
@@ -43,6 +46,8 @@ OFF, THRESHOLDS, GOODPUT = ALL = "off", "thresholds", "goodput"
 SWEEP = (0.02, 0.05, 0.1, 0.2, 0.3)
 EMULATED, BUNDLED = "emulated", "bundled"
 REQUESTS, FULL_REQUESTS, QUICK_REQUESTS = 240, 720, 16
+LOW, HIGH = 0.1, 2.5  # requests a second between the peaks and in them, of what plain decoding can serve
+RATES, AT_A_RATE, MANY_ROWS = (5.0, 15.0, 25.0, 35.0), 480, 256  # Nightjar's rates and prompts; vLLM's limit
 REPETITIONS, FULL_REPETITIONS = 2, 5
 # What Nightjar prints for its 7B pair at 35 requests a second (Figure 13), and for its 30B pair (Table 6).
 PRINTED = {
@@ -59,13 +64,48 @@ class Case:
     pair: Pair
     length_policy: str = "covey"
     low: float = 0.1
+    rate: float = 0.0  # requests a second; 0: two peaks
+
+    def times(self, count: int, seed: int) -> loads.Times:
+        """When `count` requests come, about."""
+        if self.rate:
+            return loads.poisson(self.rate, count, seed)
+        capacity = self.pair.capacity()
+        return loads.two_peaks(LOW * capacity, HIGH * capacity, self._seconds(count), seed)
+
+    def throughput(self, served: Served, count: int) -> float:
+        """Of the peaks, while more comes than can be served."""
+        if self.rate:
+            return served.throughput
+        whole, angle = self._seconds(count), math.asin(((1 - LOW) / (HIGH - LOW)) ** 0.25)
+        return served.throughput_within(
+            [((turn + angle / math.pi) * whole / 2, (turn + 1 - angle / math.pi) * whole / 2) for turn in range(2)]
+        )
+
+    def closed_form(self) -> float:
+        """What a pool with all drafters' bytes serves over what it serves without."""
+        emulated, held = self.pair.profile.emulated, len(self.pair.drafters) * self.pair.profile.emulated.drafter_mb
+        gained = (held << 20) // (emulated.kv_token_bytes * self.pair.profile.target.block_size)
+        return self.pair.capacity(gained) / self.pair.capacity()
+
+    def _seconds(self, count: int) -> float:
+        return count / ((LOW + (HIGH - LOW) * 3 / 8) * self.pair.capacity())  # the mean of a sine's fourth power is 3/8
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one policy made of a case."""
+
+    throughput: float
+    served: Served
+    closed_form: float
 
 
 @dataclass
 class Measured:
     """All runs so far: emulated by case and memory policy, bundled by memory policy."""
 
-    emulated: dict[str, dict[str, list[Served]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
+    emulated: dict[str, dict[str, list[Run]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
     bundled: dict[str, list[Peaks]] = field(default_factory=lambda: defaultdict(list))
 
     def summary(self) -> JsonDict:
@@ -75,7 +115,7 @@ class Measured:
         bundled = _bundled(self.bundled)
         return {
             "throughput_on_over_off": {
-                EMULATED: seldom and seldom[THRESHOLDS]["throughput_on_over_off"],
+                EMULATED: seldom and seldom[GOODPUT]["throughput_on_over_off"],
                 BUNDLED: bundled and bundled["throughput_on_over_off"],
             },
             "pause_ms_p99": bundled and bundled["pause_ms_p99"],
@@ -133,7 +173,9 @@ def cases(size: str) -> Iterator[Case]:
     for name in (FIVE, SEVEN):
         yield Case(f"{name}, as they are", pairs[name])
         yield Case(f"{name}, as they are, nightjar", pairs[name], "nightjar")
-    yield Case(_seldom(SEVEN), _seldom_right(pairs[SEVEN]))
+    many = _with_rows(pairs[SEVEN], MANY_ROWS)
+    for rate in RATES:
+        yield Case(_at(rate), many, rate=rate)
     for factor in (0.7, 1.3):
         yield Case(f"{_seldom(FIVE)}, rows cost x {factor}", _with_slope(seldom, factor))
         yield Case(f"{_seldom(FIVE)}, drafters hold x {factor}", _with_bytes(seldom, factor))
@@ -141,14 +183,18 @@ def cases(size: str) -> Iterator[Case]:
         yield Case(f"{_seldom(FIVE)}, low {low:g}", seldom, low=low)
 
 
-def _play(job: tuple[Case, str, int, int]) -> Served:
-    case, policy, seed, count = job
-    capacity = case.pair.capacity()
-    seconds = count / (loads.TWO_PEAKS_MEAN * capacity)
-    times = loads.around(capacity, seconds, None, seed)[TWO_PEAKS]
+def _play(job: tuple[Case, str, int, int]) -> Run:
+    case, policy, seed, wanted = job
+    count = AT_A_RATE if case.rate else wanted
+    times = case.times(count, seed)
     elastic = Elastic(MemorySettings(policy=policy, low=case.low))
     asked = requests(case.pair, len(times), seed)
-    return play(case.pair, case.length_policy, times, asked, seed, elastic=elastic)
+    served = play(case.pair, case.length_policy, times, asked, seed, elastic=elastic)
+    return Run(case.throughput(served, count), replace(served, emitted=()), case.closed_form())
+
+
+def _at(rate: float) -> str:
+    return f"{SEVEN}, {MANY_ROWS} rows, {rate:g}/s"
 
 
 def _seldom(name: str) -> str:
@@ -157,7 +203,7 @@ def _seldom(name: str) -> str:
 
 def _changed(pair: Pair, **facts: object) -> Pair:
     made = replace(pair)
-    made.__dict__.update(facts)  # cached properties, as if they had been asked for
+    made.__dict__.update(pair.__dict__ | facts)  # cached properties, as if they had been asked for
     return made
 
 
@@ -165,35 +211,39 @@ def _seldom_right(pair: Pair) -> Pair:
     return _changed(pair, rates={name: dict.fromkeys(rates, (SELDOM,)) for name, rates in pair.rates.items()})
 
 
+def _with_rows(pair: Pair, rows: int) -> Pair:
+    scheduler = replace(pair.profile.scheduler, max_running=rows)
+    return _changed(pair, profile=replace(pair.profile, scheduler=scheduler))
+
+
 def _with_slope(pair: Pair, factor: float) -> Pair:
     """What a pass takes beyond its cheapest one, times a factor."""
     least = min(seconds for _, _, seconds in pair.table.verify)
     verify = tuple((rows, tokens, least + factor * (time - least)) for rows, tokens, time in pair.table.verify)
-    return _changed(pair, rates=pair.rates, table=replace(pair.table, verify=verify))
+    return _changed(pair, table=replace(pair.table, verify=verify))
 
 
 def _with_bytes(pair: Pair, factor: float) -> Pair:
     emulated = replace(pair.profile.emulated, drafter_mb=round(factor * pair.profile.emulated.drafter_mb))
-    return _changed(pair, rates=pair.rates, profile=replace(pair.profile, emulated=emulated))
+    return _changed(pair, profile=replace(pair.profile, emulated=emulated))
 
 
-def _case(by_policy: dict[str, list[Served]]) -> JsonDict:
+def _case(by_policy: dict[str, list[Run]]) -> JsonDict:
     off = by_policy[OFF]
-    found: JsonDict = {}
+    found: JsonDict = {"closed_form": off[0].closed_form}
     for policy, runs in by_policy.items():
-        whole = min(len(off), len(runs))
-        pairs = list(zip(runs[:whole], off[:whole]))
-        operations = [run.memory["operations"] for run in runs]
+        operations = [run.served.memory["operations"] for run in runs]
+        ratios = [one.throughput / other.throughput for one, other in zip(runs, off)]  # of the same requests
         found[policy] = {
             "throughput": median(run.throughput for run in runs),
-            "latency_p99": median(run.latency_p99 for run in runs),
-            "preemptions": median(run.preemptions for run in runs),
-            "blocks_gained": max(run.memory["most_gained"] for run in runs),
+            "latency_p99": median(run.served.latency_p99 for run in runs),
+            "preemptions": median(run.served.preemptions for run in runs),
+            "blocks_gained": max(run.served.memory["most_gained"] for run in runs),
             "transitions": sum(each.get("unload done", 0) + each.get("load done", 0) for each in operations),
-            "depth": median(run.depth for run in runs),
+            "depth": median(run.served.depth for run in runs),
+            "throughput_on_over_off": median(ratios),
+            "ratios": ratios,
         }
-        if pairs:
-            found[policy]["throughput_on_over_off"] = median(on.throughput / un.throughput for on, un in pairs)
     return found
 
 
@@ -217,24 +267,46 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
     rows = [
         [
             name,
-            *(report.number(case[policy].get("throughput_on_over_off"), 3) for policy in (THRESHOLDS, GOODPUT)),
+            *(report.number(case[policy]["throughput_on_over_off"], 3) for policy in (THRESHOLDS, GOODPUT)),
+            report.number(case["closed_form"], 3),
             report.number(case[OFF]["throughput"], 0),
             *(str(case[GOODPUT][key]) for key in ("blocks_gained", "transitions")),
             report.number(case[OFF]["depth"]),
         ]
         for name, case in result["emulated_cases"].items()
     ]
-    heads = ["emulated, on over off", THRESHOLDS, GOODPUT, "tokens/s off", "blocks gained", "moves", "depth off"]
+    heads = [
+        "emulated, on over off",
+        THRESHOLDS,
+        GOODPUT,
+        "closed form",
+        "tokens/s off",
+        "blocks gained",
+        "moves",
+        "depth off",
+    ]
     console.print(report.table("Memory that breathes", heads, rows))
     if result["bundled"] is not None:
         console.print(f"bundled, tokens/s in the peaks, on over off: {result['bundled']['throughput_on_over_off']:.3f}")
         console.print(f"pauses, p99 ms: {result['pause_ms_p99']}; move over memcpy: {result['move_over_memcpy']:.2f}")
-    lines = {policy: list(_sweep(result["emulated_cases"], policy)) for policy in (THRESHOLDS, GOODPUT)}
-    if all(lines.values()):
-        title = f"Emulated: {_seldom(FIVE)}"
-        report.panels(picture, title, [report.Panel("threshold", "share of blocks", "throughput, on over off", lines)])
+    sweep = {policy: list(_sweep(result["emulated_cases"], policy)) for policy in (THRESHOLDS, GOODPUT)}
+    rates = {policy: list(_rates(result["emulated_cases"], policy)) for policy in (THRESHOLDS, GOODPUT)}
+    gain = "throughput, on over off"
+    if all(sweep.values()) and all(rates.values()):
+        panels = [
+            report.Panel(f"threshold: {_seldom(FIVE)}", "share of blocks", gain, sweep),
+            report.Panel(f"rate: {SEVEN}, {MANY_ROWS} rows", "requests a second", gain, rates),
+        ]
+        report.panels(picture, "Emulated: memory that breathes", panels)
 
 
-def _sweep(found: JsonDict, policy: str) -> Sequence[tuple[float, float]]:
-    names = {low: f"{_seldom(FIVE)}, low {low:g}" for low in SWEEP}
-    return [(low, found[name][policy]["throughput_on_over_off"]) for low, name in names.items() if name in found]
+def _sweep(found: JsonDict, policy: str) -> Iterator[tuple[float, float]]:
+    for low in SWEEP:
+        if f"{_seldom(FIVE)}, low {low:g}" in found:
+            yield low, found[f"{_seldom(FIVE)}, low {low:g}"][policy]["throughput_on_over_off"]
+
+
+def _rates(found: JsonDict, policy: str) -> Iterator[tuple[float, float]]:
+    for rate in RATES:
+        if _at(rate) in found:
+            yield rate, found[_at(rate)][policy]["throughput_on_over_off"]

@@ -50,10 +50,16 @@ class Served:
     rounds: int
     preemptions: int = 0
     memory: JsonDict = field(default_factory=dict)  # as `Memory.report`, and `most_gained`: blocks at the most
+    emitted: tuple[tuple[float, int], ...] = ()  # seconds after the start, tokens
 
     @property
     def throughput(self) -> float:
         return self.tokens / self.seconds
+
+    def throughput_within(self, spans: Sequence[tuple[float, float]]) -> float:
+        """Of these times, from and to how many seconds after the start."""
+        tokens = sum(count for at, count in self.emitted if any(start < at <= end for start, end in spans))
+        return tokens / sum(end - start for start, end in spans)
 
     @property
     def total_throughput(self) -> float:
@@ -150,6 +156,7 @@ def play(
         rounds=len(records),
         preemptions=scheduler.preemptions,
         memory=_memory(engine, records),
+        emitted=tuple(sink.emitted),
     )
 
 
@@ -167,9 +174,11 @@ class _Sink:
         self._clock = clock
         self.tokens = 0
         self.ended: dict[int, float] = {}
+        self.emitted: list[tuple[float, int]] = []
 
     def publish(self, batch: Sequence[Progress]) -> None:
         now = self._clock.now()
+        self.emitted.append((now, sum(len(progress.tokens) for progress in batch)))
         for progress in batch:
             self.tokens += len(progress.tokens)
             if progress.finish is not None:

@@ -203,6 +203,8 @@ def play(
     table = slowed(CostTable.load(profile.costs_file(emulated.costs)), unloaded)
     (name,) = settings.speculation.drafters
     guesses = Guesses.load(profile.guesses_file(GUESSES))
+    subjects = {f"@{_opening(kind)}": guesses.subject(subject) for kind, subject in SUBJECTS.items()}
+    guesses = replace(guesses, subjects={**guesses.subjects, **subjects})
     clock = VirtualClock()
     sink, wanted = _Sink(clock), objectives(settings, table, scale)
     blocks = (settings.target.kv_memory_mb << 20) // (settings.target.block_size * emulated.kv_token_bytes)
@@ -245,9 +247,15 @@ def play(
     return _point(load, sink, wanted, ended - load[0].at, records, tuple(reliability))
 
 
+def _opening(kind: str) -> int:
+    """The first token of such a request's prompt, which says what it is about: all are of one tenant."""
+    return MODEL.low + list(SUBJECTS).index(kind)
+
+
 def _request(key: int, each: Asked, system: System, wanted: Mapping[str, Objective]) -> Request:
     prompt = np.full(each.prompt, key % (MODEL.vocab_size - MODEL.low) + MODEL.low, np.int32)
     prompt[-1:] = key // (MODEL.vocab_size - MODEL.low) + MODEL.low
+    prompt[0] = _opening(each.kind)
     objective = Objective() if system.blind else wanted[each.kind]
     return Request(
         key,
@@ -256,7 +264,6 @@ def _request(key: int, each: Asked, system: System, wanted: Mapping[str, Objecti
         Sampling(),
         each.prompt,
         priority=list(SUBJECTS)[::-1].index(each.kind) if system.by_class else 0,
-        tenant=SUBJECTS[each.kind],
         arrival=each.at,
         objective=objective,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -154,6 +155,31 @@ def test_rejection_ships_what_it_drew_from(folder: Path, reference: Reference) -
         assert trees.tokens[node] in trees.q_ids[node]
         path.append(int(trees.tokens[node]))
     assert rows_of(trees)[1] == reference.drawn(texts[1].tokens, 4, texts[1].sampling)
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_log_q_is_how_likely_a_path_is_noise_apart(folder: Path, reference: Reference, width: int) -> None:
+    """As the model says it at the request's temperature, of greedy rows at temperature 1; under the rejection rule of
+    what is drawn from."""
+    rng = np.random.default_rng(7)
+    kinds = [Sampling(), Sampling(temperature=1.0, seed=2), Sampling(temperature=0.6, top_k=9, seed=3)]
+    kinds += [Sampling(temperature=0.8, seed=5, rule=Rule.REJECTION)] if width == 1 else []
+    texts = [Text(i, text(rng, 11 + i), sampling) for i, sampling in enumerate(kinds)]
+    sender = Sender(load(folder))
+    assert not len(sender.send(texts, 3, width).trees.log_q), "nobody asked"
+    trees = sender.drafter.draft(replace(sender.work(texts, [4, 3, 4, 2][: len(texts)], width), log_q=True)).trees
+    assert len(trees.log_q) == len(trees.tokens)
+    for row, item in enumerate(texts):
+        own = slice(int(trees.offsets[row]), int(trees.offsets[row + 1]))
+        if item.sampling.rule is Rule.REJECTION:
+            assert trees.log_q[own] == pytest.approx(trees.scores[own], abs=1e-4)
+            continue
+        for path, found in zip(paths_of(trees, row), trees.log_q[own].tolist()):
+            expected = 0.0
+            for place, token in enumerate(path):
+                logits = reference.logits([*item.tokens, *path[:place]])[0].double()
+                expected += float((logits / (item.sampling.temperature or 1.0)).log_softmax(-1)[token])
+            assert found == pytest.approx(expected, abs=2e-3)
 
 
 def test_another_round_draws_anew_under_rejection(folder: Path) -> None:

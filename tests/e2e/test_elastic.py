@@ -21,6 +21,7 @@ pytestmark = pytest.mark.e2e
 
 PROMPT = "User: What did you do at the weekend?\nAssistant:"
 SECONDS = 180.0
+GROWN = 64 << 20  # bytes that a drafter may hold more when it leaves than when it came
 GIVEN_UP = 400.0  # tritonserver waits for 300 s for a process that was killed while it began
 MODELS = '"target", "controller", "tokenize", "detokenize", "covey", "covey_unary", "ensemble"'
 BUNDLED = f"""
@@ -31,6 +32,8 @@ kv_memory_mb = 4
 [speculation]
 policy = "off"
 drafters = ["draft_general", "draft_code"]
+[drafter]
+kv_memory_mb = 6
 [memory]
 policy = "thresholds"
 calm_seconds = 1.0
@@ -99,6 +102,17 @@ def is_back(server: Server, name: str) -> bool:
     return states(server)[name] == "serving" and name in processes.by_model(server.pid)
 
 
+def gone(server: Server) -> set[str]:
+    return {name for name, state in states(server).items() if state == "unloaded"}
+
+
+def freed(server: Server, before: dict[str, Any]) -> int:
+    """What drafters held that have shrunk or gone since."""
+    away = gone(server)
+    now = {name: 0 if name in away else each["bytes"] for name, each in memory(server)["drafters"].items()}
+    return sum(each["bytes"] - now[name] for name, each in before["drafters"].items())
+
+
 def private(pid: int) -> int:
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Private_"))
@@ -137,17 +151,17 @@ def test_a_burst_has_drafters_leave_and_calm_brings_them_back(tmp_path: Path) ->
         assert set(states(server).values()) == {"serving"}
         size = private(target)
         with streams(server, 40):
-            until(server, lambda: memory(server)["operations"].get("expand done"))
+            until(server, lambda: memory(server)["operations"].get("shrink done") == 2)
+            assert set(states(server).values()) == {"serving"}, "their KV memory goes first"
+            until(server, lambda: gone(server))
+            until(server, lambda: 0.99 * freed(server, before) < memory(server)["pool_bytes"] - before["pool_bytes"])
             found = memory(server)
-            gone = [name for name, state in states(server).items() if state == "unloaded"]
-            assert gone
-            assert not set(gone) & processes.by_model(server.pid).keys()
-            freed = sum(found["drafters"][name]["bytes"] for name in gone)
+            assert not gone(server) & processes.by_model(server.pid).keys()
             gained = found["pool_bytes"] - before["pool_bytes"]
-            assert 0.99 * freed < gained <= freed
+            assert gained <= freed(server, before) + GROWN
             assert private(target) - size > 0.95 * gained, "the memory is there before anybody uses it"
         until(server, lambda: all(is_back(server, name) for name in states(server)))
-        assert memory(server)["pool_bytes"] == before["pool_bytes"]
+        until(server, lambda: memory(server)["pool_bytes"] == before["pool_bytes"])
         assert private(target) - size < 0.3 * gained, "and has gone back"
 
 

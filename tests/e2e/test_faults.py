@@ -86,7 +86,8 @@ def test_forged_messages_disturb_nobody(mortal: Server) -> None:
     assert tuple(tokens) == undisturbed
 
 
-def test_streams_survive_the_death_of_the_target(mortal: Server) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_streams_survive_the_death_of_the_target(mortal: Server, number: signal.Signals) -> None:
     settings = {"max_tokens": 120, "temperature": 1.0, "min_tokens": 120}
     with Client(mortal.grpc_url) as client:
         undisturbed = [client.generate(PROMPT, seed=seed, **settings).tokens for seed in (1, 2)]
@@ -107,7 +108,7 @@ def test_streams_survive_the_death_of_the_target(mortal: Server) -> None:
         for thread in threads:
             thread.start()
         halfway.wait(60)
-        os.kill(stub(mortal, "target"), signal.SIGKILL)
+        os.kill(stub(mortal, "target"), number)
         for thread in threads:
             thread.join(120)
     assert [found.get(1), found.get(2)] == undisturbed
@@ -134,6 +135,43 @@ def test_a_killed_drafter_costs_speed_alone_and_comes_back(mortal: Server) -> No
                 break
             assert time.monotonic() < deadline, "the drafter did not come back"
     assert "draft_chat is back" in mortal.log_text()
+
+
+def test_a_paused_unary_model_ends_nobody_else(mortal: Server) -> None:
+    """Its request is in flight; going on after a pause would end all of tritonserver."""
+    settings = {"max_tokens": 300, "temperature": 1.0, "min_tokens": 300, "seed": 4}
+    with Client(mortal.grpc_url) as client:
+        undisturbed = client.generate(PROMPT, **settings).tokens
+        ended: list[str] = []
+
+        def ask() -> None:
+            try:
+                with Client(mortal.http_url, transport="http", model="covey_unary", timeout=60) as caller:
+                    caller.generate(PROMPT, **settings | {"max_tokens": 1500, "min_tokens": 1500})
+                ended.append("")
+            except CoveyClientError as error:
+                ended.append(str(error))
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        time.sleep(0.5)
+        before = stub(mortal, "covey_unary")
+        os.kill(before, signal.SIGSTOP)
+        assert client.generate(PROMPT, timeout=120, **settings).tokens == undisturbed
+        thread.join(90)
+        assert not thread.is_alive()
+    assert ended
+    assert ended[0], "it was cut off"
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            with Client(mortal.http_url, transport="http", model="covey_unary", timeout=20) as caller:
+                assert caller.generate(PROMPT, max_tokens=3).tokens
+                break
+        except CoveyClientError:
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+    mortal.check()
 
 
 def test_a_dead_orchestrator_is_an_error_not_a_hang(mortal: Server) -> None:

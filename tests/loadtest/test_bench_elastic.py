@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 
+from covey.planner.cost_table import Surface
 from covey.profile import MemorySettings
 from loadtest.bench import elastic
 from loadtest.bench.elastic_bundled import Peaks, move_over_memcpy
@@ -27,7 +29,7 @@ def made_up() -> elastic.Measured:
     measured = elastic.Measured()
     for case in elastic.cases(USUAL):
         for policy, tokens in ((elastic.OFF, 1000), (elastic.THRESHOLDS, 1100), (elastic.GOODPUT, 1100)):
-            measured.emulated[case.name][policy].append(served(tokens))
+            measured.emulated[case.name][policy].append(elastic.Run(tokens / 10, served(tokens), 1.06))
     for policy, tokens in ((elastic.OFF, 1000), (elastic.GOODPUT, 1500)):
         pauses = {"expand": [0.001, 0.002], "contract": [0.003], "reload_dispatch": [0.00001]}
         measured.bundled[policy].append(Peaks(tokens, 10.0, (1.0,), 0, 9, {"load done": 1}, pauses))
@@ -39,6 +41,7 @@ def test_it_has_the_keys_it_promises() -> None:
     assert found["throughput_on_over_off"] == {"bundled": 1.5, "emulated": pytest.approx(1.1)}
     assert found["pause_ms_p99"] == pytest.approx({"expand": 2.0, "contract": 3.0, "reload_dispatch": 0.01}, rel=0.02)
     assert 0 < found["move_over_memcpy"] < 3
+    assert {case["closed_form"] for case in found["emulated_cases"].values()} == {1.06}
     assert found["emulated_cases"].keys() == {case.name for case in elastic.cases(USUAL)}
 
 
@@ -60,6 +63,32 @@ def test_cases_change_what_they_say_and_nothing_else() -> None:
     heavy = named["emulated-7b-five, drafts seldom right, drafters hold x 1.3"].pair
     assert heavy.profile == replace(seldom.profile, emulated=replace(seldom.profile.emulated, drafter_mb=208))
     assert [case.name for case in elastic.cases(QUICK)] == ["emulated-7b-five, drafts seldom right"]
+
+
+def test_the_closed_form_is_that_of_rows_and_their_time() -> None:
+    """860 blocks hold 41 rows of 161 and, in the middle, 169 tokens; with 100 blocks more they hold 46."""
+    case = next(elastic.cases(QUICK))
+    verify = Surface(case.pair.table.verify)
+
+    def seconds(rows: int) -> float:
+        return 338 * verify(rows, rows) / rows + 161 * verify(1, 2048) / 2048
+
+    assert case.closed_form() == pytest.approx(seconds(41) / seconds(46))
+
+
+def test_throughput_is_that_of_the_peaks() -> None:
+    """While more comes than is served, by the shape's own rate."""
+    case = next(elastic.cases(QUICK))
+    capacity, seconds = case.pair.capacity(), 100 / case.pair.capacity()
+
+    def rate(at: float) -> float:
+        return capacity * (elastic.LOW + (elastic.HIGH - elastic.LOW) * math.sin(2 * math.pi * at / seconds) ** 4)
+
+    steps = [seconds * (step + 0.5) / 20000 for step in range(20000)]
+    tokens = [(at, 3 if rate(at) > capacity else 1000000) for at in steps]
+    found = case.throughput(replace(served(1), emitted=tuple(tokens)), 100)
+    assert found == pytest.approx(3 * 20000 / seconds, rel=0.01)
+    assert replace(case, rate=5.0).throughput(served(50), 100) == 5.0
 
 
 def test_plain_decoding_of_a_crowd_gains_the_drafters_blocks_in_virtual_time() -> None:

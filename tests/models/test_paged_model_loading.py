@@ -43,7 +43,7 @@ def edit(path: Path, **changes: Any) -> None:
         ({"model_type": "bloom", "hidden_size": 32}, "ALiBi"),
         ({"model_type": "deepseek_v3"}, "latent attention"),
         ({"model_type": "falcon", "alibi": True}, "ALiBi"),
-        ({"model_type": "gpt_oss"}, "sinks"),
+        ({"model_type": "diffllama"}, "computed twice"),
         ({"model_type": "no_such_model"}, "no_such_model"),
         (LLAMA | {"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quantised"),
         (LLAMA | {"layer_types": ["full_attention", "chunked_attention"]}, "chunked_attention"),
@@ -71,7 +71,7 @@ def test_missing_pieces_are_setting_errors(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="no safetensors weights"):
         load(tmp_path)
     (tmp_path / "pytorch_model.bin").touch()
-    with pytest.raises(SettingError, match=r"convert pytorch_model\.bin"):
+    with pytest.raises(SettingError, match=r"pytorch_model\.bin is not read; convert it once"):
         load(tmp_path)
 
 

@@ -59,11 +59,67 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "phi3": ("Phi3Config", _GROUPED | {"sliding_window": None}),
     "gpt_neox": ("GPTNeoXConfig", _SMALL),
 }
+_EXPERTS = _GROUPED | {"num_experts_per_tok": 2}
+_GPT2 = {
+    "vocab_size": 97,
+    "n_embd": 32,
+    "n_layer": 3,
+    "n_head": 4,
+    "n_positions": 256,
+    "eos_token_id": 1,
+    "tie_word_embeddings": False,
+}
+
+# as above, but too many for every test
+MORE: dict[str, tuple[str, dict[str, Any]]] = {
+    "granite": (
+        "GraniteConfig",
+        _GROUPED
+        | {
+            "logits_scaling": 3.0,
+            "embedding_multiplier": 2.0,
+            "residual_multiplier": 0.7,
+            "attention_multiplier": 0.3,
+        },
+    ),
+    "cohere": ("CohereConfig", _GROUPED | {"logit_scale": 0.3, "use_qk_norm": True}),
+    "cohere2": ("Cohere2Config", _WINDOWED | {"logit_scale": 0.3, "num_hidden_layers": 4}),
+    "nemotron": ("NemotronConfig", _GROUPED),
+    "stablelm": ("StableLmConfig", _GROUPED | {"qk_layernorm": True, "use_parallel_residual": True}),
+    "gpt_oss": ("GptOssConfig", _WINDOWED | {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "gemma": ("GemmaConfig", _GROUPED | {"head_dim": 8}),
+    "phi": ("PhiConfig", _GROUPED),
+    "olmo": ("OlmoConfig", _GROUPED),
+    "olmo2": ("Olmo2Config", _GROUPED),
+    "olmo3": ("Olmo3Config", _GROUPED | {"sliding_window": 12, "num_hidden_layers": 4}),
+    "starcoder2": ("Starcoder2Config", _GROUPED | {"sliding_window": 12}),
+    "exaone4": ("Exaone4Config", _WINDOWED | {"sliding_window_pattern": 4, "num_hidden_layers": 4}),
+    "glm": ("GlmConfig", _GROUPED | {"head_dim": 8}),
+    "glm4": ("Glm4Config", _GROUPED | {"head_dim": 8}),
+    "ernie4_5": ("Ernie4_5Config", _GROUPED | {"head_dim": 8}),
+    "seed_oss": ("SeedOssConfig", _GROUPED | {"head_dim": 8}),
+    "apertus": ("ApertusConfig", _GROUPED),
+    "arcee": ("ArceeConfig", _GROUPED),
+    "helium": ("HeliumConfig", _GROUPED | {"head_dim": 8}),
+    "hunyuan_v1_dense": ("HunYuanDenseV1Config", _GROUPED | {"head_dim": 8}),
+    "persimmon": ("PersimmonConfig", _SMALL),
+    "gpt2": ("GPT2Config", _GPT2 | {"n_inner": 32}),
+    "gpt_bigcode": ("GPTBigCodeConfig", _GPT2),
+    "opt": ("OPTConfig", _SMALL | {"ffn_dim": 48, "word_embed_proj_dim": 32, "tie_word_embeddings": False}),
+    "mixtral": ("MixtralConfig", _EXPERTS | {"num_local_experts": 4}),
+    "qwen2_moe": (
+        "Qwen2MoeConfig",
+        _EXPERTS | {"num_experts": 4, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16},
+    ),
+    "qwen3_moe": ("Qwen3MoeConfig", _EXPERTS | {"num_experts": 4, "moe_intermediate_size": 16, "head_dim": 8}),
+    "olmoe": ("OlmoeConfig", _EXPERTS | {"num_experts": 4}),
+    "granitemoe": ("GraniteMoeConfig", _EXPERTS | {"num_local_experts": 4, "logits_scaling": 3.0}),
+}
 
 
 def build(folder: Path, family: str, dtype: torch.dtype = torch.float32, seed: int = 0, **changes: Any) -> Path:
     """Save a random model of the family; `changes` overwrite configuration keys."""
-    name, settings = FAMILIES[family]
+    name, settings = (FAMILIES | MORE)[family]
     config = getattr(transformers, name)(**(settings | changes))
     torch.manual_seed(seed)
     with quiet():
@@ -72,18 +128,19 @@ def build(folder: Path, family: str, dtype: torch.dtype = torch.float32, seed: i
             for key, weight in module.named_parameters():  # the stock initialisation repeats one token for ever
                 scale = 1.5 * weight.shape[-1] ** -0.5 if weight.dim() > 1 else 0.2
                 weight.copy_(torch.randn(weight.shape) * scale)
-                if key.endswith("norm.weight") and not family.startswith("gemma"):
+                normed = key.endswith("norm.weight") or (
+                    weight.dim() == 1 and key.endswith(("ln_f.weight", "ln_1.weight", "ln_2.weight"))
+                )
+                if normed and not family.startswith("gemma"):
                     weight.add_(1.0)
         module.save_pretrained(folder)
     return folder
 
 
-def generate(folder: Path, prompt: Ints, count: int) -> list[int]:
-    """Greedy tokens of transformers' own loop, eager attention, float64."""
+def generate(folder: Path, prompt: Ints, count: int, dtype: torch.dtype = torch.float64) -> list[int]:
+    """Greedy tokens of transformers' own loop, eager attention."""
     with quiet(), torch.inference_mode():
-        module = transformers.AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float64, attn_implementation="eager"
-        )
+        module = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
         module.generation_config.eos_token_id = None
         ids = torch.from_numpy(prompt.astype(np.int64))[None]
         found = module.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=count)

@@ -200,7 +200,7 @@ def test_the_command_says_in_one_line_why_it_cannot_start(canned_folder: Make, t
         taken = str(server.options.http_port)
         cases = {
             (*_command(canned, tmp_path), "--http-port", taken): "is not free",
-            (*_command(canned, tmp_path), "--model", "/nowhere"): "does not exist",
+            (*_command(canned, tmp_path), "--model", "/nowhere"): "no such folder",
             (*_command(canned, tmp_path), "--profile", "nosuch"): "nosuch",
         }
         for words, said in cases.items():

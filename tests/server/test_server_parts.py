@@ -113,7 +113,7 @@ def test_every_server_gets_a_token_of_its_own(monkeypatch: pytest.MonkeyPatch) -
 
 def _weights(folder: Path, elements: int, dtype: str = "F32") -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text("{}")
+    (folder / "config.json").write_text('{"model_type": "llama"}')
     header = json.dumps(
         {"__metadata__": {}, "w": {"dtype": dtype, "shape": [elements], "data_offsets": [0, 4 * elements]}}
     ).encode()
@@ -125,12 +125,12 @@ def test_weights_that_are_missing_or_too_large(tmp_path: Path, monkeypatch: pyte
     def check(folder: Path) -> None:
         preflight.weights(Options(model=str(folder)), ("target",))
 
-    with pytest.raises(StartError, match="does not exist"):
+    with pytest.raises(SettingError, match="no such folder"):
         check(tmp_path / "nowhere")
-    with pytest.raises(StartError, match=r"config\.json"):
+    with pytest.raises(SettingError, match=r"config\.json"):
         check(tmp_path)
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(StartError, match="weights missing"):
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(SettingError, match="no safetensors weights"):
         check(tmp_path)
     check(_weights(tmp_path, 1000))
     monkeypatch.setattr(preflight, "available_memory", lambda: 1 << 30)
@@ -144,7 +144,7 @@ def test_weights_that_are_missing_or_too_large(tmp_path: Path, monkeypatch: pyte
 def test_the_profile_s_target_is_looked_at_before_the_bundled_one(tmp_path: Path) -> None:
     chosen = tmp_path / "own.toml"
     chosen.write_text(f'models = ["target"]\n[target]\nfolder = "{tmp_path / "nowhere"}"\n')
-    with pytest.raises(StartError, match="nowhere does not exist"):
+    with pytest.raises(SettingError, match="nowhere: no such folder"):
         preflight.weights(Options(profile=str(chosen)), ("target",))
     preflight.weights(Options(profile=str(chosen), model=str(_weights(tmp_path / "model", 1000))), ("target",))
 
@@ -219,7 +219,7 @@ def test_the_orchestrator_alone_has_many_threads(tmp_path: Path) -> None:
         for word in words
         if "thread-pool-size" in word
     }
-    assert pools == {"python": 1, "orchestrator": 128}
+    assert pools == {"python": 1, "orchestrator": 128, "router": 128}
     for backend in pools:  # a backend with settings of its own has none of the others'
         assert f"--backend-config={backend},shm-region-prefix-name=p_" in words
         assert f"--backend-config={backend},stub-timeout-seconds=300" in words

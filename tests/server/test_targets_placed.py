@@ -9,6 +9,7 @@ import pytest
 
 from covey import profile
 from covey.errors import SettingError
+from covey.server import Server, installation
 from covey.server.errors import StartError
 from covey.server.options import Options
 from covey.server.revival import not_the_orchestrators
@@ -88,3 +89,15 @@ def test_a_model_s_own_profile_goes_before_the_server_s(options: Options, monkey
     own = str(Path(options.profile).with_name("small.toml"))
     assert profile.of_model({"profile": {"string_value": own}}).name == "small"
     assert profile.of_model({}).name == "main"
+
+
+def test_a_server_that_is_started_again_is_as_it_was(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere(_folder: Path | None) -> None:
+        raise StartError("no further in this test")
+
+    monkeypatch.setattr(installation, "find", nowhere)
+    server = Server(options)
+    for _ in range(2):
+        with pytest.raises(StartError, match=r"^no further in this test$"):
+            server.start()
+    assert server.options == placed(options)

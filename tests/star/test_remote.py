@@ -104,6 +104,12 @@ def texts() -> list[Text]:
     return [Text(1, [5, 6, 7, 5, 6]), Text(2, [9, 8, 9])]
 
 
+def begun(drafter: RemoteDrafter) -> tuple[RemoteDrafter, Sender, list[Text]]:
+    """A drafter all of whose places are up, and who sends it what."""
+    up(drafter)
+    return drafter, Sender(drafter, new_origin("a")), texts()
+
+
 def test_it_drafts_what_the_drafter_there_does(remote: Callable[..., RemoteDrafter]) -> None:
     there, own = There(), NgramDrafter(DrafterSettings(), name="draft", vocab_size=VOCABULARY)
     drafter = remote(there)
@@ -122,9 +128,7 @@ def test_an_answer_that_is_lost_is_asked_for_again_and_nothing_is_drafted_twice(
     remote: Callable[..., RemoteDrafter],
 ) -> None:
     there = There()
-    drafter = remote(there)
-    up(drafter)
-    sender, mine = Sender(drafter, new_origin("a")), texts()
+    _, sender, mine = begun(remote(there))
     sender.send(mine, 3)
     calls = len(there.asked)
     there.lose_answers = 1
@@ -141,9 +145,7 @@ def test_while_it_is_gone_rows_decode_plainly_at_once_and_it_comes_back_by_itsel
     remote: Callable[..., RemoteDrafter],
 ) -> None:
     there = There()
-    drafter = remote(there)
-    up(drafter)
-    sender, mine = Sender(drafter, new_origin("a")), texts()
+    drafter, sender, mine = begun(remote(there))
     sender.send(mine, 3)
     there.gone = True
     with pytest.raises(PortError):
@@ -177,9 +179,7 @@ def test_what_was_opened_while_it_was_gone_is_opened_again(remote: Callable[...,
 def test_another_place_takes_over_and_replays(remote: Callable[..., RemoteDrafter]) -> None:
     one, two = There("one:1/draft"), There("two:1/draft")
     two.clock = one.clock
-    drafter = remote(one, two, now=one.clock.now)
-    up(drafter)
-    sender, mine = Sender(drafter, new_origin("a")), texts()
+    _, sender, mine = begun(remote(one, two, now=one.clock.now))
     expected = rows_of(sender.send(mine, 3).trees)
     at = next(each for each in (one, two) if each.drafts)
     other = two if at is one else one
@@ -196,9 +196,7 @@ def test_a_place_that_refuses_is_left_for_another_and_alone_says_when_to_ask_aga
 ) -> None:
     one, two = There("one:1/draft"), There("two:1/draft")
     two.clock = one.clock
-    drafter = remote(one, two, now=one.clock.now)
-    up(drafter)
-    sender, mine = Sender(drafter, new_origin("a")), texts()
+    drafter, sender, mine = begun(remote(one, two, now=one.clock.now))
     sender.send(mine, 3)
     at, other = (one, two) if one.drafts else (two, one)
     at.refuses = 30.0
@@ -215,9 +213,7 @@ def test_it_moves_where_that_pays_and_not_for_a_little(remote: Callable[..., Rem
     one, two = There("one:1/draft"), There("two:1/draft")
     two.clock = one.clock
     one.slow = two.slow = 0.004
-    drafter = remote(one, two, now=one.clock.now)
-    up(drafter)
-    sender, mine = Sender(drafter, new_origin("a")), texts()
+    _, sender, mine = begun(remote(one, two, now=one.clock.now))
     sender.send(mine, 3)
     at, other = (one, two) if one.drafts else (two, one)
     other.slow = 0.003
@@ -262,9 +258,7 @@ def test_a_place_that_does_not_answer_in_time_is_no_place(remote: Callable[..., 
             return super().exchange(message, seconds)
 
     there = Mute()
-    drafter = remote(there)
-    up(drafter)
-    sender, mine = Sender(drafter, new_origin("a")), texts()
+    drafter, sender, mine = begun(remote(there))
     sender.send(mine, 3)
     there.gone = True
     started = time.monotonic()
@@ -278,9 +272,7 @@ def test_a_place_that_does_not_answer_in_time_is_no_place(remote: Callable[..., 
 
 def test_threads_that_ask_for_facts_meanwhile_do_no_harm(remote: Callable[..., RemoteDrafter]) -> None:
     there = There()
-    drafter = remote(there)
-    up(drafter)
-    sender, mine = Sender(drafter, new_origin("a")), texts()
+    drafter, sender, mine = begun(remote(there))
     threads = [threading.Thread(target=drafter.info) for _ in range(4)]
     for thread in threads:
         thread.start()

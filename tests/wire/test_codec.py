@@ -109,6 +109,7 @@ def test_draft_work_and_info_survive() -> None:
         3,
         4,
         (1 << 63) - 1,
+        log_q=True,
     )
     assert_same(work, codec.decode_draft_work(codec.encode_draft_work(work)))
     for whole in (READ, READ_REPLY):

@@ -46,6 +46,14 @@ class Choosing:
         best = raced.topk(min(width, raced.shape[1]), dim=1)
         return best.indices.numpy(), (best.values - raced.logsumexp(1, keepdim=True)).numpy()
 
+    def log_q(self, logits: torch.Tensor, tokens: Index, lanes: int) -> Floats:
+        """Of tokens [rows * lanes, n] the log of q, the noise and what settings leave out apart."""
+        if self._noise.needed and self._scale is not None:
+            scale = self._scale[: len(logits) // lanes]
+            logits = logits * (scale.repeat_interleave(lanes, 0) if lanes > 1 else scale)
+        found: Floats = (logits.gather(1, torch.from_numpy(tokens)) - logits.logsumexp(1, keepdim=True)).numpy()
+        return found
+
     def _raced(self, logits: torch.Tensor, step: int, lanes: int) -> torch.Tensor:
         """logits / temperature + noise, -inf for tokens left out; the logits themselves for greedy rows."""
         if not self._noise.needed:

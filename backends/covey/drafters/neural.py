@@ -351,6 +351,7 @@ class NeuralDrafter:
                 rejection=np.flatnonzero([session.rejection for session in sessions]),
                 rounds=work.rounds[rows].astype(np.int64),
                 q_rows=work.q_rows,
+                log_q=work.log_q,
             ),
             self._model.vocab_size,
         )

@@ -16,7 +16,7 @@ from covey.drafters.stepper import Drawing, Race, Stepper
 from covey.sampling.noise import Index, Purpose, keys, row_words
 from covey.sampling.proposals import propose_rejection, sparse_q
 from covey.sampling.settings import SettingsTable
-from covey.types import SPARSE, Floats, Ints, Trees
+from covey.types import NO_FLOATS, SPARSE, Floats, Ints, Trees
 
 DESCENT = 1e-6  # a child scores at least so much less than its parent, so that an order by score is an order by depth
 
@@ -30,15 +30,17 @@ class Lattice:
     scores: Floats
     q_ids: Ints | None
     q_probs: Floats | None
+    log_q: Floats | None
 
     @classmethod
-    def empty(cls, rows: int, nodes: int, shipped: bool) -> Lattice:
+    def empty(cls, rows: int, nodes: int, shipped: bool, log_q: bool) -> Lattice:
         return cls(
             np.full((rows, nodes), -1, np.int32),
             np.broadcast_to(np.arange(-1, nodes - 1, dtype=np.int32), (rows, nodes)).copy(),
             np.full((rows, nodes), -np.inf, np.float32),
             np.zeros((rows, nodes, SPARSE), np.int32) if shipped else None,
             np.zeros((rows, nodes, SPARSE), np.float32) if shipped else None,
+            np.zeros((rows, nodes), np.float32) if log_q else None,
         )
 
 
@@ -56,6 +58,7 @@ class Rows:
     rejection: Index
     rounds: Index
     q_rows: bool
+    log_q: bool
 
     @property
     def active(self) -> list[int]:
@@ -81,7 +84,8 @@ def propose_trees(stepper: Stepper, table: SettingsTable, rows: Rows, vocab: int
 
 def _plain_chains(table: SettingsTable, rows: Rows) -> bool:
     """Whether rows want nothing but the race's winners."""
-    return rows.width == 1 and not rows.q_rows and not len(rows.rejection) and not table.truncated[rows.settings].any()
+    asked = rows.q_rows or rows.log_q or len(rows.rejection) > 0
+    return rows.width == 1 and not asked and not table.truncated[rows.settings].any()
 
 
 def _words(table: SettingsTable, rows: Rows) -> Ints:
@@ -95,7 +99,7 @@ def _words(table: SettingsTable, rows: Rows) -> Ints:
 
 def _as_lattice(tokens: Ints, shares: Floats, rows: Rows) -> Lattice:
     """Chains of unequal depth; what lies below a row's depth is left out."""
-    lattice = Lattice.empty(len(rows.depths), int(rows.depths[0]), False)
+    lattice = Lattice.empty(len(rows.depths), int(rows.depths[0]), False, False)
     inside = np.arange(tokens.shape[1]) < rows.depths[:, None]
     lattice.tokens[inside] = tokens[inside]
     lattice.scores[inside] = np.minimum(shares, -DESCENT).cumsum(axis=1)[inside]
@@ -105,14 +109,14 @@ def _as_lattice(tokens: Ints, shares: Floats, rows: Rows) -> Lattice:
 def _chains(stepper: Stepper, table: SettingsTable, choosing: Choosing, logits: torch.Tensor, rows: Rows) -> Lattice:
     """The best child of each row's last node, as deep as the row goes."""
     shipped = rows.q_rows or len(rows.rejection) > 0
-    lattice = Lattice.empty(len(rows.depths), int(rows.depths[0]), shipped)
+    lattice = Lattice.empty(len(rows.depths), int(rows.depths[0]), shipped, rows.log_q)
     chosen, total = np.zeros(0, np.int64), np.zeros(len(rows.depths), np.float32)
     for step, count in enumerate(rows.active):
         if step:
             logits = stepper.step(torch.from_numpy(chosen[:count]), count)
         chosen, score = choosing.best(logits, step)
+        mine = rows.rejection[: np.searchsorted(rows.rejection, count)]
         if lattice.q_ids is not None and lattice.q_probs is not None:
-            mine = rows.rejection[: np.searchsorted(rows.rejection, count)]
             if len(mine) < count:
                 lattice.q_ids[:count, step], lattice.q_probs[:count, step] = sparse_q(logits)
             if len(mine):
@@ -124,13 +128,17 @@ def _chains(stepper: Stepper, table: SettingsTable, choosing: Choosing, logits: 
                 score[mine] = np.log(share + TINY)
         total = total[:count] + np.minimum(score, -DESCENT)
         lattice.tokens[:count, step], lattice.scores[:count, step] = chosen, total
+        if lattice.log_q is not None:
+            likely = choosing.log_q(logits, chosen[:, None], 1)[:, 0]
+            likely[mine] = score[mine]  # drawn from what the settings leave of q
+            lattice.log_q[:count, step] = likely + (lattice.log_q[:count, step - 1] if step else 0.0)
     return lattice
 
 
 def _beams(stepper: Stepper, choosing: Choosing, logits: torch.Tensor, rows: Rows) -> Lattice:
     """Beam search by path score: the `width` best of all children of a level are the next level."""
     width = rows.width
-    lattice = Lattice.empty(len(rows.depths), int(rows.depths[0]) * width, rows.q_rows)
+    lattice = Lattice.empty(len(rows.depths), int(rows.depths[0]) * width, rows.q_rows, rows.log_q)
     tokens, parents, scores = lattice.tokens, lattice.parents, lattice.scores
     parents[:, :width] = -1
     own = np.eye(width, dtype=np.bool_)[None]
@@ -156,6 +164,11 @@ def _beams(stepper: Stepper, choosing: Choosing, logits: torch.Tensor, rows: Row
         tokens[:count, taken] = np.where(total[every, best] > -np.inf, children.reshape(count, -1)[every, best], -1)
         if step:
             parents[:count, level] = above.start + lane
+        if lattice.log_q is not None:
+            likely = choosing.log_q(logits, children, lanes).reshape(count, -1)[every, best]
+            if step:
+                likely += lattice.log_q[:count, above][every, lane[:, : best.shape[1]]]
+            lattice.log_q[:count, taken] = likely
         if lattice.q_ids is not None and lattice.q_probs is not None:
             ids, probs = sparse_q(logits)
             lattice.q_ids[:count, level] = ids.reshape(count, lanes, -1)[every, lane]
@@ -173,33 +186,35 @@ def joined(count: int, groups: list[tuple[Index, Lattice]]) -> Trees:
     if len(groups) == 1:
         rows, only = groups[0]
         if len(rows) == count and bool((only.tokens >= 0).all()) and bool((rows == np.arange(count)).all()):
-            offsets = np.arange(count + 1, dtype=np.int32) * np.int32(only.tokens.shape[1])
-            if only.q_ids is not None and only.q_probs is not None:
-                return Trees(
-                    offsets,
-                    only.tokens.reshape(-1),
-                    only.parents.reshape(-1),
-                    only.scores.reshape(-1),
-                    only.q_ids.reshape(-1, SPARSE),
-                    only.q_probs.reshape(-1, SPARSE),
-                )
-            return Trees(offsets, only.tokens.reshape(-1), only.parents.reshape(-1), only.scores.reshape(-1))
+            return Trees(
+                np.arange(count + 1, dtype=np.int32) * np.int32(only.tokens.shape[1]),
+                only.tokens.reshape(-1),
+                only.parents.reshape(-1),
+                only.scores.reshape(-1),
+                None if only.q_ids is None else only.q_ids.reshape(-1, SPARSE),
+                None if only.q_probs is None else only.q_probs.reshape(-1, SPARSE),
+                NO_FLOATS if only.log_q is None else only.log_q.reshape(-1),
+            )
     where = {row: (lattice, index) for rows, lattice in groups for index, row in enumerate(rows.tolist())}
     shipped = all(lattice.q_ids is not None for _, lattice in groups)
     sizes = np.zeros(count, np.int32)
     parts: list[tuple[Ints, Ints, Floats]] = []
     q_parts: list[tuple[Ints, Floats]] = []
+    log_q: list[Floats] = []
     for row in sorted(where):
         lattice, index = where[row]
         kept = lattice.tokens[index] >= 0
         place = np.append(np.cumsum(kept) - 1, -1).astype(np.int32)  # a parent of -1 stays -1
         sizes[row] = np.count_nonzero(kept)
         parts.append((lattice.tokens[index][kept], place[lattice.parents[index][kept]], lattice.scores[index][kept]))
+        if lattice.log_q is not None:
+            log_q.append(lattice.log_q[index][kept])
         if shipped and lattice.q_ids is not None and lattice.q_probs is not None:
             q_parts.append((lattice.q_ids[index][kept], lattice.q_probs[index][kept]))
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
     tokens, parents, scores = (np.concatenate(column) for column in zip(*parts))
+    likely = np.concatenate(log_q) if log_q else NO_FLOATS
     if not shipped:
-        return Trees(offsets, tokens, parents, scores)
+        return Trees(offsets, tokens, parents, scores, log_q=likely)
     q_ids, q_probs = (np.concatenate(column) for column in zip(*q_parts))
-    return Trees(offsets, tokens, parents, scores, q_ids, q_probs)
+    return Trees(offsets, tokens, parents, scores, q_ids, q_probs, likely)

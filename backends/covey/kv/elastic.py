@@ -19,6 +19,7 @@ from typing import Protocol
 from covey.profile import MemorySettings
 
 FORGETTING = 0.02  # of each round's weight in the goodput's estimates
+FELT = 4  # rounds after which a larger pool has let in whom it can
 TRUSTED = 8.0  # rounds of a kind that an estimate needs
 
 
@@ -58,6 +59,10 @@ class Budget:
     def whole(self) -> int:
         return self.limit or self.least * self.block_bytes + sum(self.held.values())
 
+    def holds(self, name: str) -> int:
+        """Bytes of a drafter that is in memory."""
+        return self.held.get(name, 0) - self.shrunk.get(name, 0)
+
     def spare(self, resident: Iterable[str], shrunk: Mapping[str, int] | None = None) -> int:
         """Bytes that the least pool and these drafters leave; negative where they are too many. `shrunk`: as if they
         had given up so much."""
@@ -76,6 +81,10 @@ class Policy(Protocol):
 
     def note(self, pressure: Pressure) -> None: ...
 
+    def gave(self) -> None:
+        """A drafter gave its bytes: the pool's gain is to be felt before another does."""
+        ...
+
     def expands(self, pressure: Pressure, gain: int, share: float) -> bool:
         """Whether a drafter is to leave for so many blocks, which drafted for this share of the rows that had any."""
         ...
@@ -90,6 +99,9 @@ class Never:
 
     def note(self, pressure: Pressure) -> None:
         """Nothing is learnt."""
+
+    def gave(self) -> None:
+        """Nothing follows."""
 
     def expands(self, pressure: Pressure, gain: int, share: float) -> bool:  # noqa: ARG002
         return False
@@ -110,6 +122,9 @@ class Thresholds:
             self._short = self._short + 1 if self._is_short(pressure) else 0
         else:
             self._short = 0
+
+    def gave(self) -> None:
+        self._short = max(0, self._persist - FELT)
 
     def expands(self, pressure: Pressure, gain: int, share: float) -> bool:  # noqa: ARG002
         return gain > 0 and self._short >= self._persist

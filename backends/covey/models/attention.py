@@ -26,6 +26,7 @@ from covey.types import Ints
 QUERY_TILE = 64  # longer lanes are cut: bounds the mask, and skips keys that a chunk's first queries cannot see
 # Bytes of a group's keys, values and weights: the memory of much larger ones is taken from the system anew each time.
 AT_ONCE = 16 << 20
+SINK_KEYS = 32  # columns before the first key where there are sinks, one of which is the sink: whole vectors
 WORTH_A_GROUP = 1200  # padded keys whose work outweighs the calls of one more group (measured)
 
 Bools = npt.NDArray[np.bool_]
@@ -118,9 +119,16 @@ def plan_lanes(
 
 
 def attend(
-    plan: Plan, query: torch.Tensor, pool: torch.Tensor, scale: float, window: int = 0, softcap: float = 0.0
+    plan: Plan,
+    query: torch.Tensor,
+    pool: torch.Tensor,
+    scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Results [T, heads * head_dim] for queries [T, heads, head_dim] over one layer's pool."""
+    """Results [T, heads * head_dim] for queries [T, heads, head_dim] over one layer's pool. With `sinks` [heads], a
+    head's weights and its sink's add up to one."""
     shape = plan.shape
     kv_heads, share, dim = shape.kv_heads, shape.share, shape.head_dim
     results = []
@@ -137,7 +145,8 @@ def attend(
         mask = group.masks.get(window)
         if mask is None:
             mask = group.masks[window] = _mask(group, shape, window, plan.dtype, query.device)
-        values = weighed(q, kv, mask, scale, softcap, plan.span)
+        held = None if sinks is None else _per_query(sinks, rows, group.queries, shape)
+        values = weighed(q, kv, mask, scale, softcap, plan.span, held)
         values = values.view(kv_heads, rows, group.queries, share, dim).permute(1, 2, 0, 3, 4)
         results.append(values.reshape(rows * group.queries, -1))
     joined = results[0] if len(results) == 1 else torch.cat(results)
@@ -145,11 +154,18 @@ def attend(
 
 
 def weighed(
-    queries: torch.Tensor, kv: torch.Tensor, mask: torch.Tensor, scale: float, softcap: float, span: int
+    queries: torch.Tensor,
+    kv: torch.Tensor,
+    mask: torch.Tensor,
+    scale: float,
+    softcap: float,
+    span: int,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The values in `kv` [2, R, K, D], keys first, weighed for `queries` [R, M, D] under a mask that is added. Where
     there are more keys than a `span`, each span's product is taken apart, all of them in one batched call, and the
-    results are added in order, in float32: spans that a query does not see add zeros."""
+    results are added in order, in float32: spans that a query does not see add zeros. `sinks` [R, M, 1] are the scores
+    of keys without values."""
     alpha = scale
     if queries.dtype in (torch.float32, torch.float64):  # MKL scales a factor or the result, whichever is smaller
         queries, alpha = queries * scale, 1.0
@@ -158,7 +174,11 @@ def weighed(
         scores = by_rows(torch.tanh, scores) * softcap + mask
     else:
         scores = torch.baddbmm(mask, queries, kv[0].transpose(1, 2), alpha=alpha)
-    weights = torch.softmax(scores, -1)
+    if sinks is None:
+        weights = torch.softmax(scores, -1)
+    else:
+        before = torch.nn.functional.pad(sinks, (0, SINK_KEYS - 1), value=-torch.inf)
+        weights = torch.softmax(torch.cat((before, scores), -1), -1)[..., SINK_KEYS:].contiguous()
     rows, count, keys = weights.shape
     if not span or keys <= span:
         return torch.bmm(weights, kv[1])
@@ -166,6 +186,12 @@ def weighed(
     apart = weights.view(rows, count, spans, span).transpose(1, 2).reshape(rows * spans, count, span)
     sums = torch.bmm(apart, kv[1].view(rows * spans, span, -1))
     return sums.view(rows, spans, count, -1).sum(1)
+
+
+def _per_query(sinks: torch.Tensor, rows: int, queries: int, shape: Shape) -> torch.Tensor:
+    """A sink for each head [heads] as `weighed` wants them."""
+    by_head = sinks.view(shape.kv_heads, 1, 1, shape.share).expand(-1, rows, queries, -1)
+    return by_head.reshape(shape.kv_heads * rows, queries * shape.share, 1)
 
 
 def _cut(lanes: Lanes) -> Lanes:

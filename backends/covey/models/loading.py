@@ -18,40 +18,11 @@ import torch
 from safetensors import SafetensorError
 
 from covey.errors import SettingError, UnsupportedModel
+from covey.models import refusals
 from covey.models.device import weights
+from covey.models.refusals import weight_files
 
 _LOG = logging.getLogger(__name__)
-_LAYER_TYPES = {"full_attention", "sliding_attention"}
-
-# configuration keys that change what a forward pass computes in ways that the paged runtime does not follow
-_FEATURES = (
-    ("is_encoder_decoder", "an encoder-decoder", "only decoder-only language models are served"),
-    ("quantization_config", "quantised weights", "save the model in bfloat16 or float32"),
-    ("kv_lora_rank", "multi-head latent attention", "its compressed cache has no per-head keys"),
-    ("alibi", "ALiBi position bias", "use a model with rotary or learned positions"),
-    ("use_alibi", "ALiBi position bias", "use a model with rotary or learned positions"),
-    ("attention_chunk_size", "chunked attention", "only full and sliding-window attention are served"),
-    ("ssm_state_size", "a state-space layer", "it keeps state that is not keys and values"),
-    ("mamba_d_state", "a state-space layer", "it keeps state that is not keys and values"),
-    ("state_size", "a state-space layer", "it keeps state that is not keys and values"),
-    ("linear_num_key_heads", "linear attention", "it keeps state that is not keys and values"),
-    ("linear_conv_kernel_dim", "linear attention", "it keeps state that is not keys and values"),
-    ("rescale_every", "recurrent layers", "they keep state that is not keys and values"),
-    ("cross_attention_layers", "cross attention", "only text-only models are served"),
-    ("add_cross_attention", "cross attention", "only text-only models are served"),
-    ("vision_config", "image input", "load the text model on its own"),
-    ("audio_config", "audio input", "load the text model on its own"),
-    ("relative_attention_num_buckets", "relative position bias", "use a model with rotary or learned positions"),
-    ("num_kv_shared_layers", "key-value sharing between layers", "each layer must keep its own keys and values"),
-)
-
-# families whose configuration does not name what is in the way
-_FAMILIES = {
-    "bloom": ("ALiBi position bias", "use a model with rotary or learned positions"),
-    "mpt": ("ALiBi position bias", "use a model with rotary or learned positions"),
-    "gpt_oss": ("attention with sinks", "its softmax has a sink per head, ours has none"),
-    "mllama_text_model": ("cross attention", "only text-only models are served"),
-}
 
 
 @contextlib.contextmanager
@@ -74,62 +45,31 @@ def quiet() -> Iterator[None]:
 
 def read_config(folder: Path) -> Any:
     """The folder's configuration; a folder that is no model is a SettingError that says what is missing."""
+    refusals.by_files(folder)
+    written = refusals.described(folder)
+    refusals.by_config(folder, written.get)
+    refusals.by_type(folder, written)
     from transformers import AutoConfig
 
-    if not folder.is_dir():
-        raise SettingError(f"{folder}: no such folder; give a folder with config.json and model.safetensors")
-    if not (folder / "config.json").is_file():
-        raise SettingError(f"{folder}: no config.json; give the folder of a Hugging Face model")
-    try:
-        kind = json.loads((folder / "config.json").read_text()).get("model_type")
-    except (ValueError, AttributeError) as error:
-        raise SettingError(f"{folder}/config.json: not a JSON object: {error}") from error
+    kind = written["model_type"]
     with quiet():
         try:
             return AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
         except Exception as error:  # transformers raises many kinds; all mean that it cannot read this
-            raise UnsupportedModel(f"{folder}: model type {kind!r} is not supported: {error}") from error
+            said = str(error).splitlines()[0]
+            raise UnsupportedModel(f"{folder}: model type {kind!r} is not supported: {said}") from error
 
 
 def check_config(folder: Path, config: Any) -> None:
-    """Refuse by name what a forward pass of this model needs and the runtime has not."""
-
-    def refuse(feature: str, why: str) -> None:
-        raise UnsupportedModel(f"{folder}: {feature} is not supported: {why}")
-
-    if config.model_type in _FAMILIES:
-        refuse(*_FAMILIES[config.model_type])
-    for key, feature, why in _FEATURES:
-        if getattr(config, key, None):
-            refuse(feature, why)
-    strange = set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES
-    if strange:
-        refuse(f"layer type {sorted(strange)[0]}", "only full and sliding-window attention are served")
-    rope = getattr(config, "rope_parameters", None) or {}
-    for part in (rope, *(value for value in rope.values() if isinstance(value, dict))):
-        if part.get("rope_type") == "dynamic":
-            refuse("dynamic rotary scaling", "keys would have to be turned again as a text grows")
+    """Refuse by name what a forward pass of this model needs and the runtime has not, defaults of its family's
+    configuration included."""
+    refusals.by_config(folder, lambda key: getattr(config, key, None))
     for key in ("num_attention_heads", "num_hidden_layers", "hidden_size", "vocab_size"):
         if not isinstance(getattr(config, key, None), int):
-            refuse(f"a configuration without {key}", "it does not describe a plain decoder-only transformer")
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files that hold the folder's weights: those of its index, else the one file, else all."""
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        other = sorted(path.name for path in folder.glob("*.bin"))
-        hint = f"convert {other[0]} to safetensors" if other else "put model.safetensors there"
-        raise SettingError(f"{folder}: no safetensors weights; {hint}")
-    index = folder / "model.safetensors.index.json"
-    if (folder / "model.safetensors") in files:
-        return [folder / "model.safetensors"]
-    if not index.is_file():
-        return files
-    try:
-        return sorted({folder / name for name in json.loads(index.read_text())["weight_map"].values()})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SettingError(f"{index}: not an index of weights: {error}") from error
+            raise UnsupportedModel(
+                f"{folder}: a configuration without {key} is not supported: it does not describe a plain decoder-only "
+                "transformer; serve a family of docs/models.md"
+            )
 
 
 def load_module(

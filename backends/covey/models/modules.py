@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -60,6 +61,9 @@ class Run:
     settings: dict[int, AttentionSetting] = field(default_factory=dict)
 
 
+_RUN: ContextVar[Run] = ContextVar("run")  # not every family passes arguments on to its attention
+
+
 def _paged_attention(
     module: Any,
     query: torch.Tensor,
@@ -70,17 +74,14 @@ def _paged_attention(
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
-    covey_run: Run | None = None,
+    s_aux: torch.Tensor | None = None,
     **rest: Any,
 ) -> tuple[torch.Tensor, None]:
     """transformers' attention interface: [1, heads, T, head_dim] in, [1, T, heads, head_dim] out."""
-    if covey_run is None:
-        raise UnsupportedModel(f"{type(module).__name__} is not supported: it passes no arguments to its attention")
-    if rest.get("s_aux") is not None:
-        raise UnsupportedModel(f"{type(module).__name__}: attention sinks are not supported: softmax has no sink here")
     if attention_mask is not None or rest.get("is_causal") is False:
         raise UnsupportedModel(f"{type(module).__name__}: a mask of its own is not supported: attention is causal")
-    run, shape = covey_run, covey_run.plan.shape
+    run = _RUN.get()
+    shape = run.plan.shape
     if query.shape[1] != shape.heads or key.shape[1::2] != value.shape[1::2]:
         raise UnsupportedModel(f"{type(module).__name__}: keys and values of two shapes are not supported: one pool")
     if key.shape[1] != shape.kv_heads or key.shape[3] != shape.head_dim:
@@ -88,10 +89,12 @@ def _paged_attention(
     layer = int(module.layer_idx)
     scale = float(scaling if scaling is not None else shape.head_dim**-0.5)
     setting = AttentionSetting(scale, int(sliding_window or 0), float(softcap or 0.0))
+    if layer in run.settings:
+        raise UnsupportedModel(f"{type(module).__name__}: attention that is computed twice in a layer is not supported")
     run.settings[layer] = setting
     pool = run.pools[layer]
     pool.index_copy_(1, run.slots, torch.cat((key[0], value[0])))
-    values = attend(run.plan, query[0].transpose(0, 1), pool, setting.scale, setting.window, setting.softcap)
+    values = attend(run.plan, query[0].transpose(0, 1), pool, setting.scale, setting.window, setting.softcap, s_aux)
     return values.view(1, -1, shape.heads, shape.head_dim), None
 
 
@@ -173,17 +176,18 @@ class Modules:
         return settings
 
     def hidden(self, tokens: torch.Tensor, positions: torch.Tensor, run: Run) -> torch.Tensor:
-        core = self.module.base_model
-        output = core(input_ids=tokens[None], position_ids=positions[None], use_cache=False, covey_run=run)
+        before = _RUN.set(run)
+        try:
+            output = self.module.base_model(input_ids=tokens[None], position_ids=positions[None], use_cache=False)
+        finally:
+            _RUN.reset(before)
         hidden: torch.Tensor = output.last_hidden_state[0]
         return hidden
 
     def logits(self, hidden: torch.Tensor, head: Any = None) -> torch.Tensor:
         """Logits in float32 (float64 for a float64 model); `head`: what to use in place of its own."""
         logits: torch.Tensor = (head or self.module.get_output_embeddings())(hidden)
-        cap = getattr(self.config, "final_logit_softcapping", None)
-        if cap is not None:
-            logits = by_rows(torch.tanh, logits / cap) * cap
+        logits = scaled(self.config, logits)
         return logits if logits.dtype == torch.float64 else logits.float()
 
     def activate_by_rows(self) -> list[Callable[[torch.Tensor], torch.Tensor]]:
@@ -207,7 +211,8 @@ class Modules:
 
     @torch.inference_mode()
     def examine(self, text: Ints) -> Examined:
-        """Compare both attentions over a text; UnsupportedModel where they differ, or are not all of the model."""
+        """Compare both attentions over a text, of which ours reads one half after the other: what a model keeps between
+        passes beside keys and values would be missed. UnsupportedModel where they differ, or are not all of it."""
         count, shape, block = len(text), self.shape, 16
         size = -(-count // block) * block
         pools = [
@@ -215,26 +220,26 @@ class Modules:
             for _ in range(self.layers)
         ]
         table = np.arange(size // block, dtype=np.int32)[None]
-        lanes = Lanes(np.array([0, count], np.int32), np.array([count], np.int32), table)
-        plan = plan_lanes(
-            lanes, count, shape=shape, block_size=block, tiling=Tiling(), dtype=self.dtype, device=self.device
-        )
         tokens = torch.from_numpy(text).to(self.device)
         at = torch.arange(count, device=self.device)
-        run = Run(plan, at, pools)
-        try:
-            with loading.quiet():
-                hidden = self.hidden(tokens, at, run)
-        except UnsupportedModel as error:
-            raise UnsupportedModel(f"{self.folder}: {error}") from error
-        except RuntimeError as error:
-            if self._group is None:
-                raise
-            raise UnsupportedModel(
-                f"{self.folder}: tensor parallelism is not supported for {type(self.module).__name__}: a part of its "
-                f"heads does not fit its modules: {error}"
-            ) from error
-        if len(run.settings) != self.layers:
+        parts, called = [], []
+        for start, stop in ((0, count // 2), (count // 2, count)):
+            lanes = Lanes(np.array([0, stop - start], np.int32), np.array([stop], np.int32), table)
+            plan = plan_lanes(
+                lanes,
+                stop - start,
+                shape=shape,
+                block_size=block,
+                tiling=Tiling(),
+                dtype=self.dtype,
+                device=self.device,
+            )
+            run = Run(plan, at[start:stop], pools)
+            if stop > start:
+                parts.append(self._tried(tokens[start:stop], at[start:stop], run))
+                called.append(run.settings)
+        settings, hidden = called[-1], torch.cat(parts)
+        if len(settings) != self.layers:
             raise UnsupportedModel(
                 f"{self.folder}: layers without attention are not supported: state must be keys and values"
             )
@@ -246,7 +251,28 @@ class Modules:
             raise UnsupportedModel(
                 f"{self.folder}: {type(self.module).__name__} is not supported: paged attention differs from its own"
             )
-        return Examined([run.settings[layer] for layer in range(self.layers)], hidden, own)
+        return Examined([settings[layer] for layer in range(self.layers)], hidden, own)
+
+    def _tried(self, tokens: torch.Tensor, positions: torch.Tensor, run: Run) -> torch.Tensor:
+        try:
+            with loading.quiet():
+                return self.hidden(tokens, positions, run)
+        except UnsupportedModel as error:
+            raise UnsupportedModel(f"{self.folder}: {error}") from error
+        except KeyError as error:
+            if error.args != (_ATTENTION,):
+                raise
+            raise UnsupportedModel(
+                f"{self.folder}: {type(self.module).__name__} is not supported: its attention cannot be replaced; "
+                "serve a family of docs/models.md"
+            ) from error
+        except RuntimeError as error:
+            if self._group is None:
+                raise
+            raise UnsupportedModel(
+                f"{self.folder}: tensor parallelism is not supported for {type(self.module).__name__}: a part of its "
+                f"heads does not fit its modules: {error}"
+            ) from error
 
 
 Source: TypeAlias = "str | Path | Modules"
@@ -258,6 +284,17 @@ def modules_of(source: Source, *, dtype: str, device: str, group: Group | None =
     if isinstance(source, Modules):
         return source
     return Modules.read(source, dtype=dtype, device=device, group=group)
+
+
+def scaled(config: Any, logits: torch.Tensor) -> torch.Tensor:
+    """A head's results as the configuration has them scaled (Granite and Cohere, each in its own words) and capped."""
+    scaling, scale = getattr(config, "logits_scaling", None), getattr(config, "logit_scale", None)
+    cap = getattr(config, "final_logit_softcapping", None)
+    if scaling is not None:
+        logits = logits / scaling
+    if scale is not None:
+        logits = logits * scale
+    return logits if cap is None else by_rows(torch.tanh, logits / cap) * cap
 
 
 def close(actual: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> bool:

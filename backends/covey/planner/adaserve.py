@@ -79,6 +79,8 @@ class AdaServe(Forgetful):
 class Customised(TreeSelector):
     """Implements `Selector`: the two selections."""
 
+    log_q = True
+
     def __init__(self, policy: AdaServe, drafters: Sequence[str], max_depth: int) -> None:
         super().__init__(drafters, max_depth)  # counts what is not to depend on drawn tokens, and what is only shown
         self._policy = policy

@@ -53,6 +53,8 @@ class TreeSelector:
     """What selectors of single nodes share: they count what became of them. Owns the calibration and the totals; any
     thread may read `tally`."""
 
+    log_q = False
+
     def __init__(self, drafters: Sequence[str], max_depth: int) -> None:
         self.calibration = Calibration(drafters, max_depth)
         self.tally = Tally()

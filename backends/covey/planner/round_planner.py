@@ -73,7 +73,14 @@ class RoundPlanner:
         width = self._width if self.policy.width is None else self.policy.width
         plan = lay_out(batch, whose, roster, budget, depth, width)
         readers = self._drafters.readers(batch, assigned, roster)
-        return replace(plan, why=assigned.why, choice=choice, readers=readers, divergence=self._drafters.divergence)
+        return replace(
+            plan,
+            why=assigned.why,
+            choice=choice,
+            readers=readers,
+            divergence=self._drafters.divergence,
+            log_q=self.selector.log_q,
+        )
 
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:
         return self.selector.select(batch, drafted, budget)

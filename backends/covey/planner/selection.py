@@ -23,6 +23,8 @@ Figures = Iterator[tuple[str, dict[str, str], float]]
 class Selector(Protocol):
     """Chooses among drafts."""
 
+    log_q: bool  # whether it ranks them by what drafters take them for, noise apart
+
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:
         """Like `Planner.select`."""
         ...
@@ -39,6 +41,8 @@ class Selector(Protocol):
 class Everything:
     """Implements `Selector`: what a planner asked for is worth verifying."""
 
+    log_q = False
+
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:  # noqa: ARG002
         return drafted.trees
 
@@ -51,6 +55,8 @@ class Everything:
 
 class Best:
     """Implements `Selector`: so many drafts a row, on average."""
+
+    log_q = False
 
     def __init__(self, per_row: int, max_depth: int) -> None:
         self._per_row = per_row

@@ -1,4 +1,4 @@
-"""`python -m covey.server`: serve until told to stop. Exit status: 0 stopped, 1 died, 2 could not start."""
+"""`python -m covey.server`: serve until told to stop. Exit status: 0 stopped, 1 died too often, 2 could not start."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from covey.server.errors import ServerDied
 from covey.server.options import parse
 from covey.server.process import Server
 from covey.server.progress import LoadProgress, ready_message
+from covey.server.restarts import Restarts
 
 STOPPED, DIED, NOT_STARTED = 0, 1, 2
+LOOK_SECONDS = 0.5
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -44,14 +46,17 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _serve(server: Server) -> int:
+    restarts = Restarts(time.monotonic)
     try:
         while True:
-            server.check()
-            time.sleep(0.5)
-    except ServerDied as error:
-        print(f"covey: {error}", file=sys.stderr)
-        server.kill()
-        return DIED
+            try:
+                server.check()
+                time.sleep(LOOK_SECONDS)
+            except ServerDied as error:
+                print(f"covey: {error}", file=sys.stderr, flush=True)
+                server.kill()
+                if not _started_again(server, restarts):
+                    return DIED
     except KeyboardInterrupt:
         pass
     try:
@@ -61,6 +66,22 @@ def _serve(server: Server) -> int:
     except KeyboardInterrupt:
         server.kill()
     return STOPPED
+
+
+def _started_again(server: Server, restarts: Restarts) -> bool:
+    """On the same ports. Streams are broken; whoever has what came so far goes on from there."""
+    while (rest := restarts.rest()) is not None:
+        print(f"covey: tritonserver is started again in {rest:g} s", file=sys.stderr, flush=True)
+        time.sleep(rest)
+        try:
+            server.start()
+        except SettingError as error:
+            print(f"covey: cannot start again: {error}", file=sys.stderr, flush=True)
+            continue
+        print("covey: ready again", file=sys.stderr, flush=True)
+        return True
+    print("covey: given up", file=sys.stderr)
+    return False
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

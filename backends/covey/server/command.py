@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from covey.private import KEPT_VARIABLE, private_folder
-from covey.profile import FOLDER_VARIABLE, LEFT_OUT_VARIABLE, PROFILE_VARIABLE
+from covey.profile import DRAFTER_VARIABLE, FOLDER_VARIABLE, LEFT_OUT_VARIABLE, PROFILE_VARIABLE
 from covey.server.backend_dir import OWN_LIBRARY
 from covey.server.installation import Installation
 from covey.server.options import Options, reachable
@@ -81,6 +81,8 @@ def environment(options: Options, installation: Installation, left_out: Iterable
     values[PROFILE_VARIABLE] = str(profile.resolve()) if profile.is_file() else options.profile
     if options.model:
         values[FOLDER_VARIABLE] = str(Path(options.model).resolve())
+    if options.drafter:
+        values[DRAFTER_VARIABLE] = str(Path(options.drafter).resolve())
     values[LEFT_OUT_VARIABLE] = ",".join(left_out)
     values[KEPT_VARIABLE] = str(private_folder(options.kept_folder()))  # what is read from it is believed
     values[HTTP_VARIABLE] = f"{reachable(options.host)}:{options.http_port}"

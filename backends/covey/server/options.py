@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import covey
+from covey import profile
 from covey.private import KEPT_VARIABLE
-from covey.profile import DEFAULT_PROFILE
+from covey.profile import DEFAULT_PROFILE, Profile
 from covey_client import InvalidRequest, secret
 
 FREE = 0  # a port of 0 is any that nobody listens on
@@ -44,7 +45,8 @@ class Options:
     grpc_port: int = 8001
     metrics_port: int = 8002
     profile: str = DEFAULT_PROFILE  # name or path, as covey.profile.load takes it
-    model: str = ""  # Hugging Face folder of the target; "": what the model repository names
+    model: str = ""  # the target, a folder or a name on the hub; "": what the model repository names
+    drafter: str = ""  # the same of a model that drafts for it; "": those of the profile
     models: tuple[str, ...] | None = None  # Triton models to load; None: those of the profile
     model_repository: Path | None = None
     backends: Path | None = None
@@ -63,6 +65,11 @@ class Options:
 
     def backends_folder(self) -> Path:
         return self.backends or Path(os.environ.get("COVEY_BACKENDS") or SOURCE)
+
+    def deployment(self) -> Profile:
+        """The profile, with the drafter that was named."""
+        chosen = profile.load(self.profile)
+        return profile.with_drafter(chosen, self.drafter) if self.drafter else chosen
 
     def kept_folder(self) -> Path:
         named = os.environ.get(KEPT_VARIABLE)
@@ -85,7 +92,9 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument("--grpc-port", type=int, default=usual.grpc_port, metavar="PORT")
     parser.add_argument("--metrics-port", type=int, default=usual.metrics_port, metavar="PORT")
     parser.add_argument("--profile", default=usual.profile, help="name or path of a deployment profile")
-    parser.add_argument("--model", default="", metavar="FOLDER", help="Hugging Face folder of the target model")
+    named = "folder, or name on the Hugging Face hub (MODEL or MODEL@REVISION), of the"
+    parser.add_argument("--model", default="", metavar="MODEL", help=f"{named} target")
+    parser.add_argument("--drafter", default="", metavar="MODEL", help=f"{named} model that drafts for it")
     parser.add_argument("--model-repository", type=Path, metavar="FOLDER")
     parser.add_argument("--backends", type=Path, metavar="FOLDER", help="folder with orchestrator/, target/, ...")
     parser.add_argument("--triton", type=Path, metavar="FOLDER", help="another Triton installation than the wheel's")

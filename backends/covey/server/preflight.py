@@ -11,11 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from covey import profile, registry, vocabulary
+from covey.models import refusals
 from covey.server.errors import StartError
 from covey.server.options import Options
 
 PORTS = {"http_port": "HTTP_PORT", "grpc_port": "GRPC_PORT", "metrics_port": "METRICS_PORT"}
 PARAMETER = re.compile(r'key\s*:\s*"(\w+)"\s*,?\s*value\s*:?\s*\{\s*string_value\s*:\s*"([^"]*)"')  # in config.pbtxt
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
+TEXT_MODELS = frozenset({"tokenize", "detokenize", "ensemble"})  # do nothing without a tokenizer
 HEADROOM = 256 << 20  # interpreters, torch and a smallest KV pool, beside the weights
 
 
@@ -79,7 +82,7 @@ def models(options: Options) -> tuple[str, ...]:
     repository = options.repository_folder()
     if not repository.is_dir():
         raise StartError(f"{repository} is no model repository: give --model-repository or COVEY_MODEL_REPOSITORY")
-    wanted = options.models if options.models is not None else profile.load(options.profile).models
+    wanted = options.models if options.models is not None else options.deployment().models
     missing = [name for name in wanted if not (repository / name / "config.pbtxt").is_file()]
     if missing:
         raise StartError(f"model {missing[0]!r} has no config.pbtxt in {repository}")
@@ -87,21 +90,29 @@ def models(options: Options) -> tuple[str, ...]:
 
 
 def weights(options: Options, wanted: tuple[str, ...]) -> None:
-    """Refuses a target folder without weights, or whose weights cannot fit in memory."""
-    target = profile.load(options.profile).target
+    """Refuses a target, or a drafter that was named, that cannot be served, as far as its folder tells, and a target
+    whose weights cannot fit in memory."""
+    target = options.deployment().target
     if target.kind == "emulated":
-        return  # none are read
+        if options.model or options.drafter:
+            raise StartError(f"profile {options.profile} has an emulated target: it reads no MODEL and no DRAFTER")
+        return
+    if options.drafter:
+        if options.deployment().targets:
+            raise StartError(
+                f"profile {options.profile} has several targets: each one's own profile names its drafters"
+            )
+        _servable(Path(options.drafter))
     folder = _target_folder(options)
-    if options.model or target.folder:
-        if not folder.is_dir():
-            raise StartError(f"model folder {folder} does not exist")
-    elif "target" not in wanted or not (folder / "config.json").is_file():
+    if not (options.model or target.folder) and ("target" not in wanted or not (folder / "config.json").is_file()):
         return  # none, or another backend's target
-    if not (folder / "config.json").is_file():
-        raise StartError(f"model folder {folder} has no config.json: a Hugging Face folder is wanted")
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise StartError(f"weights missing: no *.safetensors in {folder}")
+    files = _servable(folder)
+    if not any((folder / name).is_file() for name in TOKENIZERS) and not TEXT_MODELS.isdisjoint(wanted):
+        without = ", ".join(name for name in wanted if name in TEXT_MODELS)
+        raise StartError(
+            f"{folder}: no tokenizer.json; copy the tokenizer's files there, or, to serve token ids alone, take "
+            f"{without} out of models of profile {options.profile}"
+        )
     needed = sum(_bytes_in_memory(path) for path in files) + HEADROOM
     available = available_memory()
     if needed > available:
@@ -110,10 +121,19 @@ def weights(options: Options, wanted: tuple[str, ...]) -> None:
         )
 
 
+def _servable(folder: Path) -> list[Path]:
+    """The files of a model's weights."""
+    refusals.by_files(folder)
+    config = refusals.described(folder)
+    refusals.by_config(folder, config.get)
+    refusals.by_type(folder, config)
+    return refusals.weight_files(folder)
+
+
 def left_out(options: Options, wanted: tuple[str, ...]) -> dict[str, str]:
     """Which models not to load, and why: drafters that do not speak the target's tokens. The bundled ones, of the
     default profile, are tried with any target; whoever names drafters wants them to draft, and is refused."""
-    settings = profile.load(options.profile)
+    settings = options.deployment()
     if settings.target.kind == "emulated" or settings.targets:  # each orchestrator leaves out what does not fit
         return {}
     repository, target = options.repository_folder(), _target_folder(options)
@@ -126,6 +146,11 @@ def left_out(options: Options, wanted: tuple[str, ...]) -> dict[str, str]:
             misfit = vocabulary.misfit(folder, target)
             if misfit:
                 misfits[name] = misfit
+    if options.drafter and profile.GENERAL in misfits:
+        raise StartError(
+            f"{options.drafter} cannot draft for this target: it has {misfits[profile.GENERAL]}; make one that fits by "
+            f"python -m covey.training drafter --target {target}"
+        )
     if misfits and (options.profile != profile.DEFAULT_PROFILE or options.models is not None):
         name, misfit = next(iter(misfits.items()))
         raise StartError(
@@ -137,7 +162,7 @@ def left_out(options: Options, wanted: tuple[str, ...]) -> dict[str, str]:
 
 def _target_folder(options: Options) -> Path:
     """Where the target's files are, if it has any."""
-    named = options.model or profile.load(options.profile).target.folder
+    named = options.model or options.deployment().target.folder
     return Path(named) if named else options.repository_folder() / "target" / "1"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import logging
+import re
 import signal
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from covey.errors import PortError
 from covey.server import (
     backend_dir,
     command,
+    hub,
     installation,
     log,
     port_claim,
@@ -33,6 +35,7 @@ from covey.server import (
 from covey.server.control import Control, ControlError
 from covey.server.errors import ServerDied, StartError
 from covey.server.options import ORCHESTRATOR, PUBLIC_MODELS, Options, reachable
+from covey.server.paused import PausedWatch
 from covey.server.revival import Revival, not_the_orchestrators
 from covey.tritonio import link
 
@@ -56,10 +59,12 @@ class Server:
         self._secret = ""  # the one in use
         self._watcher = watcher or (lambda _loaded, _all: None)
         self._process: subprocess.Popen[bytes] | None = None
+        self._placed = False
         self._ports: port_claim.Ports | None = None
         self._claim: shared_memory.Claim | None = None
         self._backends: backend_dir.Assembled | None = None
         self._revival: Revival | None = None
+        self._paused: PausedWatch | None = None
 
     @property
     def http_url(self) -> str:
@@ -101,9 +106,11 @@ class Server:
 
     def start(self) -> None:
         """Start and wait; raises SettingError or StartError, and then nothing is left running."""
-        self.options = targets.placed(self.options)
+        if not self._placed:  # else it is started again, as it was
+            self.options, self._placed = targets.placed(self.options), True
         preflight.exposure(self.options)
         triton = installation.find(self.options.triton)
+        self.options = hub.with_folders(self.options)
         self.models = preflight.models(self.options)
         preflight.weights(self.options, self.models)
         self.left_out = preflight.left_out(self.options, self.models)
@@ -134,6 +141,7 @@ class Server:
             if shared_memory.open_to_others(self._claim.prefix):
                 _log.warning("other users of this machine can read the prompts of this server in %s", "/dev/shm")
             self._revival = Revival(self.control, self.pid, not_the_orchestrators(self.options, self.models))
+            self._paused = PausedWatch(self.pid)
         except BaseException:
             self.kill()
             raise
@@ -150,8 +158,10 @@ class Server:
     def serves(self) -> bool:
         """Whether the orchestrator has measured and can serve. One that cannot start answers requests with the reason;
         another backend's model under that name has nothing to do first."""
-        folder = self.options.repository_folder() / ORCHESTRATOR
-        if ORCHESTRATOR not in self.models or 'backend: "orchestrator"' not in (folder / "config.pbtxt").read_text():
+        if ORCHESTRATOR not in self.models:
+            return True
+        written = (self.options.repository_folder() / ORCHESTRATOR / "config.pbtxt").read_text()
+        if not re.search(r'backend: "(orchestrator|router)"', written):
             return True
         try:
             return link.serves(ORCHESTRATOR, self.pid)
@@ -230,6 +240,9 @@ class Server:
             self._backends = None
 
     def _end_revival(self, seconds: float) -> None:
+        if self._paused is not None:
+            self._paused.stop()
+            self._paused = None
         if self._revival is not None:
             self._revival.stop(seconds)
             self._revival = None

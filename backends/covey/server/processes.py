@@ -29,12 +29,18 @@ def by_model(server: int) -> dict[str, list[int]]:
     return pids
 
 
+def state(pid: int) -> str:
+    """The kernel's letter for what the process does: T where it is paused, Z where it has ended and its parent does
+    not know it yet; "" where there is none."""
+    try:
+        return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
 def is_zombie(pid: int) -> bool:
     """Whether this process has ended and its parent does not know it yet."""
-    try:
-        return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return False
+    return state(pid) == "Z"
 
 
 def _instances(server: int) -> Iterator[tuple[str, int]]:

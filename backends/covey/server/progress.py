@@ -67,7 +67,7 @@ def _drafters(options: Options, left_out: Mapping[str, str]) -> str:
         return ""
     misfits = dict.fromkeys(left_out.values())
     names = {misfit: ", ".join(name for name in left_out if left_out[name] == misfit) for misfit in misfits}
-    drafting = profile.without(profile.load(options.profile), left_out).speculation.drafters
+    drafting = profile.without(options.deployment(), left_out).speculation.drafters
     return "\n".join(
         (
             "",
@@ -83,7 +83,7 @@ def ready_message(options: Options, log_file: str, left_out: Mapping[str, str] =
     http = f"{host}:{options.http_port}"
     flags = "" if options.grpc_port == Options.grpc_port else f" --url {host}:{options.grpc_port}"
     body = '\'{"text_input": "Once upon a time", "max_tokens": 64'
-    emulated = profile.load(options.profile).target.kind == "emulated"
+    emulated = options.deployment().target.kind == "emulated"
     said = "\nIt is emulated: texts are a hash's and timings a cost table's; no model runs." if emulated else ""
     return f"""Covey is ready. Log: {log_file}{said}{_drafters(options, left_out)}
 

@@ -31,7 +31,7 @@ log = logging.getLogger("covey.revival")
 
 def not_the_orchestrators(options: Options, models: tuple[str, ...]) -> tuple[str, ...]:
     """The `models` that have processes and that the orchestrator does not have reloaded."""
-    settings = profile.load(options.profile)
+    settings = options.deployment()
     reloaded = {TARGET, *settings.speculation.drafters}
     for name, (_, own) in profile.targets(settings, profile.find(options.profile)).items():
         reloaded |= {f"{TARGET}_{name}", *own.speculation.drafters}

@@ -9,6 +9,10 @@ folders receive the weights, and `--runs` keeps checkpoints: the same command ag
 
 makes a pair of random weights to measure with, and learns nothing.
 
+    python -m covey.training drafter --target /models/mine --out drafter --minutes 5
+
+distils a small drafter for any target from the target's own samples.
+
     python -m covey.training router --weights backends/covey/bandits/drafters/router.npz
 
 trains the drafter policy `router` on the bundled prompts, for the tokenizer of the model repository's target.
@@ -31,7 +35,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from covey import prompts
 from covey.errors import SettingError
-from covey.training import architecture, corpora, distil, evaluate, report, router, target, teacher, tokenizer
+from covey.training import architecture, corpora, distil, evaluate, own, report, router, target, teacher, tokenizer
 from covey.training.aligned import command as aligned
 from covey.training.optimiser import Budget
 from covey.training.streams import Mixture, Stream, encode
@@ -71,12 +75,18 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     routing = commands.add_parser("router", help="train the learned choice of drafters on the bundled prompts")
     routing.add_argument("--out", type=Path, default=Path("model_repository"), help="model repository to read")
     routing.add_argument("--weights", type=Path, required=True, help="file to write, as drafters/router.npz")
+    single = commands.add_parser("drafter", parents=[machine, budget], help="distil a drafter for any target")
+    own.add_arguments(single)
     synthetic = commands.add_parser("aligned", parents=[machine], help="make a synthetic pair to measure with")
     aligned.add_arguments(synthetic)
     options = parser.parse_args(arguments)
     if options.command in NEED_DATA and options.data is None:
         parser.error(f"{options.command} needs --data, the folder of the corpora")
-    if options.command in ("target", "drafters", "all") and options.minutes is None and options.steps is None:
+    if (
+        options.command in ("target", "drafters", "drafter", "all")
+        and options.minutes is None
+        and options.steps is None
+    ):
         parser.error(f"{options.command} needs a budget: --minutes or --steps")
     return options
 
@@ -94,6 +104,7 @@ def main(arguments: list[str]) -> None:
         "all": train_all,
         "router": lambda options: router.run(options.out / TARGET / "1", options.weights),
         "aligned": aligned.run,
+        "drafter": own.run,
     }[options.command]
     try:
         command(options)

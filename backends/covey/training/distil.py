@@ -19,8 +19,9 @@ import numpy as np
 import torch
 from rich.progress import Progress
 from torch.func import functional_call
-from transformers import LlamaForCausalLM
+from transformers import LlamaForCausalLM, PreTrainedModel
 
+from covey.models.modules import scaled
 from covey.training import checkpoint
 from covey.training.optimiser import Budget, Optimisers, Rates
 from covey.training.teacher import Lessons
@@ -49,14 +50,14 @@ class DistilSettings:
     compiled: bool = False
 
 
-def start_from_target(student: LlamaForCausalLM, target: LlamaForCausalLM) -> None:
+def start_from_target(student: LlamaForCausalLM, target: PreTrainedModel) -> None:
     """Begin with the best projection of the target's embedding onto the student's width."""
     table = target.get_input_embeddings().weight.detach().float()
     table = table - table.mean(0)
     width = student.config.hidden_size
-    left, singular, _ = torch.linalg.svd(table, full_matrices=False)
+    _, directions = torch.linalg.eigh(table.T @ table)  # the widest last
     with torch.no_grad():
-        projected = left[:, :width] * singular[:width]
+        projected = table @ directions.flip(1)[:, :width]
         student.get_input_embeddings().weight[:, : projected.shape[1]].copy_(projected * 0.02 / projected.std())
 
 
@@ -75,7 +76,7 @@ def distance(
 def lesson_loss(
     module: LlamaForCausalLM,
     parameters: Mapping[str, torch.Tensor],
-    head: torch.Tensor,
+    teach: Callable[[torch.Tensor], torch.Tensor],
     tokens: torch.Tensor,
     hidden: torch.Tensor,
     variation_weight: torch.Tensor,
@@ -83,7 +84,13 @@ def lesson_loss(
     """The distance on one batch; the parameters are arguments so that one compiled graph serves every drafter."""
     with torch.autocast(tokens.device.type, torch.bfloat16):
         logits = functional_call(module, dict(parameters), kwargs={"input_ids": tokens, "use_cache": False}).logits
-    return distance(logits, hidden @ head.T, variation_weight)
+    return distance(logits, teach(hidden), variation_weight)
+
+
+def taught_by(target: PreTrainedModel) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The target's logits for its last hidden states, in bf16."""
+    head = copy.deepcopy(target.get_output_embeddings()).to(torch.bfloat16).requires_grad_(False)
+    return lambda hidden: scaled(target.config, head(hidden))
 
 
 def rows_of_step(step: int, rows: int, lessons: int, seed: int) -> torch.Tensor:
@@ -98,7 +105,7 @@ def rows_of_step(step: int, rows: int, lessons: int, seed: int) -> torch.Tensor:
 def train(
     students: Mapping[str, LlamaForCausalLM],
     lessons: Mapping[str, Lessons],
-    target: LlamaForCausalLM,
+    target: PreTrainedModel,
     budget: Budget,
     path: Path,
     *,
@@ -113,7 +120,7 @@ def train(
     trains.
     """
     device = next(target.parameters()).device
-    head = target.get_input_embeddings().weight.detach().to(torch.bfloat16)
+    teach = taught_by(target)
     optimisers = {name: Optimisers(student, settings.rates) for name, student in students.items()}
     first, *others = students
     step, joined, history = 0, joined or not others, list[dict[str, Any]]()
@@ -149,7 +156,7 @@ def train(
             for name in students if joined else [first]:
                 chosen = rows_of_step(step, settings.rows, len(lessons[name]), seed)
                 tokens, hidden = lessons[name].tokens[chosen].to(device), lessons[name].hidden[chosen].to(device)
-                loss, variation = loss_of(module, parameters[name], head, tokens, hidden, weight)
+                loss, variation = loss_of(module, parameters[name], teach, tokens, hidden, weight)
                 torch.autograd.backward(loss)
                 optimisers[name].step(step, progress)
                 variations[name].append(variation)

@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 import torch
-from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from covey.training.sampling import Sample, sample
 
-__all__ = ["DEPTH", "Report", "acceptances", "accepted_lengths", "compare", "step_ratio"]
+__all__ = ["DEPTH", "Report", "acceptances", "accepted_lengths", "compare", "sample_acceptances", "step_ratio"]
 
 DEPTH = 4
 ROWS = 8
@@ -85,7 +85,7 @@ def compare(
 
 @torch.no_grad()
 def sample_acceptances(
-    target: LlamaForCausalLM, drafters: Mapping[str, LlamaForCausalLM], samples: Sequence[Sample]
+    target: PreTrainedModel, drafters: Mapping[str, LlamaForCausalLM], samples: Sequence[Sample]
 ) -> dict[str, list[list[float]]]:
     """Per drafter and sample, the acceptance at each sampled position; padding on the right changes nothing causal."""
     device = next(target.parameters()).device

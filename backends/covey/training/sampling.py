@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from rich.progress import track
-from transformers import DynamicCache, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ["Sample", "sample"]
+__all__ = ["Sample", "ends_of", "sample"]
 
 
 @dataclass(frozen=True)
@@ -21,19 +23,20 @@ class Sample:
 
 
 def sample(
-    model: LlamaForCausalLM,
-    tokenizer: PreTrainedTokenizerFast,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
     prompts: Sequence[str],
     *,
     tokens: int,
     seed: int,
     rows: int = 256,
+    longest: int | None = None,
 ) -> list[Sample]:
-    """One continuation per prompt; prompts of similar length share a batch, and the answer keeps their order."""
-    served = LlamaForCausalLM(model.config).to(model.device, torch.bfloat16).eval()
-    served.load_state_dict(model.state_dict())
+    """One continuation per prompt, or of its last `longest` tokens; prompts of similar length share a batch, and the
+    answer keeps their order."""
+    served = copy.deepcopy(model).to(torch.bfloat16).eval()
     generator = torch.Generator(model.device).manual_seed(seed)
-    encoded: list[list[int]] = [tokenizer(prompt).input_ids for prompt in prompts]
+    encoded: list[list[int]] = [tokenizer(prompt).input_ids[-(longest or 0) :] for prompt in prompts]
     order = sorted(range(len(encoded)), key=lambda index: len(encoded[index]))
     samples: dict[int, Sample] = {}
     for start in track(range(0, len(order), rows), "target's samples", transient=True):
@@ -46,13 +49,14 @@ def sample(
 
 @torch.no_grad()
 def continue_batch(
-    model: LlamaForCausalLM, prompts: Sequence[list[int]], tokens: int, generator: torch.Generator
+    model: PreTrainedModel, prompts: Sequence[list[int]], tokens: int, generator: torch.Generator
 ) -> list[list[int]]:
     """Continuations of prompts that are padded on the left, where the mask hides the padding."""
-    end_of_text = model.config.eos_token_id
+    ends = ends_of(model.config)
+    ending = torch.tensor(ends, device=model.device)
     width = max(map(len, prompts))
     padding = [width - len(prompt) for prompt in prompts]
-    ids = torch.tensor([[end_of_text] * pad + prompt for pad, prompt in zip(padding, prompts)], device=model.device)
+    ids = torch.tensor([[0] * pad + prompt for pad, prompt in zip(padding, prompts)], device=model.device)
     mask = torch.tensor([[0] * pad + [1] * (width - pad) for pad in padding], device=model.device)
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     cache = DynamicCache(config=model.config)
@@ -71,6 +75,12 @@ def continue_batch(
         mask = torch.cat([mask, mask.new_ones(len(prompts), 1)], 1)
         positions = positions[:, -1:] + 1
         drawn.append(ids[:, 0])
-        ended |= drawn[-1] == end_of_text
+        ended |= torch.isin(drawn[-1], ending)
     rows: list[list[int]] = torch.stack(drawn, 1).tolist()
-    return [row[: row.index(end_of_text) + 1] if end_of_text in row else row for row in rows]
+    return [row[: next((at for at, token in enumerate(row) if token in ends), tokens) + 1] for row in rows]
+
+
+def ends_of(config: Any) -> tuple[int, ...]:
+    """The tokens that end a text, by a model's configuration: one, a list of them or none."""
+    ends = config.eos_token_id
+    return () if ends is None else (ends,) if isinstance(ends, int) else tuple(ends)

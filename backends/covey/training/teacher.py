@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from rich.progress import track
-from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from covey.training.sampling import sample
 from covey.training.streams import Stream
 
-__all__ = ["LessonSettings", "Lessons", "cut_prompt", "prepare"]
+__all__ = ["LessonSettings", "Lessons", "cut_prompt", "hidden_states", "prepare"]
 
 SENTENCE = re.compile(r"(?<=[.!?]) ")
 
@@ -113,13 +113,13 @@ def prepare(
 
 
 @torch.no_grad()
-def hidden_states(model: LlamaForCausalLM, windows: torch.Tensor, rows: int) -> torch.Tensor:
+def hidden_states(model: PreTrainedModel, windows: torch.Tensor, rows: int) -> torch.Tensor:
     device = next(model.parameters()).device
     model.eval()
     parts = []
     for start in track(range(0, len(windows), rows), "target's states", transient=True):
         batch = windows[start : start + rows]
         with torch.autocast(device.type, torch.bfloat16):
-            states = model.model(input_ids=batch.to(device), use_cache=False).last_hidden_state
+            states = model.base_model(input_ids=batch.to(device), use_cache=False).last_hidden_state
         parts.append(states.to(torch.bfloat16).cpu())
     return torch.cat(parts)

@@ -10,6 +10,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
+from covey.model_folder import ModelFolder
 from covey.rounds import RoundRecord
 from covey.streaming import Served
 from covey.tritonio.drafts import Drafts
@@ -132,7 +133,7 @@ class Metrics:
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
         self._thread.start()
 
-    def target(self, info: TargetInfo, left_out: tuple[str, ...]) -> None:
+    def target(self, info: TargetInfo, left_out: tuple[str, ...], folder: ModelFolder) -> None:
         """Once the target is up. `left_out`: drafters that do not fit it."""
         with self._lock:
             self._put(
@@ -143,6 +144,10 @@ class Metrics:
                 dtype=info.dtype,
                 numerics=info.numerics,
                 left_out=", ".join(left_out),
+                end_tokens=", ".join(map(str, info.end_ids)),
+                sampling_defaults=folder.sampling,
+                chat_template="yes" if folder.has_chat_template else "no",
+                max_positions=str(info.max_positions),
             )
 
     def round(self, record: RoundRecord) -> None:

@@ -45,7 +45,7 @@ from covey.wire.checks import (
 )
 from covey.wire.token import same
 
-VERSION = 8
+VERSION = 9
 REQUEST_TENSOR = "message"
 REPLY_TENSOR = "reply"
 
@@ -279,7 +279,14 @@ def decode_resized(message: Ints) -> Resized:
 def encode_draft_work(work: DraftWork) -> Ints:
     return pack(
         DRAFT_WORK,
-        head=[work.sequence, work.epoch, work.origin, int(work.q_rows), work.reading.budget if work.reading else -1],
+        head=[
+            work.sequence,
+            work.epoch,
+            work.origin,
+            int(work.q_rows),
+            int(work.log_q),
+            work.reading.budget if work.reading else -1,
+        ],
         seconds=[work.patience, work.plain],
         tags=work.tags,
         keep=work.keep,
@@ -295,7 +302,7 @@ def encode_draft_work(work: DraftWork) -> Ints:
 
 def decode_draft_work(message: Ints) -> DraftWork:
     fields = unpack(DRAFT_WORK, message)
-    sequence, epoch, origin, q_rows, budget = _numbers(fields.pop("head"), 5)
+    sequence, epoch, origin, q_rows, log_q, budget = _numbers(fields.pop("head"), 6)
     patience, plain = _numbers(fields.pop("seconds"), 2)
     judge = fields.pop("judge")
     opens, frees = _opens_in(fields)
@@ -304,6 +311,7 @@ def decode_draft_work(message: Ints) -> DraftWork:
     work = DraftWork(
         **fields,
         q_rows=bool(q_rows),
+        log_q=bool(log_q),
         opens=opens,
         frees=frees,
         sequence=sequence,

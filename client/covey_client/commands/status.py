@@ -72,6 +72,11 @@ def _print(found: status.Status) -> None:
     if found.served:
         served = found.served
         console.print(f"{served['target']}: on {served['device']}, {served['dtype']}, numerics {served['numerics']}")
+        ends = f"tokens {served['end_tokens']} end a text" if served.get("end_tokens") else "no token ends a text"
+        template = "chat template" if served.get("chat_template") == "yes" else "no chat template"
+        console.print(f"up to {served.get('max_positions', '?')} tokens; {ends}; {template}", highlight=False)
+    if found.served.get("sampling_defaults"):
+        console.print(f"generation_config.json, which requests do not follow: {found.served['sampling_defaults']}")
     if found.served.get("left_out"):
         console.print(f"left out, for their vocabulary is not the target's: {found.served['left_out']}")
     if found.emulated:

@@ -19,9 +19,10 @@ import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 
 from covey.errors import SettingError, UnsupportedModel
-from covey.models.loading import quiet, weight_files
+from covey.models.loading import quiet
 from covey.models.parallel.group import Group
 from covey.models.parallel.plan import CUT_COLUMNS, GATHERED, SPLIT_INPUT, WHOLE, base_plan
+from covey.models.refusals import weight_files
 
 
 class ShardedLinear(torch.nn.Linear):

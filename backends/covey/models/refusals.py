@@ -1,0 +1,279 @@
+"""What keeps a model folder from being served, as far as its files' names and its configuration tell.
+
+Reads neither weights nor transformers nor torch, so the launcher knows within a second what `loading.py` would find out
+after many. Every refusal is one line that says what to serve instead.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from covey.errors import SettingError, UnsupportedModel
+
+# Model types whose greedy text was seen to be that of transformers, token for token (tests/models/test_families.py),
+# and what is particular about them.
+EXACT = {
+    "llama": "also Llama 3's and other rotary scalings but dynamic",
+    "mistral": "sliding window",
+    "qwen2": "",
+    "qwen3": "",
+    "gemma": "",
+    "gemma2": "sliding window, capped logits",
+    "gemma3_text": "sliding window",
+    "ministral3": "queries that grow with the position",
+    "smollm3": "layers without rotary positions",
+    "phi": "",
+    "phi3": "long rotary factors: up to the original length",
+    "granite": "scaled logits, embeddings and residuals",
+    "cohere": "scaled logits",
+    "cohere2": "scaled logits, sliding window, layers without positions",
+    "nemotron": "",
+    "stablelm": "",
+    "olmo": "",
+    "olmo2": "",
+    "olmo3": "sliding window",
+    "starcoder2": "sliding window",
+    "exaone4": "sliding window, layers without positions",
+    "glm": "",
+    "glm4": "",
+    "ernie4_5": "",
+    "seed_oss": "",
+    "apertus": "",
+    "arcee": "",
+    "helium": "",
+    "hunyuan_v1_dense": "",
+    "persimmon": "",
+    "gpt_neox": "",
+    "gpt2": "learned positions",
+    "gpt_bigcode": "learned positions, one key head",
+    "opt": "learned positions",
+    "mixtral": "experts (numerics `fast`)",
+    "qwen2_moe": "experts (numerics `fast`)",
+    "qwen3_moe": "experts (numerics `fast`)",
+    "olmoe": "experts (numerics `fast`)",
+    "granitemoe": "experts (numerics `fast`), scaled logits",
+    "gpt_oss": "experts (numerics `fast`), attention sinks, sliding window",
+}
+
+_STATE = "it keeps state that is not keys and values; serve a model with attention in every layer"
+_TEXT_ONLY = "serve a text-only model of the same family"
+_POSITIONS = "serve a model with rotary or learned positions"
+_OWN_CODE = "transformers lets nobody replace it; serve a newer model, such as Llama, Qwen or Falcon 3"
+_DECODER = "serve a decoder-only language model, such as Llama or Qwen"
+
+_STATE_SPACE = ("a state-space layer", _STATE)
+_LINEAR = ("linear attention", _STATE)
+_RECURRENT = ("a recurrent layer", _STATE)
+_CONVOLUTION = ("a convolution between tokens", _STATE)
+_LATENT = ("multi-head latent attention", "its compressed cache has no per-head keys; serve a model with key heads")
+_ALIBI = ("ALiBi position bias", _POSITIONS)
+_BOTH_WAYS = ("attention that sees later tokens", f"it is an encoder; {_DECODER}")
+_ENCODER_DECODER = ("an encoder-decoder", _DECODER)
+_OWN_ATTENTION = ("attention of its own code", _OWN_CODE)
+_CROSS = ("cross attention", _TEXT_ONLY)
+_IMAGES = ("image input", _TEXT_ONLY)
+_AUDIO = ("audio input", _TEXT_ONLY)
+_CHUNKED = ("chunked attention", "serve a model with full or sliding-window attention")
+_HYBRID = ("attention of another kind in some layers", "serve a model with full or sliding-window attention")
+_SHARED = ("key-value sharing between layers", "each layer must keep its own; serve another model of the family")
+_TWICE = ("attention that is computed twice in a layer", "each layer must have one; serve a Llama")
+
+# features by the configuration key that switches them on
+_FEATURES = {
+    "is_encoder_decoder": _ENCODER_DECODER,
+    "quantization_config": (
+        "a model with quantised weights",
+        "serve the one that it was made from (base_model of its card), in bfloat16",
+    ),
+    "kv_lora_rank": _LATENT,
+    "alibi": _ALIBI,
+    "use_alibi": _ALIBI,
+    "attention_chunk_size": _CHUNKED,
+    "ssm_state_size": _STATE_SPACE,
+    "mamba_d_state": _STATE_SPACE,
+    "state_size": _STATE_SPACE,
+    "linear_num_key_heads": _LINEAR,
+    "linear_conv_kernel_dim": _LINEAR,
+    "rescale_every": _RECURRENT,
+    "conv_L_cache": _CONVOLUTION,
+    "cross_attention_layers": _CROSS,
+    "add_cross_attention": _CROSS,
+    "vision_config": _IMAGES,
+    "audio_config": _AUDIO,
+    "relative_attention_num_buckets": ("relative position bias", _POSITIONS),
+    "num_kv_shared_layers": _SHARED,
+}
+
+# features by model type, where no key of the file tells
+_FAMILIES = {
+    family: feature
+    for feature, families in (
+        (_STATE_SPACE, "mamba mamba2 falcon_mamba jamba bamba zamba zamba2 falcon_h1 granitemoehybrid nemotron_h"),
+        (_LINEAR, "qwen3_next minimax kimi_linear qwen3_5_text qwen3_5_moe_text qwen4_exp_text olmo_hybrid"),
+        (_RECURRENT, "rwkv recurrent_gemma xlstm"),
+        (_CONVOLUTION, "lfm2 lfm2_moe lfm3"),
+        (_HYBRID, "inkling_text inkling2_text zaya deepseek_v4"),
+        (
+            _LATENT,
+            "deepseek_v2 deepseek_v3 deepseek_v32 kimi_k2 longcat_flash minicpm3 glm4_moe_lite glm_moe_dsa youtu",
+        ),
+        (_LATENT, "axk1 axk2 bailing_hybrid hy_v4 dots3_note_text"),
+        (_ALIBI, "bloom mpt"),
+        (_OWN_ATTENTION, "falcon gptj gpt_neo codegen xglm ctrl"),
+        (_TWICE, "diffllama"),
+        (_CHUNKED, "llama4_text"),
+        (_SHARED, "gemma3n_text"),
+        (_CROSS, "mllama_text_model"),
+        (_IMAGES, "gemma3 gemma3n llama4 mllama phi4_multimodal qwen3_5 qwen3_5_moe qwen4_exp git got_ocr2 dots3_note"),
+        (_AUDIO, "moss_transcribe_diarize"),
+        (
+            _BOTH_WAYS,
+            "bert roberta xlm-roberta distilbert electra albert camembert deberta deberta-v2 modernbert mpnet",
+        ),
+        (_BOTH_WAYS, "big_bird ernie megatron-bert rembert roberta-prelayernorm roc_bert roformer data2vec-text"),
+        (_ENCODER_DECODER, "t5 mt5 bart mbart pegasus marian whisper blenderbot blenderbot-small bigbird_pegasus"),
+        (_ENCODER_DECODER, "musicgen musicgen_melody mvp plbart prophetnet"),
+    )
+    for family in families.split()
+}
+_MAPPING = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
+_LAYER_TYPES = {"full_attention", "sliding_attention"}
+_OTHER_HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMaskedLM")
+
+
+def families() -> Iterator[tuple[str, str]]:
+    """Refused model types, and the feature that each is refused for."""
+    return ((family, feature) for family, (feature, _) in _FAMILIES.items())
+
+
+def by_config(folder: Path, get: Callable[[str], Any]) -> None:
+    """Refuse by name what a forward pass of this model needs and the runtime has not. `get` gives a configuration's
+    values by their keys, None where it has none."""
+
+    def refuse(feature: str, why: str) -> None:
+        raise UnsupportedModel(f"{folder}: {feature} is not supported: {why}")
+
+    for key, feature in _FEATURES.items():
+        if get(key):
+            refuse(*feature)
+    if get("model_type") in _FAMILIES:
+        refuse(*_FAMILIES[get("model_type")])
+    strange = set(get("layer_types") or ()) - _LAYER_TYPES
+    if strange:
+        refuse(f"layer type {sorted(strange)[0]}", "serve a model with full or sliding-window attention")
+    for rope in (get("rope_parameters"), get("rope_scaling")):
+        inner = rope.values() if isinstance(rope, dict) else ()
+        for part in (part for part in (rope, *inner) if isinstance(part, dict)):
+            if "dynamic" in (part.get("rope_type"), part.get("type")):
+                refuse("dynamic rotary scaling", "keys would have to be turned again as a text grows; take it out")
+    for head in get("architectures") or ():
+        if head.endswith(_OTHER_HEADS):
+            refuse(head, "it has no head for tokens; serve the language model that it was trained from")
+
+
+def by_files(folder: Path) -> None:
+    """Refuse a folder whose model is in another form than ours, and a file."""
+    if folder.is_file() or (not folder.exists() and folder.suffix in (".gguf", ".safetensors", ".bin")):
+        gguf = "GGUF is not read: " if folder.suffix == ".gguf" else ""
+        raise SettingError(f"{folder}: {gguf}give the Hugging Face folder with config.json and safetensors{_of(gguf)}")
+    if not folder.is_dir():
+        raise SettingError(f"{folder}: no such folder; give a folder with config.json and model.safetensors")
+    adapter = folder / "adapter_config.json"
+    if adapter.is_file():
+        base = _object(adapter).get("base_model_name_or_path") or "its base"
+        raise SettingError(
+            f"{folder}: an adapter is not served by itself: merge it into {base} (peft's merge_and_unload, then "
+            "save_pretrained) and give the folder of the result"
+        )
+    if not (folder / "config.json").is_file():
+        if any(folder.glob("*.gguf")):
+            raise SettingError(f"{folder}: GGUF is not read: give the Hugging Face folder{_of('gguf')}")
+        raise SettingError(f"{folder}: no config.json; give the folder of a Hugging Face model")
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files that hold the folder's weights: those of its index, else the one file, else all."""
+    files = sorted(path for path in folder.glob("*.safetensors") if not path.name.startswith("adapter_"))
+    if not files:
+        raise SettingError(f"{folder}: no safetensors weights; {_instead(folder)}")
+    index = folder / "model.safetensors.index.json"
+    if (folder / "model.safetensors") in files:
+        return [folder / "model.safetensors"]
+    if not index.is_file():
+        return files
+    try:
+        named = sorted({folder / name for name in json.loads(index.read_text())["weight_map"].values()})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SettingError(f"{index}: not an index of weights: {error}") from error
+    missing = [path.name for path in named if not path.is_file()]
+    if missing:
+        raise SettingError(
+            f"{folder}: {missing[0]} is not there, {len(missing)} of {len(named)} shards; copy them whole"
+        )
+    return named
+
+
+def described(folder: Path) -> dict[str, Any]:
+    """The folder's config.json as it is written."""
+    return _object(folder / "config.json")
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise SettingError(f"{path}: not a JSON object: {error}") from error
+    if not isinstance(content, dict):
+        raise SettingError(f"{path}: not a JSON object: {type(content).__name__}")
+    return content
+
+
+@cache
+def language_models() -> frozenset[str]:
+    """The model types that transformers has a causal language model of, from its source: importing it takes seconds."""
+    package = find_spec("transformers")
+    assert package is not None
+    assert package.origin is not None
+    source = (Path(package.origin).parent / "models" / "auto" / "modeling_auto.py").read_text(encoding="utf-8")
+    for statement in ast.parse(source).body:
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == _MAPPING:
+            assert isinstance(statement.value, ast.Call)
+            return frozenset(dict(ast.literal_eval(statement.value.args[0])))
+    raise SettingError(f"{package.origin}: no {_MAPPING}: this version of transformers is not known")
+
+
+def by_type(folder: Path, config: Mapping[str, Any]) -> None:
+    """Refuse a model type that is no language model of transformers."""
+    kind = config.get("model_type")
+    if kind not in language_models():
+        raise UnsupportedModel(f"{folder}: model type {kind!r} is not supported: {own_code(config)}")
+
+
+def own_code(config: Mapping[str, Any]) -> str:
+    """What to say of a model type that transformers does not know: where it comes with Python of its own, that."""
+    if config.get("auto_map"):
+        return "it brings Python code of its own (auto_map), which is not run; serve a family of docs/models.md"
+    return "transformers has no language model of it; serve a family of docs/models.md"
+
+
+def _of(gguf: str) -> str:
+    return " that it was made from (base_model of its card)" if gguf else ""
+
+
+def _instead(folder: Path) -> str:
+    other = sorted([*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.pth")])
+    if any(folder.glob("*.gguf")):
+        return f"GGUF is not read: give the folder{_of('gguf')}"
+    if not other:
+        return "put model.safetensors there"
+    convert = (
+        "from transformers import AutoModelForCausalLM as M; "
+        f"M.from_pretrained('{folder}', dtype='auto').save_pretrained('{folder}')"
+    )
+    return f'{other[0].name} is not read; convert it once: .venv/bin/python -c "{convert}"'

@@ -1,0 +1,59 @@
+"""Models by their names on the Hugging Face hub: from its cache on this machine, else fetched into it.
+
+What can be refused from a model's configuration or from the names of its files is refused before its weights are
+fetched. Where the cache lies, who may read what and whether the hub is asked at all is huggingface_hub's to know
+(HF_HOME, HF_TOKEN, HF_HUB_OFFLINE).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from covey.models import refusals
+from covey.server.errors import StartError
+from covey.server.options import Options
+
+NAME = re.compile(r"(?P<model>[\w][\w.-]*/[\w][\w.-]*)(@(?P<revision>[\w./-]+))?")
+SMALL = ["*.json", "*.txt", "*.jinja", "*.model"]  # configuration and tokenizer
+WEIGHTS = ["*.safetensors"]
+ELSEWHERE = ["*/*"]  # other formats of the same weights, as a rule
+
+
+def with_folders(options: Options) -> Options:
+    """The same options with folders in place of the hub's names."""
+    return replace(options, model=folder(options.model), drafter=folder(options.drafter))
+
+
+def folder(name: str) -> str:
+    """A folder as it is, and of a model's name on the hub, MODEL or MODEL@REVISION, the folder in its cache."""
+    match = NAME.fullmatch(name)
+    if match is None or Path(name).exists():
+        return name
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    disable_progress_bars()  # a server's output is its own
+    small = Path(_snapshot(name, match["model"], match["revision"], SMALL))
+    if (small / "config.json").is_file():
+        refusals.by_config(small, refusals.described(small).get)
+    return _snapshot(name, match["model"], match["revision"], [*SMALL, *WEIGHTS])
+
+
+def _snapshot(name: str, model: str, revision: str | None, patterns: list[str]) -> str:
+    from huggingface_hub import errors, snapshot_download
+
+    asked: dict[str, Any] = {"revision": revision, "allow_patterns": patterns, "ignore_patterns": ELSEWHERE}
+    try:
+        return str(snapshot_download(model, **asked))
+    except errors.GatedRepoError:
+        why = "its owner lets in those who asked: ask on its page, and set HF_TOKEN"
+    except errors.RevisionNotFoundError:
+        why = f"it has no revision {revision}"
+    except errors.RepositoryNotFoundError:
+        why = "the hub has no such model, or not for you: check the name, or set HF_TOKEN"
+    except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, OSError) as error:
+        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        why = f"it is not in the cache, and the hub cannot be asked ({said[:120]}): give a folder, or run hf download"
+    raise StartError(f"{name}: neither a folder nor a model to be had from the Hugging Face hub: {why}")

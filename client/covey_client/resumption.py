@@ -1,0 +1,82 @@
+"""Going on with an answer whose connection broke: it is asked for again, with its seed, and what has come is left out.
+
+The same prompt, settings and seed give the same answer, so that the repetition begins with what has come; that is
+checked, and where it is not so (under the rejection rule, or with fast numerics) the answer ends as it would have.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+
+from covey_client.errors import ConnectionLost, CoveyClientError, Overloaded, ServerError
+from covey_client.request import Request
+from covey_client.response import Chunk
+
+FIRST_REST, LONGEST_REST = 0.25, 5.0  # seconds between attempts
+PATIENCE = 300.0  # seconds from a break until something new must have come, where the deadline is later
+DEAD = "not healthy"  # what Triton says of a model whose process died
+
+
+class Resumption:
+    """What has come of one answer. Knows no connection."""
+
+    def __init__(
+        self,
+        build: Callable[[Mapping[str, object]], Request],
+        settings: Mapping[str, object],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`build` makes a request of settings."""
+        self._build, self._settings, self._now = build, dict(settings), now
+        self._tokens: list[int] = []
+        self._text = ""
+        self._again_tokens: list[int] = []  # of the repetition under way
+        self._again_text = ""
+        self._attempts = 0
+        self._broke: float | None = None
+
+    def request(self) -> Request:
+        """What to ask now."""
+        self._again_tokens, self._again_text = [], ""
+        return self._build(self._settings)
+
+    def rest(self, error: CoveyClientError) -> float | None:
+        """How long to wait before the next attempt; None where the error is the answer's end."""
+        dead = isinstance(error, ServerError) and DEAD in str(error)
+        begun = bool(self._tokens) or self._broke is not None
+        busy = isinstance(error, Overloaded) and begun  # before anything has come it is the answer
+        if not (isinstance(error, ConnectionLost) or dead or busy) or isinstance(error, CannotGoOn):
+            return None
+        now = self._now()
+        self._broke = now if self._broke is None else self._broke
+        if now - self._broke > PATIENCE:
+            return None
+        asked = error.retry_after if isinstance(error, Overloaded) else None
+        self._attempts += 1
+        return min(asked or FIRST_REST * 2.0 ** min(self._attempts - 1, 10), LONGEST_REST)
+
+    def new(self, chunk: Chunk) -> Chunk | None:
+        """What a chunk brings that has not come before; None where that is nothing."""
+        at = len(self._again_tokens), len(self._again_text)
+        self._again_tokens += chunk.tokens
+        self._again_text += chunk.text
+        both = min(len(self._tokens), len(self._again_tokens)), min(len(self._text), len(self._again_text))
+        same = self._tokens[at[0] : both[0]] == self._again_tokens[at[0] : both[0]]
+        if not same or self._text[at[1] : both[1]] != self._again_text[at[1] : both[1]]:
+            raise CannotGoOn("the connection was lost, and the answer is another one when it is asked for again")
+        known = max(0, len(self._tokens) - at[0])
+        text = self._again_text[max(len(self._text), at[1]) :]
+        tokens = chunk.tokens[known:]
+        if not tokens and not text and not chunk.finish_reason:
+            return None
+        self._tokens += tokens
+        self._text += text
+        self._settings["seed"] = chunk.seed
+        self._attempts, self._broke = 0, None
+        return dataclasses.replace(chunk, text=text, tokens=tokens, log_probs=chunk.log_probs[known:])
+
+
+class CannotGoOn(ConnectionLost):
+    """The repetition is another answer."""

@@ -1,0 +1,206 @@
+"""What cannot be served is refused by the launcher, by files' names and configuration, in one line and at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from covey import vocabulary
+from covey.errors import SettingError
+from covey.profile import GENERAL
+from covey.server import Options, Server, hub, preflight
+from tests.bundled import MODELS
+
+SECONDS = 5.0  # of the processor
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+BUNDLED = MODELS / "target" / "1"
+
+
+def written(folder: Path, **config: Any) -> Path:
+    """A folder that could be served but for what `config` says: one tensor, and a tokenizer."""
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = {"model_type": "llama", "vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 2}
+    (folder / "config.json").write_text(json.dumps(settings | config))
+    header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+    shutil.copy(BUNDLED / "tokenizer.json", folder)
+    return folder
+
+
+def gguf_file(at: Path) -> Path:
+    (at / "model-q4.gguf").write_bytes(b"GGUF")
+    return at / "model-q4.gguf"
+
+
+def gguf_folder(at: Path) -> Path:
+    gguf_file(at)
+    return at
+
+
+def gguf_beside_a_configuration(at: Path) -> Path:
+    (written(at) / "model.safetensors").unlink()
+    gguf_file(at)
+    return at
+
+
+def pickled(at: Path) -> Path:
+    (written(at) / "model.safetensors").rename(at / "pytorch_model.bin")
+    return at
+
+
+def without_a_shard(at: Path) -> Path:
+    (written(at) / "model.safetensors").rename(at / "model-00001-of-00002.safetensors")
+    names = {"w": "model-00001-of-00002.safetensors", "v": "model-00002-of-00002.safetensors"}
+    (at / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    return at
+
+
+def without_tokenizer(at: Path) -> Path:
+    (written(at) / "tokenizer.json").unlink()
+    return at
+
+
+def adapter(at: Path) -> Path:
+    (at / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "somebody/base", "r": 8}))
+    (at / "adapter_model.safetensors").write_bytes(b"")
+    return at
+
+
+def adapter_and_base(at: Path) -> Path:
+    return adapter(written(at))
+
+
+def saying(**config: Any) -> Callable[[Path], Path]:
+    return lambda at: written(at, **config)
+
+
+REFUSED: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
+    "nowhere": (lambda at: at / "nowhere", ("no such folder",)),
+    "empty": (lambda at: at, ("no config.json",)),
+    "gguf file": (gguf_file, ("GGUF is not read", "base_model of its card")),
+    "gguf folder": (gguf_folder, ("GGUF is not read", "base_model of its card")),
+    "gguf and a configuration": (gguf_beside_a_configuration, ("GGUF is not read", "base_model of its card")),
+    "pytorch_model.bin": (pickled, ("pytorch_model.bin is not read", "save_pretrained(")),
+    "a shard is missing": (without_a_shard, ("model-00002-of-00002.safetensors is not there", "1 of 2")),
+    "adapter": (adapter, ("an adapter is not served by itself", "somebody/base", "merge_and_unload")),
+    "adapter beside a model": (adapter_and_base, ("an adapter is not served by itself",)),
+    "no tokenizer": (without_tokenizer, ("no tokenizer.json", "take tokenize, detokenize, ensemble out of models")),
+    "remote code": (
+        saying(model_type="mine", auto_map={"AutoModelForCausalLM": "modeling_mine.Mine"}),
+        ("model type 'mine' is not supported", "code of its own (auto_map), which is not run"),
+    ),
+    "unknown": (saying(model_type="no_such_model"), ("'no_such_model' is not supported", "serve a family of docs")),
+    "quantised": (
+        saying(quantization_config={"quant_method": "gptq"}),
+        ("quantised weights", "base_model of its card"),
+    ),
+    "mamba": (saying(model_type="mamba"), ("a state-space layer", "serve a model with attention")),
+    "bert": (saying(model_type="bert"), ("attention that sees later tokens", "decoder-only")),
+    "deepseek": (saying(model_type="deepseek_v3"), ("multi-head latent attention", "serve a model with key heads")),
+    "deepseek's way": (saying(model_type="mine", kv_lora_rank=512), ("multi-head latent attention",)),
+    "falcon": (saying(model_type="falcon"), ("attention of its own code", "Falcon 3")),
+    "bloom": (saying(model_type="bloom"), ("ALiBi", "rotary or learned")),
+    "no language model": (saying(architectures=["LlamaForSequenceClassification"]), ("ForSequenceClassification",)),
+    "dynamic": (saying(rope_scaling={"type": "dynamic", "factor": 2.0}), ("dynamic rotary scaling",)),
+    "in transformers alone": (saying(model_type="vit"), ("model type 'vit' is not supported",)),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_in_one_line_that_says_what_to_do(case: str, tmp_path: Path) -> None:
+    build, wanted = REFUSED[case]
+    begun = time.process_time()
+    with pytest.raises(SettingError) as caught:
+        Server(Options(model=str(build(tmp_path)))).start()
+    said = str(caught.value)
+    assert time.process_time() - begun < SECONDS
+    assert "\n" not in said
+    assert all(part in said for part in wanted), said
+    assert str(tmp_path) in said
+
+
+@pytest.mark.parametrize("model_type", ["mamba", "no_such_model"])
+def test_the_command_takes_seconds(model_type: str, tmp_path: Path) -> None:
+    folder = written(tmp_path, model_type=model_type)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    words = [sys.executable, "-m", "covey.server", "--model", str(folder)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"covey: cannot start: {folder}: ")
+    assert len(done.stderr.splitlines()) == 1
+    assert after.ru_utime - before.ru_utime < SECONDS
+
+
+def test_a_drafter_of_another_vocabulary_is_refused_and_one_that_fits_drafts(tmp_path: Path) -> None:
+    other = written(tmp_path / "other")
+    with pytest.raises(
+        SettingError, match=r"cannot draft .* a vocabulary of 97 tokens, .* -m covey.training drafter --target"
+    ):
+        Server(Options(drafter=str(other))).start()
+    fits = written(tmp_path / "fits", vocab_size=vocabulary.size(BUNDLED))
+    options = Options(drafter=str(fits))
+    preflight.weights(options, preflight.models(options))
+    assert preflight.left_out(options, preflight.models(options)) == {}
+    deployment = options.deployment()
+    assert deployment.speculation.drafters[0] == GENERAL
+    assert deployment.drafter.folder_of(GENERAL) == str(fits)
+    plain = Options(profile="qwen2.5-7b", drafter=str(fits)).deployment()
+    assert GENERAL in plain.models
+    assert plain.speculation.drafters[0] == GENERAL
+
+
+def cached(home: Path, name: str, files: Path, revision: str = "main") -> Path:
+    """A model in a cache as huggingface_hub lays it out: blobs, and a snapshot of links to them."""
+    root = home / "hub" / f"models--{name.replace('/', '--')}"
+    snapshot = root / "snapshots" / COMMIT
+    for folder in (root / "refs", root / "blobs", snapshot):
+        folder.mkdir(parents=True)
+    (root / "refs" / revision).write_text(COMMIT)
+    for number, path in enumerate(sorted(files.iterdir())):
+        shutil.copy(path, root / "blobs" / str(number))
+        (snapshot / path.name).symlink_to(os.path.relpath(root / "blobs" / str(number), snapshot))
+    return snapshot
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "home" / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    return tmp_path / "home"
+
+
+def test_a_name_is_the_folder_in_the_cache(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = written(tmp_path / "files")
+    snapshot = cached(home, "somebody/tiny", files, "v2")
+    assert hub.folder("somebody/tiny@v2") == str(snapshot)
+    assert hub.folder(f"somebody/tiny@{COMMIT}") == str(snapshot)
+    options = hub.with_folders(Options(model="somebody/tiny@v2", drafter="somebody/tiny@v2"))
+    assert (options.model, options.drafter) == (str(snapshot), str(snapshot))
+    preflight.weights(options, ("target",))
+    with pytest.raises(SettingError, match=r"^somebody/tiny: neither a folder nor .* run hf download$"):
+        hub.folder("somebody/tiny")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "somebody" / "tiny").mkdir(parents=True)
+    assert hub.folder("somebody/tiny") == "somebody/tiny", "a folder goes before the hub's name"
+    assert hub.folder("/no/such/folder") == "/no/such/folder"
+
+
+def test_what_the_configuration_rules_out_is_not_fetched(home: Path, tmp_path: Path) -> None:
+    files = written(tmp_path / "files", model_type="mamba")
+    (files / "model.safetensors").unlink()
+    cached(home, "somebody/mamba", files)
+    with pytest.raises(SettingError, match="state-space"):
+        hub.folder("somebody/mamba")

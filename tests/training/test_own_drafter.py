@@ -1,0 +1,82 @@
+"""`python -m covey.training drafter`: a folder and a profile for any target, and an honest estimate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from covey import prompts, vocabulary
+from covey.errors import SettingError
+from covey.models import loading, refusals
+from covey.profile import GENERAL, load
+from covey.server import Options
+from covey.training import own
+from covey.training.__main__ import parse
+from covey.training.sampling import Sample
+from covey.training.tokenizer import save, train
+from tests.models.tiny_models import build
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Granite's logits are not its head's, and end tokens may be several."""
+    folder = tmp_path_factory.mktemp("own") / "target"
+    learned = train([prompts.load("chat")], vocabulary=384)
+    size = learned.get_vocab_size()
+    build(folder, "granite", vocab_size=size, num_hidden_layers=4, eos_token_id=[1, 2], logits_scaling=0.5)
+    save(learned, folder, max_length=256)
+    return folder
+
+
+def distilled(target: Path, out: Path, *more: str) -> own.Made:
+    words = [
+        "drafter",
+        "--target",
+        str(target),
+        "--out",
+        str(out),
+        "--samples",
+        "40",
+        "--tokens",
+        "24",
+        "--device",
+        "cpu",
+    ]
+    return own.make(parse([*words, *more]))
+
+
+def test_it_beats_n_grams_fits_its_target_and_goes_on_where_it_stopped(target: Path, tmp_path: Path) -> None:
+    out = tmp_path / "drafter"
+    first = distilled(target, out, "--steps", "4")
+    before = load_file(out / "model.safetensors")
+    made = distilled(target, out, "--steps", "30")
+    assert made.acceptance > first.acceptance
+    assert made.acceptance > made.ngram + 0.05
+    assert not all(torch.equal(tensor, before[name]) for name, tensor in load_file(out / "model.safetensors").items())
+    assert distilled(target, out, "--steps", "30") == made, "nothing is drawn anew, nothing is left to learn"
+    assert vocabulary.misfit(out, target) == ""
+    assert refusals.weight_files(out)
+    assert loading.find_end_ids(out, loading.read_config(out)) == (1, 2)
+    profile = load(str(made.profile))
+    assert profile.target.folder == str(target)
+    assert profile.drafter.folder_of(GENERAL) == str(out)
+    assert Options(profile=str(made.profile)).deployment().speculation.drafters[0] == GENERAL
+    with pytest.raises(SettingError, match="another target, other prompts or samples"):
+        distilled(target, out, "--steps", "30", "--seed", "1")
+
+
+def test_n_grams_are_right_about_what_was_there_before() -> None:
+    assert own.looked_up([Sample([5, 6, 7, 5], [6, 7, 5, 6])]) == 1.0
+    assert own.looked_up([Sample([5, 6], [7, 8, 9])]) == 0.0
+
+
+def test_prompts_are_lines_and_some_are_needed_to_measure_by(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.txt"
+    path.write_text("one\n\ntwo\n")
+    with pytest.raises(SettingError, match=r"prompts\.txt: 2 prompts, allowed: 10 lines or more"):
+        own.read_prompts(path)
+    path.write_text("\n".join(map(str, range(12))))
+    assert own.read_prompts(path) == list(map(str, range(12)))
