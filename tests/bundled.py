@@ -20,13 +20,14 @@ from covey import profile, prompts
 from covey.clock import RealClock
 from covey.drafters import load_drafter
 from covey.engine import Engine
+from covey.planner.choice import Planner
 from covey.ports import Drafter
 from covey.roster import Roster
 from covey.rounds import Plan, RoundRecord
 from covey.scheduler import Batch, Scheduler
 from covey.target.runner import TargetRunner
 from covey.tokenization import load_tokenizer
-from covey.types import Ints, Sampling
+from covey.types import Ints, Request, Sampling
 from tests.fakes import Collector, request
 from tests.static_planner import StaticPlanner
 
@@ -96,14 +97,14 @@ def texts() -> list[Ints]:
     return [np.asarray(tokenizer.encode(text).ids, np.int32) for turn in turns for text in turn]
 
 
-def generate(cases: Sequence[Case], length: int, batch: int) -> Outputs:
-    """The cases' outputs, from an engine with up to `batch` of them in flight; prompt n is seeded with n."""
-    sink, numbered = Collector(), dict(enumerate(cases, start=1))
-    drafters = {case.drafter: drafter(case.drafter) for case in cases if case.drafter}
-    planner, records = Wishes(numbered), list[RoundRecord]()
+def serve(
+    planner: Planner, requests: Sequence[Request], drafters: Sequence[str] = (), batch: int = MAX_BATCH
+) -> tuple[Collector, list[RoundRecord]]:
+    """What an engine makes of the requests, with up to `batch` of them in flight."""
+    sink, records = Collector(), list[RoundRecord]()
     scheduler = Scheduler(
         max_running=batch,
-        max_waiting=len(cases),
+        max_waiting=len(requests),
         token_budget=BUDGET,
         growth_tokens=64,
         block_size=SETTINGS.target.block_size,
@@ -114,18 +115,29 @@ def generate(cases: Sequence[Case], length: int, batch: int) -> Outputs:
         planner,
         sink,
         RealClock(),
-        drafters=drafters,
+        drafters={name: drafter(name) for name in drafters},
         draft_deadline=60.0,
         observe=records.append,
     )
+    for each in requests:
+        engine.submit(each)
+    while engine.round():
+        pass
+    target().check()
+    return sink, records
+
+
+def generate(cases: Sequence[Case], length: int, batch: int) -> Outputs:
+    """The cases' outputs, from an engine with up to `batch` of them in flight; prompt n is seeded with n."""
+    numbered = dict(enumerate(cases, start=1))
+    drafters = {case.drafter: None for case in cases if case.drafter}
+    planner, asked = Wishes(numbered), []
     for key, case in numbered.items():
         sampling = replace(SAMPLINGS[case.sampling], seed=case.number, end_ids=target().info().end_ids)
         speculation = f"fixed:{case.depth}" if case.depth else "off"
         prompt = texts()[case.number]
-        engine.submit(request(key, prompt, length, sampling=sampling, speculation=speculation, drafter=case.drafter))
-    while engine.round():
-        pass
-    target().check()
+        asked.append(request(key, prompt, length, sampling=sampling, speculation=speculation, drafter=case.drafter))
+    sink, records = serve(planner, asked, list(drafters), batch)
     assert max(record.decoding for record in records) == min(batch, len(cases))
     for key, case in numbered.items():
         if len(sink.tokens[key]) > 1:
@@ -138,20 +150,9 @@ def generate(cases: Sequence[Case], length: int, batch: int) -> Outputs:
 
 def plainly(requests: Sequence[tuple[Ints, Sampling]], length: int) -> Outputs:
     """What the target alone makes of the prompts."""
-    sink = Collector()
-    scheduler = Scheduler(
-        max_running=MAX_BATCH,
-        max_waiting=len(requests),
-        token_budget=BUDGET,
-        growth_tokens=64,
-        block_size=SETTINGS.target.block_size,
-    )
-    engine = Engine(target(), scheduler, StaticPlanner(0, 1), sink, RealClock())
-    for key, (prompt, sampling) in enumerate(requests, start=1):
-        engine.submit(request(key, prompt, length, sampling=sampling))
-    while engine.round():
-        pass
-    return [sink.tokens[key] for key in range(1, len(requests) + 1)]
+    asked = [request(key, prompt, length, sampling=sampling) for key, (prompt, sampling) in enumerate(requests)]
+    sink, _ = serve(StaticPlanner(0, 1), asked)
+    return [sink.tokens[key] for key in range(len(requests))]
 
 
 class Workers:

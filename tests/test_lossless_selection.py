@@ -9,16 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from covey.clock import RealClock
-from covey.engine import Engine
 from covey.planner.build import build
 from covey.profile import SpeculationSettings
-from covey.rounds import RoundRecord
-from covey.scheduler import Scheduler
 from covey.types import Objective
 from covey_client.costs.table import CostTable
-from tests.bundled import BUDGET, MAX_WIDTH, SAMPLINGS, SETTINGS, drafter, plainly, target, texts
-from tests.fakes import Collector, request
+from tests.bundled import MAX_WIDTH, SAMPLINGS, plainly, serve, target, texts
+from tests.fakes import request
 
 NAME, LENGTH, COUNT = "draft_general", 24, 6
 OBJECTIVES = (Objective(), Objective("interactive", 0.5, 0.004), Objective("batch", math.inf, 5.0))
@@ -51,30 +47,11 @@ def test_no_text_depends_on_what_is_selected(width: int) -> None:
         planner = build(
             SpeculationSettings(width=width, max_depth=5, drafters=(NAME,), **settings), (NAME,), max_rows=8, costs=DEAR
         )
-        records: list[RoundRecord] = []
-        sink = Collector()
-        scheduler = Scheduler(
-            max_running=COUNT,
-            max_waiting=COUNT,
-            token_budget=BUDGET,
-            growth_tokens=64,
-            block_size=SETTINGS.target.block_size,
-        )
-        engine = Engine(
-            target(),
-            scheduler,
-            planner,
-            sink,
-            RealClock(),
-            drafters={NAME: drafter(NAME)},
-            draft_deadline=60.0,
-            observe=records.append,
-        )
-        for key, (prompt, sampling) in enumerate(asked):
-            engine.submit(request(key, prompt, LENGTH, sampling=sampling, objective=OBJECTIVES[key % 3]))
-        while engine.round():
-            pass
-        target().check()
+        wanted = [
+            request(key, prompt, LENGTH, sampling=sampling, objective=OBJECTIVES[key % 3])
+            for key, (prompt, sampling) in enumerate(asked)
+        ]
+        sink, records = serve(planner, wanted, [NAME], COUNT)
         assert [sink.tokens[key] for key in range(COUNT)] == plain, selector
         figures = {
             labels.get("stage"): value for name, labels, value in planner.figures() if name == "covey_tree_nodes_total"
