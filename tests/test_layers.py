@@ -29,7 +29,7 @@ ORDER = [
     {"scheduler", "active", "roster"},
     {"rounds"},
     {"planner"},
-    {"drafting", "memory"},
+    {"drafting", "memory", "memory_totals"},
     {"engine", "streaming"},
     {"measure", "measure_rounds"},
     {"models", "sampling", "tritonio"},
