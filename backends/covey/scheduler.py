@@ -10,7 +10,7 @@ cannot be met any more, at the later of the two. So requests without objectives 
 urgent one overtakes them, one with time to spare does not, and nobody is overtaken for ever.
 
 Between tenants their shares decide before all that (`covey.shares`): whoever has had less goes first, and one who has
-less than its share of the places, or comes to a full queue, takes what another has beyond its own.
+no place, or comes to a full queue, takes what another has beyond its own.
 """
 
 from __future__ import annotations
