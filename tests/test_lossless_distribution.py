@@ -157,6 +157,7 @@ def drafts(world: World, batch: Batch, rows: Ints, depth: int, width: int, rejec
         rejection=np.arange(count if rejection_round >= 0 else 0),
         rounds=np.full(count, max(0, rejection_round)),
         q_rows=rejection_round >= 0,
+        log_q=False,
     )
     lattice = propose_trees(TableStepper(world.drafter), batch.table, wanted, len(world.drafter))
     return joined(count, [(np.arange(count), lattice)])

@@ -20,9 +20,9 @@ def load(monkeypatch: pytest.MonkeyPatch, backend: str) -> tuple[ModuleType, Any
     """The module and its fake `triton_python_backend_utils`."""
     fake = MagicMock()
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", fake)
-    from covey.tritonio import bls, metrics, outlets
+    from covey.tritonio import bls, log, metrics, outlets
 
-    for module in (bls, metrics, outlets):  # a test before this one may have imported them
+    for module in (bls, log, metrics, outlets):  # a test before this one may have imported them
         monkeypatch.setattr(module, "pb_utils", fake)
     return load_with_what_is_there(backend), fake
 
