@@ -17,7 +17,8 @@ Make = Callable[[], Any]
 
 # Healthy at once and all models loaded, but one port opens late or never; its log says otherwise, as Triton's does.
 FAKE = """#!{python}
-import http.server, socket, sys, threading, time
+import http.server, os, pathlib, socket, sys, threading, time
+{counted}
 ports = {{word.split("=")[0]: int(word.split("=")[1]) for word in sys.argv if "-port=" in word}}
 
 class Healthy(http.server.BaseHTTPRequestHandler):
@@ -38,14 +39,23 @@ time.sleep({seconds})
 serve(late)
 """
 
+CRASHING = """
+starts = pathlib.Path({starts!r})
+count = len(starts.read_bytes()) if starts.exists() else 0
+starts.write_bytes(bytes(count + 1))
+if count < {crashes}:
+    os.abort()
+"""
 
-def with_late_port(folder: Path, late: str, seconds: float) -> Path:
-    """A Triton installation whose server opens that port so late."""
+
+def with_late_port(folder: Path, late: str, seconds: float, crashes: int = 0) -> Path:
+    """A Triton installation whose server opens that port so late, and crashes at its first starts."""
     for path in ("bin/tritonserver", "backends/python/triton_python_backend_stub"):
         (folder / path).parent.mkdir(parents=True)
         (folder / path).touch()
     binary = folder / "bin" / "tritonserver"
-    binary.write_text(FAKE.format(python=sys.executable, late=late, seconds=seconds))
+    counted = CRASHING.format(starts=str(folder / "starts"), crashes=crashes)
+    binary.write_text(FAKE.format(python=sys.executable, counted=counted, late=late, seconds=seconds))
     binary.chmod(0o755)
     return folder
 
@@ -76,3 +86,16 @@ def test_a_port_that_never_listens_is_named(canned_folder: Make, tmp_path: Path)
     with pytest.raises(StartError, match=r"not ready after 2 s, nobody listens on metrics_port \d+ \[log: "):
         server.start()
     assert not server.running
+
+
+def test_a_start_that_crashes_is_made_once_more(canned_folder: Make, tmp_path: Path) -> None:
+    """Tritonserver's locks in shared memory give up where cores are starved."""
+    canned = canned_folder()
+    triton = with_late_port(tmp_path, "--grpc-port", 0.0, crashes=1)
+    with Server(replace(canned.options("covey"), triton=triton, drain_seconds=0.0)) as server:
+        assert server.running
+    again: Server = canned.server("covey", triton=with_late_port(tmp_path / "again", "--grpc-port", 0.0, crashes=9))
+    with pytest.raises(StartError, match=r"tritonserver ended \(killed by SIGABRT\) \[log: "):
+        again.start()
+    assert (tmp_path / "again" / "starts").stat().st_size == 2
+    assert not again.running

@@ -2,6 +2,7 @@
 
 SettingError (covey.errors)
  +- StartError      the start cannot succeed; one line that says what to change
+     +- Crashed      tritonserver itself crashed meanwhile, and another start may do better
 CoveyError (covey.errors)
  +- ServerDied      it was running and ended by itself
 """
@@ -13,6 +14,10 @@ from covey.errors import CoveyError, SettingError
 
 class StartError(SettingError):
     """A start that cannot succeed, or did not; the message is one line."""
+
+
+class Crashed(StartError):
+    """tritonserver crashed while it started, and says no more. On starved cores its locks in shared memory give up."""
 
 
 class ServerDied(CoveyError):

@@ -33,7 +33,7 @@ from covey.server import (
     targets,
 )
 from covey.server.control import Control, ControlError
-from covey.server.errors import ServerDied, StartError
+from covey.server.errors import Crashed, ServerDied, StartError
 from covey.server.options import ORCHESTRATOR, PUBLIC_MODELS, Options, reachable
 from covey.server.paused import PausedWatch
 from covey.server.revival import Revival, not_the_orchestrators
@@ -45,6 +45,8 @@ STOP_SECONDS = 5.0  # given to a reload under way when nobody waits for requests
 SETTLE_SECONDS = 0.2  # after closing the models that forward: what they took has reached `covey`
 _PR_SET_PDEATHSIG = 1
 _log = logging.getLogger("covey.server")
+
+CRASHES = (signal.SIGABRT, signal.SIGSEGV)
 
 
 class Server:
@@ -105,7 +107,15 @@ class Server:
         self.stop(drain_seconds=0.0 if kind is not None else None)
 
     def start(self) -> None:
-        """Start and wait; raises SettingError or StartError, and then nothing is left running."""
+        """Start and wait, once more where it crashed; raises SettingError or StartError, and then nothing is left
+        running."""
+        try:
+            self._start()
+        except Crashed as crash:
+            _log.warning("%s; it is started again", crash)
+            self._start()
+
+    def _start(self) -> None:
         if not self._placed:  # else it is started again, as it was
             self.options, self._placed = targets.placed(self.options), True
         preflight.exposure(self.options)
@@ -279,8 +289,9 @@ class Server:
                 self._watcher(seen, self.models)
             if not self.running:
                 assert self._process is not None
-                said = log.reason(self.log_text()) or f"tritonserver ended ({_ending(self._process.returncode)})"
-                raise StartError(f"{said} [log: {self.log_file}]")
+                code, said = self._process.returncode, log.reason(self.log_text())
+                error = Crashed if -code in CRASHES and not said else StartError
+                raise error(f"{said or f'tritonserver ended ({_ending(code)})'} [log: {self.log_file}]")
             if ready:
                 return
             if time.monotonic() > until:
