@@ -384,6 +384,14 @@ def test_a_drafter_that_goes_after_rows_were_assigned_ahead_is_not_asked(
     assert after.depth.all()
 
 
+def test_prompts_are_not_read_by_drafters_that_are_known_to_be_worse() -> None:
+    world = World("covey", bad=0.05)
+    world.serve([1] * 60)
+    read = [{reader.drafter for reader in record.plan.readers} for record in world.records if not record.decoding]
+    assert read[0] == {"general", *DOMAINS}, "at first nothing is known of anybody"
+    assert not any(names & {"code", "chat", "prose"} for names in read[80:])
+
+
 def test_reading_is_paid_for_where_no_row_decodes() -> None:
     """Answers of one token come of the pass that reads the prompt."""
     world = World("covey", step=0.02)
