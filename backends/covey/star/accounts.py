@@ -78,30 +78,29 @@ class Accounts:
         account.plain = work.plain or account.plain
         if work.reading is not None:
             return
-        if account.answered == account.answered:  # it was answered before
-            account.average("away", max(0.0, call.arrived - account.answered))
-            account.answered = math.nan
         opened = [opening.tag for opening in work.opens]
         told = np.diff(work.offsets)[~np.isin(work.tags, opened)]
-        if len(told):
+        if len(told):  # else all rows are new ones, and it may have had no requests meanwhile
             account.average("tokens", float(told.mean()))
+            if account.answered == account.answered:  # it was answered before
+                account.average("away", max(0.0, call.arrived - account.answered))
+        account.answered = math.nan
 
     def served(self, call: Call, reply: DraftReply, seconds: float, now: float) -> None:
         """It was drafted for, and its part of the drafter's time was so long."""
-        account = self._of[call.who]
-        account.totals["drafted"] += 1
-        account.totals["service"] += seconds
-        account.totals["wait"] += reply.wait_seconds
-        account.totals["levels"] += call.depth
-        if call.work.reading is None:
+        account, totals = self._whose(call)
+        totals["drafted"] += 1
+        totals["service"] += seconds
+        totals["wait"] += reply.wait_seconds
+        totals["levels"] += call.depth
+        if account is not None and call.work.reading is None:
             account.calls += 1
             account.average("service", seconds)
             account.answered = now
 
     def turned_away(self, call: Call, outcome: str, wait: float) -> None:
         """Nothing was drafted: `late`, `refused` or `failed`."""
-        account = self._of.get(call.who)
-        totals = self._past[call.caller] if account is None else account.totals
+        account, totals = self._whose(call)
         totals[outcome] += 1
         totals["wait"] += wait
         if outcome == "refused" and account is not None:
@@ -156,6 +155,11 @@ class Accounts:
         for name, totals in [*self._past.items(), *((each.caller, each.totals) for each in self._of.values())]:
             _add(found[name], totals)
         return found
+
+    def _whose(self, call: Call) -> tuple[Account | None, Totals]:
+        """None of one that was refused since, while this call of it was served."""
+        account = self._of.get(call.who)
+        return account, self._past[call.caller] if account is None else account.totals
 
     def _leave(self, who: int) -> None:
         account = self._of.pop(who)

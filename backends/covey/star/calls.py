@@ -46,7 +46,8 @@ class Call:
         return int(self.work.width.sum())
 
     def answer(self, reply: DraftReply | CoveyError) -> None:
-        for answered in self.answered:
+        waiting, self.answered = self.answered, []  # nobody is answered twice
+        for answered in waiting:
             try:
                 answered(reply)
             except Exception:  # its sender is gone, or there is no memory to send: nothing to those whose calls follow

@@ -65,6 +65,12 @@ class DraftQueue:
         """How many calls of a sender wait. Does not mutate."""
         return len(self._waiting.get(who, ()))
 
+    def drop(self, calls: list[Call]) -> None:
+        """Removes those of the calls that wait here."""
+        for call in calls:
+            if call in self._waiting.get(call.who, ()):
+                self._remove(call)
+
     def late(self, now: float, speed: Speed) -> list[Call]:
         """Removes and returns the calls that even a draft of one token would be late for."""
         found = []
