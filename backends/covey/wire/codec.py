@@ -466,5 +466,5 @@ def _numbers(field: Any, count: int) -> list[Any]:
 def _json(raw: bytes) -> Any:
     try:
         return json.loads(raw)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PortError(f"damaged message: {error}") from None
