@@ -37,6 +37,11 @@ class Call:
         return self.arrived + (self.work.patience or float("inf"))
 
     @property
+    def urgent(self) -> float:
+        """When the first of its rows is late for its own objective, if that comes first."""
+        return min(self.due, self.arrived + (self.work.needed or float("inf")))
+
+    @property
     def depth(self) -> int:
         return int(self.work.depth.max(initial=0))
 

@@ -79,7 +79,7 @@ def check_draft_work(work: DraftWork) -> None:
         _rows(rows, judge=work.reading.judge)
         _within(-1, judge=work.reading.judge)
         must(not work.depth.any(), "a call that reads is to draft, too")
-    _times(work.patience, work.plain)
+    _times(work.patience, work.plain, work.needed)
     _opens(work.opens)
 
 
