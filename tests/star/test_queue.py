@@ -114,6 +114,14 @@ def test_nobody_joins_who_would_be_late_himself_or_makes_a_pass_too_wide_for_ano
     assert queue_of([one, many]).take(0.0, speed) == [one], "alone he is in time, among 64 rows he is not"
 
 
+def test_the_deepest_of_a_joined_pass_counts_whoever_came_last() -> None:
+    deep, flat, hasty = call(1, depth=32), call(2, depth=1), call(3, depth=2, patience=MARGIN * 9 * STEP)
+    queue = queue_of([deep, flat, hasty])
+    queue.served([call(2)], 1.0)
+    queue.served([call(3)], 2.0)
+    assert queue.take(0.0, measured()) == [deep, flat]
+
+
 def test_what_is_too_late_is_said_so_and_what_is_nearly_is_shortened() -> None:
     speed = measured()
     late, short = call(1, patience=0.9 * MARGIN * STEP), call(2, depth=8, patience=3.5 * MARGIN * STEP)
@@ -211,6 +219,17 @@ def test_nobody_starves_though_all_others_are_more_urgent() -> None:
         queue.served(taken, 0.008)
         now += 0.008
         assert now < 0.2
+
+
+def test_who_waits_no_longer_than_all_calls_take_is_not_overdue() -> None:
+    """However short the bound is; else a drafter that cannot serve all within it knew no shares."""
+    bound = OVERDUE * 2 * 4 * MARGIN * STEP
+    for now, first in ((0.9 * bound, 2), (1.1 * bound, 1)):
+        queue = DraftQueue(Rules(rows=1, bound=0.001))
+        queue.put(call(1))
+        queue.served([call(1)], 1.0)
+        queue.put(call(2, arrived=now))
+        assert queue.take(now, measured())[0].caller == str(first)
 
 
 def test_a_server_gains_nothing_by_calling_under_many_names() -> None:

@@ -58,8 +58,9 @@ def sweep() -> None:
     """Remove the folders of this user's servers that live no more."""
     for path in Path(tempfile.gettempdir()).glob(f"covey-{os.getuid()}-*"):
         server = path.name.rpartition("-")[2]
-        if server.isdigit() and not Path("/proc", server).exists() and not any(map(_listens, path.iterdir())):
-            forget(int(server))
+        with suppress(FileNotFoundError):  # another server that starts or ends has removed it
+            if server.isdigit() and not Path("/proc", server).exists() and not any(map(_listens, path.iterdir())):
+                forget(int(server))
 
 
 class Peer:
