@@ -92,6 +92,25 @@ def test_folders_of_servers_that_are_gone_are_removed(tmp_path: Path, monkeypatc
     assert not living.parent.exists()
 
 
+def test_a_folder_that_another_server_removes_meanwhile_is_nobody_s_trouble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    gone = [link.address("covey", (1 << 30) + number).parent for number in (1, 2)]
+    for folder in gone:
+        folder.mkdir(mode=0o700)
+    entries = Path.iterdir
+
+    def removed(folder: Path) -> Any:
+        if folder == gone[0]:
+            folder.rmdir()
+        return entries(folder)
+
+    monkeypatch.setattr(Path, "iterdir", removed)
+    link.sweep()
+    assert not any(folder.exists() for folder in gone)
+
+
 @pytest.mark.e2e
 def test_regions_of_a_server_are_its_user_s_alone(canned_folder: Make) -> None:
     with canned_folder().server("covey") as server:
