@@ -13,7 +13,7 @@ from covey.planner.tallies import Tally
 from covey.rounds import Round
 from covey.scheduler import Batch
 from covey.trees.paths import Array, Flags, Index, Nodes, Small
-from covey.types import Floats, RowStatus, Rule, Trees
+from covey.types import Floats, JsonDict, RowStatus, Rule, Trees
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,14 @@ class TreeSelector:
     def figures(self) -> Iterator[tuple[str, dict[str, str], float]]:
         """Metric, labels, value so far. Any thread may ask."""
         return self.tally.figures()
+
+    def state(self) -> JsonDict | None:
+        """What it has learnt."""
+        return self.calibration.state()
+
+    def restore(self, state: JsonDict) -> None:
+        """As `Calibration.restore`."""
+        self.calibration.restore(state)
 
     def keep(self, found: Candidates, kept: Flags, needs: Array, allowed: int) -> Trees:
         """What is verified. `needs`: A(r) by row, and nothing (NaN) of a row that has no objective."""

@@ -115,14 +115,24 @@ class RoundPlanner:
         yield from self.selector.figures()
 
     def state(self) -> JsonDict | None:
-        """What the policy has learnt; the engine waits meanwhile, for less than a millisecond."""
+        """What policy and selector have learnt; the engine waits meanwhile, for less than a millisecond."""
         with self._learning:
-            return self.policy.state()
+            policy, selector = self.policy.state(), self.selector.state()
+        return policy if selector is None else {**(policy or {}), "selector": selector}
 
     def restore(self, state: JsonDict) -> None:
-        """As `LengthPolicy.restore`."""
+        """As `LengthPolicy.restore`. A state without a selector's is one of a planner that did not choose."""
         with self._learning:
-            self.policy.restore(state)
+            before = self.selector.state()
+            if before is not None and "selector" in state:
+                self.selector.restore(state["selector"])
+            try:
+                if before is None or self.policy.state() is not None:
+                    self.policy.restore(state)
+            except ValueError:
+                if before is not None:
+                    self.selector.restore(before)
+                raise
 
     def _catch_up(self) -> None:
         """Learn of the round that was put off, if any."""
