@@ -204,3 +204,13 @@ def test_calibration_learns_how_often_what_is_said_is_true() -> None:
     (low, high) = made.reliability()
     assert (low[0], high[0]) == pytest.approx((0.2, 0.8))
     assert high[1] == pytest.approx(0.4, abs=0.02)
+
+
+def test_prompts_come_before_drafts_that_are_chosen_afterwards() -> None:
+    """... and after those that are verified whatever else is in the pass."""
+    readable = {}
+    for selection in ("all", "worth"):
+        settings = SpeculationSettings(policy="covey", selection=selection, max_depth=DEPTH)
+        made = build(settings, ("draft",), max_rows=64, costs=costs(free=64, each=0.0005))
+        readable[selection] = made.readable(16, 32.0, 0.06)
+    assert readable == {"all": pytest.approx(96, abs=12), "worth": pytest.approx(128, abs=12)}

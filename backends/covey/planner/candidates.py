@@ -61,6 +61,7 @@ class TreeSelector:
     thread may read `tally`."""
 
     log_q = False
+    yields = False
 
     def __init__(self, drafters: Sequence[str], max_depth: int) -> None:
         self.calibration = Calibration(drafters, max_depth)

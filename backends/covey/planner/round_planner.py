@@ -86,7 +86,9 @@ class RoundPlanner:
         return self.selector.select(batch, drafted, budget)
 
     def readable(self, rows: int, drafts: float, seconds: float) -> int | None:
-        return None if self._expectations is None else self._expectations.readable(rows, drafts, seconds)
+        if self._expectations is None:
+            return None
+        return self._expectations.readable(rows, 0.0 if self.selector.yields else drafts, seconds)
 
     def learn(self, done: Round) -> None:
         """A patient policy learns of a round that drafted while the next one drafts."""

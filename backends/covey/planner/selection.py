@@ -24,6 +24,7 @@ class Selector(Protocol):
     """Chooses among drafts."""
 
     log_q: bool  # whether it ranks them by what drafters take them for, noise apart
+    yields: bool  # whether it verifies fewer where prompts and objectives leave a pass less time
 
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:
         """Like `Planner.select`."""
@@ -50,6 +51,7 @@ class _Unkept:
     """Nothing is kept of it."""
 
     log_q = False
+    yields = False
 
     def state(self) -> None:
         return None

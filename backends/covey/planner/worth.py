@@ -39,6 +39,8 @@ FAINT = 0.05  # a path less likely is no help in need
 class Worth(TreeSelector):
     """Implements `Selector`."""
 
+    yields = True
+
     def __init__(self, expectations: Expectations, drafters: Sequence[str], max_depth: int, *, teaches: bool) -> None:
         """`teaches`: the expectations are nobody else's to teach."""
         super().__init__(drafters, max_depth)
