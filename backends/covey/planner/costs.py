@@ -58,6 +58,7 @@ class RoundCosts:
         self._depths = np.arange(max_depth + 1.0)
         self._rows = doublings(max_rows)
         self._tokens = doublings(max_rows * (max_depth + 1))
+        self._far = np.append(self._tokens, FAR)
         self._features: dict[tuple[int, Passes], tuple[Array, Array]] = {}
         self._drafting: dict[int, Array] = {}
         self._up_to: dict[int, Array] = {}
@@ -121,11 +122,11 @@ class RoundCosts:
     def verifying(self, rows: int, tokens: Array, prefill: int | Index) -> Array:
         """Seconds of passes over so many tokens, and so many of prompts beside them."""
         knots, weights = self._tokens, self._verify.weights
-        line = weights[: len(knots)] + float(np.dot(hat(rows, self._rows), weights[len(knots) : -2]))
-        slope = (line[-1] - line[-2]) / (knots[-1] - knots[-2])
-        seconds: Array = np.interp(
-            tokens + prefill, np.append(knots, FAR), np.append(line, line[-1] + slope * (FAR - knots[-1]))
-        )
+        line = np.empty(len(knots) + 1)
+        line[:-1] = weights[: len(knots)]
+        line[-1] = line[-2] + (line[-2] - line[-3]) / (knots[-1] - knots[-2]) * (FAR - knots[-1])
+        line += np.dot(hat(rows, self._rows), weights[len(knots) : -2])
+        seconds: Array = np.interp(tokens + prefill, self._far, line)
         seconds += weights[-1] * (tokens > rows)
         seconds += weights[-2] / 128.0 * prefill
         return seconds

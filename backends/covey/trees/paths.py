@@ -78,10 +78,10 @@ class Nodes:
         key.sort()
         order = key & ((1 << bits) - 1)
         key >>= bits
-        starts = np.flatnonzero(key[1:] != key[:-1]) + 1
-        later = places[starts[0] if len(starts) else count :]
-        np.subtract(later, np.repeat(starts, np.diff(starts, append=count)), out=later, casting="same_kind")
-        ranks[order] = places
+        begins = np.ones(count + 1, np.bool_)  # a family, and what comes after the last one
+        np.not_equal(key[1:], key[:-1], out=begins[1:-1])
+        starts = begins.nonzero()[0]
+        ranks[order] = places - np.repeat(starts[:-1], starts[1:] - starts[:-1])
         return ranks
 
     def paths(self, own: Numbers) -> Numbers:
