@@ -10,8 +10,9 @@ that limit, and is offered Nightjar's rates (Figure 13); `refitted` has passes a
 **None of this is hardware.** `--part key` is the first case alone.
 
 Bundled: the bundled target with so little KV memory that requests wait for it, and two of its drafters, whose processes
-hold many times that. Callers in a closed loop: many in a peak, two before and after it. Servers with memory on and off
-take turns.
+hold many times that; a third server counts the drafters' weights and KV memory alone. Callers in a closed loop: many in
+a peak, two before and after it. The servers take turns. `--pair FOLDER` has the same of a pair that `python -m
+covey.training aligned` wrote there, in place of the bundled models.
 
 `throughput_on_over_off` is of the rule `goodput`: where drafts are seldom right, and on the real server. Throughput is
 output tokens a second within the peaks; at a constant rate, from the first arrival to the last token.
@@ -33,7 +34,7 @@ from rich.console import Console
 from covey.profile import MemorySettings
 from covey.types import JsonDict
 from loadtest.bench import elastic_bundled, report
-from loadtest.bench.elastic_bundled import Peaks
+from loadtest.bench.elastic_bundled import Arm, Models, Peaks
 from loadtest.bench.elastic_cases import (
     AT_A_RATE,
     LOWEST,
@@ -55,7 +56,10 @@ from loadtest.bench.statistics import percentile
 
 OFF, THRESHOLDS, GOODPUT = ALL = "off", "thresholds", "goodput"
 EMULATED, KEY, BUNDLED = "emulated", "key", "bundled"
+ALIGNED = "aligned"
 KEY_CASE = at_low(LOWEST)
+ON_WEIGHTS = "goodput, weights and KV alone"
+ARMS = (Arm(OFF, OFF), Arm(GOODPUT, GOODPUT), Arm(ON_WEIGHTS, GOODPUT, "weights"))
 REQUESTS, FULL_REQUESTS, QUICK_REQUESTS = 480, 720, 16
 REPETITIONS, FULL_REPETITIONS = 2, 5
 # What Nightjar prints for its 7B pair at 35 requests a second (Figure 13), and for its 30B pair (Table 6).
@@ -76,25 +80,29 @@ class Run:
 
 @dataclass
 class Measured:
-    """All runs so far: emulated by case and memory policy, bundled by memory policy."""
+    """All runs so far: emulated by case and memory policy, on servers by their models and by arm."""
 
     emulated: dict[str, dict[str, list[Run]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
-    bundled: dict[str, list[Peaks]] = field(default_factory=lambda: defaultdict(list))
+    servers: dict[str, dict[str, list[Peaks]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
 
     def summary(self) -> JsonDict:
         """The JSON's keys; what was not measured is null."""
         found = {name: _case(by_policy) for name, by_policy in self.emulated.items() if len(by_policy) == len(ALL)}
         key = found.get(KEY_CASE)
-        bundled = _bundled(self.bundled)
+        servers = {models: _served(by_arm) for models, by_arm in self.servers.items() if len(by_arm) == len(ARMS)}
         return {
             "throughput_on_over_off": {
                 EMULATED: key and key[GOODPUT]["throughput_on_over_off"],
-                BUNDLED: bundled and bundled["throughput_on_over_off"],
+                **{
+                    f"{models}{suffix}": servers[models][arm]["throughput_on_over_off"] if models in servers else None
+                    for models in (BUNDLED, ALIGNED)
+                    for arm, suffix in ((GOODPUT, ""), (ON_WEIGHTS, "_weights_and_kv"))
+                },
             },
-            "pause_ms_p99": bundled and bundled["pause_ms_p99"],
-            "move_over_memcpy": elastic_bundled.move_over_memcpy() if self.bundled else None,
+            "pause_ms_p99": servers[BUNDLED][GOODPUT]["pause_ms_p99"] if BUNDLED in servers else None,
+            "move_over_memcpy": elastic_bundled.move_over_memcpy() if servers else None,
             "emulated_cases": found,
-            "bundled": bundled,
+            "servers": servers,
             "nightjar_printed": NIGHTJAR,
         }
 
@@ -107,11 +115,19 @@ def run(session: Session) -> None:
     if EMULATED in parts or KEY in parts:
         _run_emulated(session, measured, list(cases(session.wanted.size if EMULATED in parts else QUICK)))
     if BUNDLED in parts:
-        quick = session.wanted.size == QUICK
-        repetitions = session.repetitions(1, FULL_REPETITIONS)
-        with tempfile.TemporaryDirectory() as folder:
-            for label in session.steps([OFF, GOODPUT] * repetitions):
-                measured.bundled[label].append(elastic_bundled.play(session, Path(folder), label, quick=quick))
+        if session.wanted.pairs:
+            _run_servers(session, measured, ALIGNED, elastic_bundled.aligned(Path(session.wanted.pairs[0])))
+        else:
+            _run_servers(session, measured, BUNDLED, elastic_bundled.BUNDLED)
+
+
+def _run_servers(session: Session, measured: Measured, name: str, models: Models) -> None:
+    quick = session.wanted.size == QUICK
+    turns = list(ARMS) * session.repetitions(1, FULL_REPETITIONS)
+    with tempfile.TemporaryDirectory() as folder:
+        for arm, _ in zip(turns, session.steps([arm.name for arm in turns])):
+            played = elastic_bundled.play(session, Path(folder), models, arm, quick=quick)
+            measured.servers[name][arm.name].append(played)
 
 
 def _run_emulated(session: Session, measured: Measured, chosen: Sequence[Case]) -> None:
@@ -172,19 +188,20 @@ def _case(by_policy: dict[str, list[Run]]) -> JsonDict:
     return found
 
 
-def _bundled(by_policy: dict[str, list[Peaks]]) -> JsonDict | None:
-    if len(by_policy) < 2:
-        return None
-    on, off = by_policy[GOODPUT], by_policy[OFF]
-    pauses: dict[str, list[float]] = defaultdict(list)
-    for run_ in on:
-        for operation, seconds in run_.pauses.items():
-            pauses[operation] += seconds
-    return {
-        "throughput_on_over_off": median(one.throughput / other.throughput for one, other in zip(on, off)),
-        "pause_ms_p99": {name: 1000 * (percentile(each, 0.99) or 0.0) for name, each in pauses.items()},
-        "runs": {policy: [run_.as_json() for run_ in runs] for policy, runs in by_policy.items()},
-    }
+def _served(by_arm: dict[str, list[Peaks]]) -> JsonDict:
+    off = by_arm[OFF]
+    found: JsonDict = {}
+    for arm, runs in by_arm.items():
+        pauses: dict[str, list[float]] = defaultdict(list)
+        for run_ in runs:
+            for operation, seconds in run_.pauses.items():
+                pauses[operation] += seconds
+        found[arm] = {
+            "throughput_on_over_off": median(one.throughput / other.throughput for one, other in zip(runs, off)),
+            "pause_ms_p99": {name: 1000 * (percentile(each, 0.99) or 0.0) for name, each in pauses.items()},
+            "runs": [run_.as_json() for run_ in runs],
+        }
+    return found
 
 
 def show(result: JsonDict, console: Console, picture: Path) -> None:
@@ -211,9 +228,19 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
         "depth off",
     ]
     console.print(report.table("Memory that breathes", heads, rows))
-    if result["bundled"] is not None:
-        console.print(f"bundled, tokens/s in the peaks, on over off: {result['bundled']['throughput_on_over_off']:.3f}")
-        console.print(f"pauses, p99 ms: {result['pause_ms_p99']}; move over memcpy: {result['move_over_memcpy']:.2f}")
+    for models, by_arm in result["servers"].items():
+        rows = [
+            [
+                arm,
+                report.number(found["throughput_on_over_off"], 3),
+                *(report.number(median(run_[key] for run_ in found["runs"]), 1) for key in elastic_bundled.SHOWN),
+                ", ".join(f"{name} {value:.3g}" for name, value in found["pause_ms_p99"].items()),
+            ]
+            for arm, found in by_arm.items()
+        ]
+        heads = [f"{models}, in the peaks", "on over off", *elastic_bundled.SHOWN, "pauses, p99 ms"]
+        console.print(report.table("Memory that breathes, real servers", heads, rows))
+        console.print(f"move over memcpy: {result['move_over_memcpy']:.2f}")
     curves = {
         (f"threshold: {KEY_CASE}", "share of blocks"): [(low, at_low(low)) for low in SWEEP],
         (f"rate: {SEVEN}, {MANY_ROWS} rows", "requests a second"): [

@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from covey import profile
 from covey.planner.cost_table import Surface
 from covey.profile import MemorySettings
-from loadtest.bench import elastic, elastic_cases
+from loadtest.bench import elastic, elastic_bundled, elastic_cases
 from loadtest.bench.elastic_bundled import Peaks, move_over_memcpy
 from loadtest.bench.elastic_memory import Elastic
 from loadtest.bench.emulated_pairs import PAIRS, Lengths, requests
 from loadtest.bench.emulated_serving import Served, play
 from loadtest.bench.session import QUICK, USUAL
 
+UNMEASURED = {"aligned": None, "aligned_weights_and_kv": None}
 SEVEN = next(pair for pair in PAIRS if pair.name == elastic_cases.FIVE)
 
 
@@ -31,15 +34,17 @@ def made_up() -> elastic.Measured:
     for case in elastic_cases.cases(USUAL):
         for policy, tokens in ((elastic.OFF, 1000), (elastic.THRESHOLDS, 1100), (elastic.GOODPUT, 1100)):
             measured.emulated[case.name][policy].append(elastic.Run(tokens / 10, served(tokens), 1.06))
-    for policy, tokens in ((elastic.OFF, 1000), (elastic.GOODPUT, 1500)):
+    for arm, tokens in ((elastic.OFF, 1000), (elastic.GOODPUT, 1500), (elastic.ON_WEIGHTS, 1200)):
         pauses = {"expand": [0.001, 0.002], "contract": [0.003], "reload_dispatch": [0.00001]}
-        measured.bundled[policy].append(Peaks(tokens, 10.0, (1.0,), 0, 9, {"load done": 1}, pauses))
+        measured.servers[elastic.BUNDLED][arm].append(Peaks(tokens, 10.0, (1.0,), 0, 9, {"load done": 1}, pauses))
     return measured
 
 
 def test_it_has_the_keys_it_promises() -> None:
     found = made_up().summary()
-    assert found["throughput_on_over_off"] == {"bundled": 1.5, "emulated": pytest.approx(1.1)}
+    assert found["throughput_on_over_off"] == {
+        "emulated": pytest.approx(1.1), "bundled": 1.5, "bundled_weights_and_kv": 1.2, **UNMEASURED,
+    }  # fmt: skip
     assert found["pause_ms_p99"] == pytest.approx({"expand": 2.0, "contract": 3.0, "reload_dispatch": 0.01}, rel=0.02)
     assert 0 < found["move_over_memcpy"] < 3
     assert {case["closed_form"] for case in found["emulated_cases"].values()} == {1.06}
@@ -48,8 +53,11 @@ def test_it_has_the_keys_it_promises() -> None:
 
 def test_what_was_not_measured_is_null() -> None:
     found = elastic.Measured().summary()
-    assert found["throughput_on_over_off"] == {"bundled": None, "emulated": None}
-    assert found["pause_ms_p99"] is found["move_over_memcpy"] is found["bundled"] is None
+    assert found["throughput_on_over_off"] == {
+        "emulated": None, "bundled": None, "bundled_weights_and_kv": None, **UNMEASURED,
+    }  # fmt: skip
+    assert found["pause_ms_p99"] is found["move_over_memcpy"] is None
+    assert found["servers"] == {}
 
 
 def test_cases_change_what_they_say_and_nothing_else() -> None:
@@ -93,6 +101,21 @@ def test_the_refitted_pair_decodes_as_fast_as_is_printed() -> None:
     assert elastic_cases.serves(fitted) == pytest.approx(5982.6, rel=1e-3)
     assert fitted.table.verify[0] == before.table.verify[0], "the cheapest pass stays"
     assert fitted.profile == before.profile
+
+
+def test_profiles_of_servers_are_what_their_arms_say(tmp_path: Path) -> None:
+    (tmp_path / "aligned.toml").write_text(
+        'speculation = {drafters = ["draft_aligned"]}\n[target]\nfolder = "/a/target"\ndtype = "bfloat16"\n'
+        'kv_memory_mb = 768\n[drafter]\nfolders = ["draft_aligned:/a/d"]\ndtype = "bfloat16"\nkv_memory_mb = 64\n'
+    )
+    for models, pool, cache in ((elastic_bundled.BUNDLED, 8, 6), (elastic_bundled.aligned(tmp_path), 48, 16)):
+        for arm in elastic.ARMS:
+            (tmp_path / "elastic.toml").write_text(models.profile(arm))
+            found = profile.load(str(tmp_path / "elastic.toml"))
+            assert (found.memory.policy, found.memory.counted) == (arm.policy, arm.counted)
+            assert (found.target.kv_memory_mb, found.drafter.kv_memory_mb) == (pool, cache)
+    assert found.target.folder == "/a/target"
+    assert found.drafter.folder_of("draft_aligned") == "/a/d"
 
 
 def test_throughput_is_that_of_the_peaks() -> None:
