@@ -60,7 +60,7 @@ ALIGNED = "aligned"
 KEY_CASE = at_low(LOWEST)
 ON_WEIGHTS = "goodput, weights and KV alone"
 ARMS = (Arm(OFF, OFF), Arm(GOODPUT, GOODPUT), Arm(ON_WEIGHTS, GOODPUT, "weights"))
-REQUESTS, FULL_REQUESTS, QUICK_REQUESTS = 480, 720, 16
+REQUESTS, FULL_REQUESTS, QUICK_REQUESTS = 240, 720, 16
 REPETITIONS, FULL_REPETITIONS = 2, 5
 # What Nightjar prints for its 7B pair at 35 requests a second (Figure 13), and for its 30B pair (Table 6).
 NIGHTJAR = {
