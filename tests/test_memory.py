@@ -508,3 +508,24 @@ def test_memory_is_short_by_nightjars_rule(change: dict[str, Any], short: bool) 
     for _ in range(2):
         policy.note(pressure(**change))
     assert policy.expands(pressure(**change), 10, 0.0) is short
+
+
+def test_goodput_takes_large_free_blocks_that_nobody_fits_into_for_short() -> None:
+    policy = learnt(1.5, 1.2)
+    roomy = pressure(drafting=True, free=20)
+    policy.note(replace(roomy, waiting=0))
+    assert not policy.expands(roomy, 80, 1.0), "for three rounds in a row"
+    for _ in range(3):
+        policy.note(roomy)
+    assert policy.expands(roomy, 80, 1.0)
+
+
+def test_goodput_does_not_believe_that_more_rows_take_less() -> None:
+    """Larger batches came when the machine was quiet."""
+    policy = Goodput(0.1, 3, reload=0.0)
+    for rows in (4, 8, 12) * 60:
+        seconds = 0.05 - 0.0025 * rows
+        policy.note(pressure(rows=rows, tokens=rows, seconds=seconds))
+        policy.note(pressure(rows=rows, tokens=int(1.5 * rows), seconds=1.2 * seconds, drafting=True))
+    assert policy.expands(pressure(drafting=True), 38, 1.0), "two fifths more rows"
+    assert not policy.expands(pressure(drafting=True), 19, 1.0), "a fifth more rows for a quarter"
