@@ -123,7 +123,7 @@ class FrontSettings:
     connections: int = setting(1024, "HTTP connections, and as many gRPC calls, at once", low=2, high=1 << 16)
     requests: int = setting(512, "requests in flight", low=2, high=1 << 16)
     rate: float = setting(
-        100.0, "requests a second of one address; 64 KiB of them weigh as one more", low=0.01, high=1e6
+        100.0, "requests a second of one address; 16 KiB of them weigh as one more", low=0.01, high=1e6
     )
     read_seconds: float = setting(10.0, "until an HTTP request must be here whole", low=0.1, high=3600.0)
     answer_seconds: float = setting(600.0, "until an answer must be complete", low=1.0, high=86400.0)

@@ -1,6 +1,6 @@
 """Who may ask now: bounds for everybody together and for each caller, whose name is its address. Knows no protocol.
 
-A caller has a bucket of tokens that fills at `front.rate`; a request takes one, and one more for every 64 KiB. When
+A caller has a bucket of tokens that fills at `front.rate`; a request takes one, and one more for every 16 KiB. When
 callers have keys, a key's name stands in the address's place.
 """
 
@@ -17,7 +17,7 @@ from covey.profile import FrontSettings
 from covey_client.errors import Overloaded
 
 BURST_SECONDS = 4.0  # of the rate, that a caller may save up
-WEIGHT_BYTES = 64 << 10
+WEIGHT_BYTES = 16 << 10
 MOST_CALLERS = 10_000  # whose buckets are known: of more, those that asked longest ago begin with a full one
 DRAINING = "the server is draining; no new requests; try again in 5 s"
 DOWN = "the server is starting; try again in 2 s"

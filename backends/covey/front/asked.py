@@ -12,17 +12,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from covey.front.failures import NotServed, refused
-from covey_client.errors import InvalidRequest
 from covey_client.request import Request
 from covey_client.wire import INPUT_BY_NAME, MODEL, OUTPUT_BY_NAME, OUTPUTS, PROMPT, Field
 
 UNARY = "covey_unary"
 MODELS = (MODEL, UNARY)
+NOT_IN_PARTS = f"{UNARY} for infer; this one answers in parts, to streams"
 VERSION = "1"
 STREAM = "stream"
 OWN_PARAMETER = "triton_"  # names of Triton's own begin with it
 MOST_ID = 256  # characters of a request's id
 MOST_DIMENSIONS = 8
+MOST_TEXTS = 4096  # of a list: more stop or bad words no profile can allow
 _WHOLE = {"INT32": (-(1 << 31), (1 << 31) - 1), "UINT64": (0, (1 << 64) - 1)}
 _LARGEST_FP32 = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
 
@@ -49,10 +50,10 @@ class Asked:
         id: str = "",
     ) -> Asked:
         """From values by field, one of them where the field is no list. Raises InvalidRequest."""
-        values = {name: checked(_field(name), given) for name, given in tensors.items()}
+        values = {name: checked(field_of(name), given) for name, given in tensors.items()}
         prompts = [name for name in PROMPT if name in values]
         if len(prompts) != 1:
-            raise InvalidRequest("text_input: exactly one of text_input and input_ids must be given", "text_input")
+            raise refused("text_input", f"{len(prompts)} prompts", "exactly one of text_input and input_ids")
         prompt = values.pop(prompts[0])
         text = prompts == ["text_input"]
         if not prompt or prompt == [""]:
@@ -62,12 +63,14 @@ class Asked:
         if not text and len(prompt) > prompt_bytes:
             raise refused("input_ids", prompt, f"at most {prompt_bytes} token ids")
         stream = bool(values.pop(STREAM, [False])[0])
-        settings = {name: given if _field(name).many else given[0] for name, given in values.items()}
+        settings = {name: given if field_of(name).many else given[0] for name, given in values.items()}
         return cls(model, prompt[0] if text else prompt, settings, stream, _outputs(outputs), id)
 
     def request(self, settings: Mapping[str, object]) -> Request:
-        """What is sent to `covey`."""
-        return Request.build(self.prompt, settings, stream=self.stream)
+        """What is sent to `covey`, made of values that have been checked."""
+        prompt = {"text_input": [self.prompt]} if isinstance(self.prompt, str) else {"input_ids": self.prompt}
+        rest = {name: value if isinstance(value, list) else [value] for name, value in settings.items()}
+        return Request({**prompt, STREAM: [self.stream], **rest})
 
 
 def served(model: object, version: object = "") -> str:
@@ -94,8 +97,9 @@ def parameters(given: Mapping[str, Any], known: Iterable[str] = ()) -> None:
             raise refused(name, "a parameter", "no such setting; see the API reference for the names")
 
 
-def count(name: str, shape: Sequence[Any], most: int) -> int:
-    """How many values a shape has; refuses those that no message can hold."""
+def count(field: Field, shape: Sequence[Any], most: int) -> int:
+    """How many values a shape has; refuses those that no such field has and no message can hold."""
+    name = field.name
     if len(shape) > MOST_DIMENSIONS:
         raise refused(name, f"{len(shape)} dimensions", "a shape of one dimension")
     total = 1
@@ -105,13 +109,25 @@ def count(name: str, shape: Sequence[Any], most: int) -> int:
         total *= size
     if total > most:
         raise refused(name, f"a shape of {total} values", f"at most {most}, which the message holds")
+    _check_count(field, total)
     return total
+
+
+def _check_count(field: Field, found: int) -> None:
+    if not field.many and found != 1:
+        raise refused(field.name, f"{found} values", "one value")
+    if field.dtype == "BYTES" and found > MOST_TEXTS:
+        raise refused(field.name, f"{found} texts", f"at most {MOST_TEXTS}")
 
 
 def checked(field: Field, values: Sequence[Any]) -> list[Any]:
     """The values as the table allows them."""
-    if not field.many and len(values) != 1:
-        raise refused(field.name, f"{len(values)} values", "one value")
+    _check_count(field, len(values))
+    if field.many and field.dtype in _WHOLE and values:  # a long prompt's are not looked at one by one in Python
+        low, high = _WHOLE[field.dtype]
+        if set(map(type, values)) != {int} or min(values) < low or max(values) > high:
+            raise refused(field.name, values, f"a list of whole numbers, {field.dtype}")
+        return list(values)
     return [_value(field, value) for value in values]
 
 
@@ -127,8 +143,6 @@ def _value(field: Field, value: Any) -> Any:
     low, high = _WHOLE.get(field.dtype, (-_LARGEST_FP32, _LARGEST_FP32))
     if not low <= value <= high:  # NaN is in no range
         raise refused(field.name, value, f"{field.dtype}, a finite number")
-    if field.many:
-        return value
     low = struct.unpack("<f", struct.pack("<f", field.low))[0] if field.dtype == "FP32" else field.low
     if not low <= value <= field.high or (field.above and value == low):
         bounds = f"from {field.low}" if field.high == math.inf else f"{field.low} to {field.high}"
@@ -155,7 +169,7 @@ def _text(field: Field, value: Any) -> str:
     return value
 
 
-def _field(name: str) -> Field:
+def field_of(name: str) -> Field:
     field = INPUT_BY_NAME.get(name)
     if field is None:
         raise refused(name, "an input", "no such setting; see the API reference for the names")

@@ -8,13 +8,13 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from tritonclient.grpc import service_pb2
 
 from covey.front.answers import values
-from covey.front.asked import VERSION, Asked, count, id_of, parameters, served
+from covey.front.asked import VERSION, Asked, count, field_of, id_of, parameters, served
 from covey.front.failures import refused
 from covey.front.http_bodies import unpacked
 from covey_client.errors import InvalidRequest
 from covey_client.request import packed
 from covey_client.response import Chunk
-from covey_client.wire import INPUT_BY_NAME, INPUTS, OUTPUT_BY_NAME, OUTPUTS
+from covey_client.wire import INPUTS, OUTPUT_BY_NAME, OUTPUTS
 
 CONTENTS = {
     "BYTES": "bytes_contents",
@@ -70,15 +70,13 @@ def answer(chunk: Chunk, asked: Asked) -> Any:
 
 def _tensor(tensor: Any, raw: bytes | None) -> list[Any]:
     name = tensor.name
-    field = INPUT_BY_NAME.get(name)
-    if field is None:
-        raise refused(name, "an input", "no such setting; see the API reference for the names")
+    field = field_of(name)
     if tensor.datatype != field.dtype:
         raise refused(name, tensor.datatype, f"the datatype {field.dtype}")
     shape = list(tensor.shape[:16])
     if raw is not None:
-        return unpacked(name, field.dtype, count(name, shape, len(raw)), raw)
-    found = list(getattr(tensor.contents, CONTENTS[field.dtype]))
-    if count(name, shape, max(1, len(found))) != len(found):
+        return unpacked(field, shape, raw)
+    found = getattr(tensor.contents, CONTENTS[field.dtype])
+    if count(field, shape, max(1, len(found))) != len(found):
         raise refused(name, f"{len(found)} values", "as many as the shape says")
-    return found
+    return list(found)

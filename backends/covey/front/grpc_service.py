@@ -14,7 +14,7 @@ from google.protobuf import json_format  # type: ignore[import-untyped]
 from tritonclient.grpc import service_pb2
 
 from covey.front import answers, failures, grpc_bodies
-from covey.front.asked import UNARY, VERSION, served
+from covey.front.asked import NOT_IN_PARTS, UNARY, VERSION, served
 from covey.front.door import Door
 from covey_client.errors import CoveyClientError
 
@@ -26,7 +26,7 @@ NOT_HERE = (
 METADATA_BYTES = 16 << 10
 MOST_AT_ONCE = 64  # requests of one stream
 ROOM_BYTES = 1 << 10  # beside the longest body
-Act = Callable[[Any, Any], Awaitable[Any]]
+Act = Callable[[bytes, Any], Awaitable[Any]]
 
 
 def server(door: Door) -> grpc.aio.Server:
@@ -48,44 +48,46 @@ def server(door: Door) -> grpc.aio.Server:
 
 
 class Service:
-    """The methods, each for parsed messages."""
+    """The methods."""
 
     def __init__(self, door: Door) -> None:
         self._door = door
 
-    async def live(self, _message: Any, _context: Any) -> Any:
+    async def live(self, _data: bytes, _context: Any) -> Any:
         return service_pb2.ServerLiveResponse(live=True)
 
-    async def ready(self, _message: Any, _context: Any) -> Any:
+    async def ready(self, _data: bytes, _context: Any) -> Any:
         return service_pb2.ServerReadyResponse(ready=self._door.ready)
 
-    async def model_ready(self, message: Any, _context: Any) -> Any:
+    async def model_ready(self, data: bytes, _context: Any) -> Any:
+        message = grpc_bodies.parsed(service_pb2.ModelReadyRequest, data)
         served(message.name, message.version)
         return service_pb2.ModelReadyResponse(ready=self._door.ready)
 
-    async def metadata(self, _message: Any, context: Any) -> Any:
+    async def metadata(self, _data: bytes, context: Any) -> Any:
         self._door.admission.charge(_caller(context))
         return service_pb2.ServerMetadataResponse(
             name=answers.NAME, version=VERSION, extensions=list(answers.EXTENSIONS)
         )
 
-    async def model_metadata(self, message: Any, context: Any) -> Any:
-        self._door.admission.charge(_caller(context))
+    async def model_metadata(self, data: bytes, context: Any) -> Any:
+        self._door.admission.charge(_caller(context), len(data))
+        message = grpc_bodies.parsed(service_pb2.ModelMetadataRequest, data)
         described = answers.metadata(served(message.name, message.version))
         return json_format.ParseDict(described, service_pb2.ModelMetadataResponse())
 
-    async def model_config(self, message: Any, context: Any) -> Any:
-        self._door.admission.charge(_caller(context))
+    async def model_config(self, data: bytes, context: Any) -> Any:
+        self._door.admission.charge(_caller(context), len(data))
+        message = grpc_bodies.parsed(service_pb2.ModelConfigRequest, data)
         described = answers.config(served(message.name, message.version))
         return json_format.ParseDict({"config": described}, service_pb2.ModelConfigResponse())
 
-    async def infer(self, message: Any, context: Any) -> Any:
-        with self._door.admitted(_caller(context), message.ByteSize()):
+    async def infer(self, data: bytes, context: Any) -> Any:
+        with self._door.admitted(_caller(context), len(data)):
+            message = grpc_bodies.parsed(service_pb2.ModelInferRequest, data)
             asked = grpc_bodies.inference(message, self._door.prompt_bytes)
             if asked.model != UNARY:
-                raise failures.refused(
-                    "model", asked.model, f"{UNARY} for infer; this one answers in parts, to streams"
-                )
+                raise failures.refused("model", asked.model, NOT_IN_PARTS)
             return grpc_bodies.answer(await self._door.whole(asked, context.time_remaining()), asked)
 
     async def stream(self, messages: AsyncIterator[bytes], context: Any) -> None:
@@ -144,11 +146,11 @@ class _Rest(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 
 def _handlers(service: Service) -> grpc.GenericRpcHandler:
-    def unary(kind: Any, act: Act) -> Any:
+    def unary(act: Act) -> Any:
         async def answer(data: bytes, context: Any) -> bytes:
             try:
                 with service._door.admission.connection(_caller(context)):
-                    return bytes((await act(grpc_bodies.parsed(kind, data), context)).SerializeToString())
+                    return bytes((await act(data, context)).SerializeToString())
             except CoveyClientError as error:
                 await context.abort(failures.kind(error).grpc, failures.text(error))
                 raise
@@ -163,13 +165,13 @@ def _handlers(service: Service) -> grpc.GenericRpcHandler:
             await context.abort(failures.kind(error).grpc, failures.text(error))
 
     methods = {
-        "ServerLive": unary(service_pb2.ServerLiveRequest, service.live),
-        "ServerReady": unary(service_pb2.ServerReadyRequest, service.ready),
-        "ModelReady": unary(service_pb2.ModelReadyRequest, service.model_ready),
-        "ServerMetadata": unary(service_pb2.ServerMetadataRequest, service.metadata),
-        "ModelMetadata": unary(service_pb2.ModelMetadataRequest, service.model_metadata),
-        "ModelConfig": unary(service_pb2.ModelConfigRequest, service.model_config),
-        "ModelInfer": unary(service_pb2.ModelInferRequest, service.infer),
+        "ServerLive": unary(service.live),
+        "ServerReady": unary(service.ready),
+        "ModelReady": unary(service.model_ready),
+        "ServerMetadata": unary(service.metadata),
+        "ModelMetadata": unary(service.model_metadata),
+        "ModelConfig": unary(service.model_config),
+        "ModelInfer": unary(service.infer),
         "ModelStreamInfer": grpc.stream_stream_rpc_method_handler(stream),
     }
     return grpc.method_handlers_generic_handler(SERVICE, methods)

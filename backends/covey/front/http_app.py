@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Message, Receive, Scope, Send
 
 from covey.front import answers, failures, http_bodies
-from covey.front.asked import STREAM, UNARY, VERSION, served
+from covey.front.asked import NOT_IN_PARTS, STREAM, UNARY, VERSION, served
 from covey.front.door import Door
 from covey_client.errors import CoveyClientError
 
@@ -25,6 +25,7 @@ NOWHERE = (
     "model control, shared memory, statistics, tracing and logs are only on Triton's own ports"
 )
 EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+AGAIN = {"retry-after": "2"}
 SLOW_READER_SECONDS = 60.0
 Answering = Callable[["Call", bytes], Coroutine[Any, Any, None]]
 
@@ -74,7 +75,7 @@ async def generate(call: Call, body: bytes) -> None:
 
 async def infer(call: Call, body: bytes) -> None:
     if call.model != UNARY:
-        raise failures.refused("model", call.model, f"{UNARY} for infer; this one answers in parts, to streams")
+        raise failures.refused("model", call.model, NOT_IN_PARTS)
     header = call.request.headers.get(http_bodies.BINARY_LENGTH)
     asked, binary = http_bodies.inference(call.model, body, header, call.door.prompt_bytes)
     found = await call.door.whole(asked)
@@ -141,9 +142,6 @@ def app(door: Door) -> Starlette:
             Route(f"{path}/infer", Model(door, infer), methods=["POST"]),
         ]
     return Starlette(routes=routes, exception_handlers={CoveyClientError: _refusal, HTTPException: _no_route})
-
-
-AGAIN = {"retry-after": "2"}
 
 
 async def _refusal(_request: Request, error: Exception) -> Response:

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from covey.front.answers import values
-from covey.front.asked import UNARY, VERSION, Asked, count, id_of, parameters
+from covey.front.asked import UNARY, VERSION, Asked, count, field_of, id_of, parameters
 from covey.front.failures import refused
 from covey_client.errors import InvalidRequest
 from covey_client.request import packed
 from covey_client.response import Chunk
-from covey_client.wire import INPUT_BY_NAME, INPUTS, OUTPUT_BY_NAME, OUTPUTS
+from covey_client.wire import INPUTS, OUTPUT_BY_NAME, OUTPUTS, Field
 
 BINARY_LENGTH = "inference-header-content-length"
 SIZE = "binary_data_size"
@@ -103,9 +103,7 @@ class _Rest:
 
 
 def _tensor(name: str, entry: Mapping[str, Any], rest: _Rest) -> list[Any]:
-    field = INPUT_BY_NAME.get(name)
-    if field is None:
-        raise refused(name, "an input", "no such setting; see the API reference for the names")
+    field = field_of(name)
     if entry.get("datatype") != field.dtype:
         raise refused(name, entry.get("datatype"), f"the datatype {field.dtype}")
     shape = entry.get("shape")
@@ -114,15 +112,16 @@ def _tensor(name: str, entry: Mapping[str, Any], rest: _Rest) -> list[Any]:
     own = _object(name, entry.get("parameters", {}))
     if SIZE in own:
         data = rest.take(name, own[SIZE])
-        return unpacked(name, field.dtype, count(name, shape, len(data)), data)
+        return unpacked(field, shape, data)
     found = _flat(name, entry.get("data"))
-    if count(name, shape, max(1, len(found))) != len(found):
+    if count(field, shape, max(1, len(found))) != len(found):
         raise refused(name, f"{len(found)} values", "as many as the shape says")
     return found
 
 
-def unpacked(name: str, dtype: str, wanted: int, data: bytes) -> list[Any]:
-    """So many values out of a tensor's bytes, all of which they are."""
+def unpacked(field: Field, shape: Sequence[Any], data: bytes) -> list[Any]:
+    """The values of a tensor of that shape, which all of its bytes are."""
+    wanted, name, dtype = count(field, shape, len(data)), field.name, field.dtype
     if dtype == "BYTES":
         return _texts(name, wanted, data)
     size = 1 if dtype == "BOOL" else struct.calcsize(FORMATS[dtype])
