@@ -58,6 +58,7 @@ async def serve(wanted: argparse.Namespace) -> None:
         door.admission.draining = True
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told)
+    await door.upstream.look()  # whoever is let in finds the server
     await calls.start()
     watching = asyncio.ensure_future(door.upstream.watch())
     serving = asyncio.ensure_future(http.serve())
