@@ -4,6 +4,7 @@ refused as any other request."""
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 from urllib.parse import unquote
@@ -23,6 +24,7 @@ NOT_HERE = (
     "not on this port, which has health, metadata, config and inference of the public models; model control, shared "
     "memory, statistics, tracing and logs are only on Triton's own ports"
 )
+log = logging.getLogger("covey.front")
 METADATA_BYTES = 16 << 10
 MOST_AT_ONCE = 64  # requests of one stream
 ROOM_BYTES = 1 << 10  # beside the longest body
@@ -98,6 +100,8 @@ class Service:
         def ended(task: asyncio.Task[None]) -> None:
             running.discard(task)
             room.release()
+            if not task.cancelled() and (error := task.exception()) is not None:
+                log.error("a request of a stream: %r", error)
 
         try:
             async for data in messages:
