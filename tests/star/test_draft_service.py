@@ -311,6 +311,7 @@ def test_who_waits_longer_than_it_is_remembered_is_served_all_the_same(
     now[0] = GONE + 1
     calls.append(later(lambda: senders[1].send([Text(1, prompt(rng, 12))], 2)))
     until(lambda: len(service._queue) == 1)
+    assert len(service._accounts) == 2
     held.gate.set()
     for thread, found in calls:
         thread.join(20)

@@ -23,6 +23,8 @@ CHANNEL = [
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", 1 << 26),
 ]
+# Triton's word of a model whose process is gone. Said again here it would have the model that asks taken for dead.
+DEAD, GONE = "not healthy", "its process there is gone"
 
 
 class Unreachable(PortError):
@@ -61,7 +63,8 @@ class GrpcModel:
         try:
             answer = self._client.infer(self._model, [tensor], client_timeout=max(0.001, seconds))
         except InferenceServerException as error:
-            status, text = str(error.status()), f"{self.name}: {error.message()}"
+            status, said = str(error.status()), str(error.message())
+            text = f"{self.name}: {GONE if DEAD in said else said}"
             if "DEADLINE" in status:
                 raise PortTimeout(text) from None
             # A server that is starting or stopping says UNAVAILABLE, too, and NOT_FOUND of a model that is not loaded.
