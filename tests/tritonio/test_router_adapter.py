@@ -25,9 +25,12 @@ class Line:
     def __init__(self, target: str, receive: Callable[[Any, Message], None], lost: Callable[[Any], None]) -> None:
         self.target, self.receive, self.lost = target, receive, lost
         self.sent: list[Message] = []
-        self.broken = False
+        self.broken, self.tried = False, 0
+        self.meanwhile: Callable[[int], object] = lambda _made: None
 
     def send(self, message: Message) -> None:
+        self.tried += 1
+        self.meanwhile(message.exchange)
         if self.broken:
             raise PortError("the other model is gone")
         self.sent.append(message)
@@ -149,12 +152,26 @@ def test_one_that_was_cancelled_is_handed_to_nobody(world: World) -> None:
     assert set(world.model._router.open.values()) == {0}
 
 
+@pytest.mark.parametrize("named", ["", "a"])
+def test_one_that_is_cancelled_while_it_cannot_be_sent_is_handed_to_nobody(world: World, named: str) -> None:
+    world.ask("a")
+    line = world.lines["a"]
+    line.broken, line.meanwhile = True, world.model._ended
+    for target in "bc":
+        world.ask(target)
+    request, made, got = world.ask(named)
+    assert (made, got) == (0, "")
+    assert not request.native.sent
+    assert world.model._router.open == {"a": 1, "b": 1, "c": 1}
+
+
 def test_a_line_that_breaks_while_a_request_goes_over_it_loses_nobody(world: World) -> None:
     requests = [world.ask() for _ in range(3)]
     assert {target for _, _, target in requests} == set(TARGETS)
     world.lines["a"].broken = True
     found = [world.ask()[2] for _ in range(3)]
-    assert "a" not in found, "it is passed over, and not tried first for a while"
+    assert "a" not in found, "it is passed over"
+    assert world.lines["a"].tried == 2, "and not tried first for a while"
     assert not any(request.native.sent for request, _, _ in requests)
 
 
