@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import threading
 import time
 import urllib.request
@@ -14,6 +16,7 @@ import pytest
 import tritonclient.http as over_http
 
 from covey.server import FREE, Options, Server
+from covey.server.processes import by_model
 from covey_client import Client, InvalidRequest
 
 pytestmark = pytest.mark.e2e
@@ -168,3 +171,16 @@ def test_a_client_that_leaves_ends_its_request_behind_the_router(server: Server)
     while of("covey_small", figures(server, "covey_requests_running")):
         assert time.monotonic() < deadline
         time.sleep(0.2)
+
+
+def test_a_stream_whose_target_dies_goes_on_from_where_it_was(server: Server) -> None:
+    settings = SETTINGS | {"max_tokens": 200, "min_tokens": 200}
+    tokens: list[int] = []
+    with Client(server.grpc_url) as client:
+        whole = client.generate(PROMPT, target="small", timeout=120, **settings).tokens
+        for chunk in client.stream(PROMPT, target="small", timeout=120, resume=True, **settings):
+            if len(tokens) <= 40 < len(tokens) + len(chunk.tokens):
+                os.kill(by_model(server.pid)["covey_small"][0], signal.SIGKILL)
+                assert client.generate("Hello", max_tokens=2, timeout=60).tokens, "the other one serves meanwhile"
+            tokens += chunk.tokens
+    assert tuple(tokens) == whole
