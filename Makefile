@@ -56,6 +56,9 @@ loadtest: setup
 	@exec $(BIN)/python -m loadtest --url $(HOST):$(GRPC_PORT) --http-url $(HOST):$(HTTP_PORT) --metrics-url $(HOST):$(METRICS_PORT) \
 	  $(if $(COMPARE),--compare '$(COMPARE)') $(ARGS)
 
+# Bytecode is written even where the environment forbids it: every process of the tests would compile all that it imports.
+test test-all: export PYTHONDONTWRITEBYTECODE :=
+
 test: setup
 	$(SIDE_BY_SIDE) -m "not slow and not e2e"
 	$(PYTEST) -m "not slow and e2e"

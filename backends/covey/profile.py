@@ -249,6 +249,12 @@ class MemorySettings:
     budget_mb: int = setting(
         0, "of drafters and KV pool on the target's device together; 0: what they hold at first", low=0, high=1 << 24
     )
+    counted: str = setting(
+        "process",
+        "what of a drafter the pool has when it leaves: process: all that its process alone holds; weights: its "
+        "weights and KV memory, and the rest is the machine's",
+        choices=("process", "weights"),
+    )
     low: float = setting(0.1, "share of blocks below which too few are free", low=0.0, high=0.9)
     persist_rounds: int = setting(
         16, "rounds in a row that memory is short before a drafter leaves", low=1, high=1 << 20
