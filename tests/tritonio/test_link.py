@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import queue
+import socket
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.connection import Client
 from pathlib import Path
 
@@ -124,3 +125,25 @@ def test_what_is_too_long_is_not_sent_and_the_line_stays(monkeypatch: pytest.Mon
         peer.send(link.Message(2, "submit"))
         assert heard.get(timeout=SECONDS) == link.Message(2, "submit")
         peer.close()
+
+
+def test_a_sweep_does_not_wait_for_who_takes_no_calls(folder: Path) -> None:
+    """A model's process that outlived its server, with a full queue of callers."""
+    left = folder / f"covey-{os.getuid()}-{2**22 + 1}"
+    left.mkdir()
+    with ExitStack() as held:
+        listener = held.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(str(left / "covey"))
+        listener.listen(0)
+        with suppress(BlockingIOError):
+            while True:
+                caller = held.enter_context(socket.socket(socket.AF_UNIX))
+                caller.setblocking(False)
+                caller.connect(str(left / "covey"))
+        sweeping = threading.Thread(target=link.sweep, daemon=True)
+        sweeping.start()
+        sweeping.join(SECONDS)
+        assert not sweeping.is_alive()
+        assert left.exists()
+    link.sweep()
+    assert not left.exists()

@@ -23,6 +23,7 @@ STREAM = "stream"
 OWN_PARAMETER = "triton_"  # names of Triton's own begin with it
 MOST_ID = 256  # characters of a request's id
 MOST_DIMENSIONS = 8
+BYTES_OF_A_TOKEN = 4  # about as many as in text: ids may be as long a prompt
 MOST_TEXTS = 4096  # of a list: more stop or bad words no profile can allow
 _WHOLE = {"INT32": (-(1 << 31), (1 << 31) - 1), "UINT64": (0, (1 << 64) - 1)}
 _LARGEST_FP32 = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
@@ -60,8 +61,8 @@ class Asked:
             raise refused(prompts[0], "", "at least one character or token")
         if text and len(prompt[0].encode()) > prompt_bytes:
             raise refused("text_input", f"{len(prompt[0])} characters", f"at most {prompt_bytes} bytes")
-        if not text and len(prompt) > prompt_bytes:
-            raise refused("input_ids", prompt, f"at most {prompt_bytes} token ids")
+        if not text and len(prompt) > prompt_bytes // BYTES_OF_A_TOKEN:
+            raise refused("input_ids", prompt, f"at most {prompt_bytes // BYTES_OF_A_TOKEN} token ids")
         stream = bool(values.pop(STREAM, [False])[0])
         settings = {name: given if field_of(name).many else given[0] for name, given in values.items()}
         return cls(model, prompt[0] if text else prompt, settings, stream, _outputs(outputs), id)

@@ -14,6 +14,10 @@ from covey_client.errors import Overloaded
 from covey_client.response import Completion
 
 
+class Gone(Exception):
+    """The caller has left; nobody is to be told."""
+
+
 class Door:
     """One front's; made in the event loop."""
 

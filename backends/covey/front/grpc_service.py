@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote
 
@@ -15,8 +16,8 @@ from google.protobuf import json_format  # type: ignore[import-untyped]
 from tritonclient.grpc import service_pb2
 
 from covey.front import answers, failures, grpc_bodies
-from covey.front.asked import NOT_IN_PARTS, UNARY, VERSION, served
-from covey.front.door import Door
+from covey.front.asked import MOST_ID, NOT_IN_PARTS, UNARY, VERSION, served
+from covey.front.door import Door, Gone
 from covey_client.errors import CoveyClientError
 
 SERVICE = "inference.GRPCInferenceService"
@@ -118,24 +119,29 @@ class Service:
 
     async def _one(self, data: bytes, context: Any, writing: asyncio.Lock) -> None:
         """One request of a stream and all its responses."""
-        message = service_pb2.ModelInferRequest()
 
         async def write(response: Any, *, final: bool, error: str = "") -> None:
             response.parameters[grpc_bodies.FINAL].bool_param = final
             said = service_pb2.ModelStreamInferResponse(error_message=error, infer_response=response)
             async with writing:
-                await context.write(said.SerializeToString())
+                try:
+                    await context.write(said.SerializeToString())
+                except Exception as problem:  # gRPC has no public name for it
+                    raise Gone from problem
 
-        try:
-            with self._door.admitted(_caller(context), len(data)):
-                message = grpc_bodies.parsed(service_pb2.ModelInferRequest, data)
-                asked = grpc_bodies.inference(message, self._door.prompt_bytes)
-                async with self._door.stream(asked, context.time_remaining()) as stream:
-                    async for chunk in stream:
-                        await write(grpc_bodies.answer(chunk, asked), final=bool(chunk.finish_reason))
-        except CoveyClientError as error:
-            named = service_pb2.ModelInferResponse(id=message.id[:256])
-            await write(named, final=True, error=failures.text(error))
+        identity = ""
+        with suppress(Gone):
+            try:
+                with self._door.admitted(_caller(context), len(data)):
+                    message = grpc_bodies.parsed(service_pb2.ModelInferRequest, data)
+                    identity = message.id[:MOST_ID]
+                    asked = grpc_bodies.inference(message, self._door.prompt_bytes)
+                    async with self._door.stream(asked, context.time_remaining()) as stream:
+                        async for chunk in stream:
+                            await write(grpc_bodies.answer(chunk, asked), final=bool(chunk.finish_reason))
+            except CoveyClientError as error:
+                named = service_pb2.ModelInferResponse(id=identity)
+                await write(named, final=True, error=failures.text(error))
 
 
 class _Rest(grpc.GenericRpcHandler):  # type: ignore[misc]

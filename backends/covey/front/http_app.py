@@ -17,7 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from covey.front import answers, failures, http_bodies
 from covey.front.asked import NOT_IN_PARTS, STREAM, UNARY, VERSION, served
-from covey.front.door import Door
+from covey.front.door import Door, Gone
 from covey_client.errors import CoveyClientError
 
 NOWHERE = (
@@ -28,10 +28,6 @@ EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-contr
 AGAIN = {"retry-after": "2"}
 SLOW_READER_SECONDS = 60.0
 Answering = Callable[["Call", bytes], Coroutine[Any, Any, None]]
-
-
-class Gone(Exception):
-    """The caller has left; nobody is to be told."""
 
 
 class Call:

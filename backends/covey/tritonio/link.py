@@ -43,10 +43,15 @@ def _folder(server: int) -> Path:
 
 def _listens(path: Path) -> bool:
     """Whether somebody does, as in another container that has the same temporary folder."""
-    with suppress(OSError), socket.socket(socket.AF_UNIX) as caller:
-        caller.connect(str(path))
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.setblocking(False)
+        try:
+            caller.connect(str(path))
+        except BlockingIOError:  # and takes no more calls: a process that its server left behind
+            return True
+        except OSError:
+            return False
         return True
-    return False
 
 
 def forget(server: int) -> None:
