@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ def _product(a: npt.NDArray[Any], b: npt.NDArray[Any], dtype: npt.DTypeLike) -> 
     return found
 
 
+@cache
 def patch_once() -> None:
     """The interpreter gives the language its own functions at each call of one kernel's function by another, though
     the launch has done so, which takes an eighth of its time. From now on it does so where nobody has."""
