@@ -30,7 +30,13 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # what a busy machine measures serv
     atexit.register(shutil.rmtree, os.environ[KEPT_VARIABLE], ignore_errors=True)
 
 CANNED = Path(__file__).parent / "server" / "canned_backend.py"
-LONG = ("tests/test_lossless_grid.py", "tests/models/device/", "tests/models/kernels/", "tests/models/test_parallel")
+LONG = (
+    "tests/test_lossless_grid.py",
+    "tests/models/device/",
+    "tests/models/kernels/",
+    "tests/models/test_parallel",
+    "tests/training/test_aligned.py",
+)
 
 
 @dataclass(frozen=True)

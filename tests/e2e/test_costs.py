@@ -40,6 +40,18 @@ def options(folder: Path, costs: Path) -> Options:
     return Options(**ports, profile=str(profile), log_file=folder / "tritonserver.log", drain_seconds=10.0)
 
 
+@contextlib.contextmanager
+def unloaded(server: Server, model: str) -> Iterator[None]:
+    control = replace(server.control, seconds=60.0)
+    control.unload(model)
+    until = time.monotonic() + 60
+    while control.states()[model] != "UNAVAILABLE":
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    yield
+    control.load(model)
+
+
 def test_measure_then_start_from_it_then_go_on_from_what_was_learnt(server: Server, tmp_path: Path) -> None:
     costs = tmp_path / "measured.json"
     where = ["--url", server.grpc_url, "--http-url", server.http_url]
@@ -58,13 +70,15 @@ def test_measure_then_start_from_it_then_go_on_from_what_was_learnt(server: Serv
         first = Reports(fresh.http_url).decisions(256)["decisions"][0]
         plain = dict(table.plain)[1]
         assert first["predicted"][0] == pytest.approx(plain, rel=0.5), "known before anything was measured here"
-    state = tmp_path / "state" / "covey.json"
-    kept = json.loads(state.read_text())
-    assert kept["policy"] == "covey"
-    assert kept["state"]["acceptance"]["draft_general"]["offered"][0] > 0
-    with Server(options(tmp_path, costs)) as again:
-        Reports(again.http_url).facts()  # there is an engine now
-        assert f"goes on from what {state} holds" in again.log_text()
+        state = tmp_path / "state" / "covey.json"
+        with unloaded(fresh, "covey"):
+            kept = json.loads(state.read_text())
+            assert kept["policy"] == "covey"
+            assert kept["state"]["acceptance"]["draft_general"]["offered"][0] > 0
+        Reports(fresh.http_url).facts()  # there is an engine now
+        assert f"goes on from what {state} holds" in fresh.log_text()
+        state.unlink()
+    assert json.loads(state.read_text())["policy"] == "covey", "kept at the end of a server too"
 
 
 UNTOLD = """
@@ -105,13 +119,8 @@ def test_it_is_ready_when_it_has_measured_and_keeps_what_it_measured_and_learnt(
             client.generate(PROMPT, max_tokens=40)
             decision = Reports(first.http_url).decisions(256)["decisions"][0]
             assert decision["predicted"], "known before anything was served"
-            control = replace(first.control, seconds=60.0)
-            control.unload("covey")
-            until = time.monotonic() + 60
-            while control.states()["covey"] != "UNAVAILABLE":
-                assert time.monotonic() < until
-                time.sleep(0.1)
-            control.load("covey")
+            with unloaded(first, "covey"):
+                pass
             client.generate(PROMPT, max_tokens=4)
         assert first.log_text().count(ANEW) == 1, "a reload does not measure"
         (state,) = (kept / "learnt").iterdir()

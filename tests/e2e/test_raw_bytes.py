@@ -17,7 +17,7 @@ from covey_client import Client
 pytestmark = pytest.mark.e2e
 
 PROMPT = "Once upon a time"
-SETTINGS: dict[str, Any] = {"max_tokens": 200, "min_tokens": 200, "temperature": 1.0, "seed": 7}
+SETTINGS: dict[str, Any] = {"max_tokens": 100, "min_tokens": 100, "temperature": 1.0, "seed": 7}
 BAD_NAME = b'{"text_input":"a","max_tokens":2,"x\xff":1}'
 BAD_VALUE = b'{"text_input":"a","max_tokens":2,"x":"\xc3("}'
 BAD_SURROGATE = b'{"text_input":"a","max_tokens":2,"\xed\xa0\x80":1}'

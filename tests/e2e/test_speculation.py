@@ -24,13 +24,18 @@ def assert_histogram(usage: Usage) -> None:
     assert sum(usage.acceptance_by_position) == pytest.approx(accepted / usage.drafts)
 
 
-@pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.slow), 1.0])
-def test_every_drafter_gives_the_same_text(server: Server, temperature: float) -> None:
+@pytest.mark.parametrize(
+    ("temperature", "each"),
+    [(1.0, 2), *(pytest.param(temperature, len(PROMPTS), marks=pytest.mark.slow) for temperature in (0.0, 1.0))],
+)
+def test_every_drafter_gives_the_same_text(server: Server, temperature: float, each: int) -> None:
+    """Each drafter drafts for some of the prompts, and for each prompt at least two do."""
     settings = {"max_tokens": 48, "temperature": temperature, "seed": 11}
     with Client(server.grpc_url) as client:
         plain = [client.generate(prompt, speculation="off", **settings) for prompt in PROMPTS]
         assert all(answer.usage.draft_tokens == 0 and not answer.usage.drafters for answer in plain)
-        for name, (prompt, expected) in itertools.product(DRAFTERS, zip(PROMPTS, plain)):
+        for (index, name), place in itertools.product(enumerate(DRAFTERS), range(each)):
+            prompt, expected = (texts[(index + place) % len(PROMPTS)] for texts in (PROMPTS, plain))
             answer = client.generate(prompt, speculation="fixed:3", drafter=name, **settings)
             assert answer.tokens == expected.tokens, (name, prompt)
             usage = answer.usage

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,11 +13,14 @@ from rich.console import Console
 
 from covey.models.kernels import INTERPRETED
 from covey.planner.cost_table import load_costs
+from covey.training.aligned import Pair
 from covey.types import JsonDict
 from loadtest.bench import gpu
 from loadtest.bench.__main__ import main
+from loadtest.bench.gpu import rig as rigs
 from loadtest.bench.gpu.rig import Rig
 from loadtest.bench.session import QUICK, Session, Wanted
+from tests.interpreted import patch_once
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -24,6 +28,22 @@ def threads() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_pair() -> Iterator[None]:
+    """Tests that want the same pair share it: to build one takes longer than most of what is done with it."""
+    build, built = rigs.build, dict[tuple[object, ...], Pair]()
+
+    def once(config: Any, *wanted: Any) -> Pair:
+        key = (config.to_json_string(), *wanted)
+        if key not in built:
+            built[key] = build(config, *wanted)
+        return built[key]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(rigs, "build", once)
+        yield
 
 
 def test_without_a_gpu_every_part_runs_and_what_needs_one_is_null(tmp_path: Path) -> None:
@@ -68,6 +88,7 @@ def test_without_a_gpu_every_part_runs_and_what_needs_one_is_null(tmp_path: Path
 
 @pytest.mark.skipif(not INTERPRETED, reason="kernels run as they are")
 def test_parts_that_launch_kernels_run_interpreted(tmp_path: Path) -> None:
+    patch_once()
     out = tmp_path / "gpu.json"
     parts = [word for name in ("attention", "moves") for word in ("--part", name)]
     assert main(["gpu", "--device", "interpreted", "--quick", *parts, "--json", str(out)]) == 0
