@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing.connection
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -90,6 +92,30 @@ def test_folders_of_servers_that_are_gone_are_removed(tmp_path: Path, monkeypatc
         assert elsewhere.parent.exists(), "somebody listens"
     link.forget(os.getpid())
     assert not living.parent.exists()
+
+
+def test_a_start_waits_for_no_process_that_is_stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that outlived its killed server accepts nobody, and its queue is full. Others may sweep at the same time."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    stuck, swept = link.address("covey", (1 << 30) + 1), link.address("covey", (1 << 30) + 2)
+    for path in (stuck, swept):
+        path.parent.mkdir(mode=0o700)
+    found = Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", lambda path: (path.rmdir() if path == swept.parent else None, found(path))[1])
+    with socket.socket(socket.AF_UNIX) as listener, contextlib.ExitStack() as callers:
+        listener.bind(str(stuck))
+        listener.listen(0)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                caller = callers.enter_context(socket.socket(socket.AF_UNIX))
+                caller.setblocking(False)
+                caller.connect(str(stuck))
+        sweep = threading.Thread(target=link.sweep, daemon=True)
+        sweep.start()
+        sweep.join(10)
+        assert not sweep.is_alive()
+        assert stuck.parent.exists(), "somebody listens"
+        assert not swept.parent.exists()
 
 
 @pytest.mark.e2e

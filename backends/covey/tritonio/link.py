@@ -42,9 +42,12 @@ def _folder(server: int) -> Path:
 
 
 def _listens(path: Path) -> bool:
-    """Whether somebody does, as in another container that has the same temporary folder."""
+    """Whether somebody does, as in another container that has the same temporary folder. One that is stuck, as a
+    process that outlived its killed server can be, has a full queue: who waited for a place in it would wait for ever."""
     with suppress(OSError), socket.socket(socket.AF_UNIX) as caller:
-        caller.connect(str(path))
+        caller.setblocking(False)
+        with suppress(BlockingIOError):
+            caller.connect(str(path))
         return True
     return False
 
@@ -58,8 +61,9 @@ def sweep() -> None:
     """Remove the folders of this user's servers that live no more."""
     for path in Path(tempfile.gettempdir()).glob(f"covey-{os.getuid()}-*"):
         server = path.name.rpartition("-")[2]
-        if server.isdigit() and not Path("/proc", server).exists() and not any(map(_listens, path.iterdir())):
-            forget(int(server))
+        with suppress(FileNotFoundError):  # another start was faster
+            if server.isdigit() and not Path("/proc", server).exists() and not any(map(_listens, path.iterdir())):
+                forget(int(server))
 
 
 class Peer:
