@@ -42,8 +42,8 @@ def _folder(server: int) -> Path:
 
 
 def _listens(path: Path) -> bool:
-    """Whether somebody does, as in another container that has the same temporary folder. One that is stuck, as a
-    process that outlived its killed server can be, has a full queue: who waited for a place in it would wait for ever."""
+    """Whether somebody does, as in another container that has the same temporary folder. A process that is stuck, as
+    one that outlived its killed server can be, has a full queue, in which a place would be waited for without end."""
     with suppress(OSError), socket.socket(socket.AF_UNIX) as caller:
         caller.setblocking(False)
         with suppress(BlockingIOError):
