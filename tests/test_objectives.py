@@ -391,6 +391,22 @@ def test_what_is_not_expected_to_be_met_is_flagged_or_refused_where_the_profile_
     refuses.submit(asks(3, 1.0), 1.0)
 
 
+def test_what_the_running_can_bear_is_all_that_an_estimate_reads_in_a_round() -> None:
+    """400 tokens are read before its own 200; 24 a round take 25 rounds of 20 ms, the token budget has room for all."""
+    made = reading(Objective("chat", 1.0, 0.02), NO_OBJECTIVE, emitted=26)
+    made.admission = "flag"
+    wanted = Objective("slow", 0.4)
+    made.submit(asks(3, 1.0, wanted, prompt=[1] * 200), 1.0)
+    made.plan(1000, 1.0, lambda *_: 24)
+    made.submit(asks(4, 1.0, wanted, prompt=[1] * 200), 1.0)
+    made.submit(asks(5, 1.0, Objective("slow", 2.0), prompt=[1] * 200), 1.0)
+    assert {key: made.find(key).flagged for key in (3, 4, 5)} == {3: False, 4: True, 5: False}  # type: ignore[union-attr]
+    [decoding] = (active for active in made.running.values() if active.decoding)
+    made.finish(decoding)
+    made.submit(asks(6, 1.0, wanted, prompt=[1] * 200), 1.0)
+    assert not made.find(6).flagged, "nobody holds prompts up any more"  # type: ignore[union-attr]
+
+
 def test_who_waits_for_a_place_counts_what_the_running_may_still_emit() -> None:
     made = busy("refuse", 2)
     made.max_running = 2

@@ -90,6 +90,7 @@ class Scheduler:
         self.patience = patience
         self.admission = admission
         self.pace = Pace()
+        self._bearable_tokens = token_budget  # of prompts, in the last pass that rows with objectives cut short
         self.waiting: list[ActiveRequest] = []
         self.running: dict[int, ActiveRequest] = {}
         self.shares = Shares(tenants or Rules())
@@ -189,6 +190,7 @@ class Scheduler:
             tokens = readable(decoding, decoding * self.pace.drafts, bearable - self.pace.beside)
             if tokens is not None:
                 budget = min(budget, max(tokens, 1, self._due_now(reading, now)))
+                self._bearable_tokens = budget
         for active in reading:
             if budget <= 0:
                 break
@@ -316,8 +318,9 @@ class Scheduler:
 
     def _unmet(self, active: ActiveRequest, now: float) -> str:
         """Which part of a new request's objective is not expected to be met, "" for none: the prompts that are read
-        before its own, a place among those that run, and the pace of the last rounds. What is not known counts as no
-        time, and an idle server expects to meet everything. Does not mutate."""
+        before its own, as many tokens in a round as those that decode could bear in the last one, a place among those
+        that run, and the pace of the last rounds. What is not known counts as no time, and an idle server expects to
+        meet everything. Does not mutate."""
         running, objective, request = self.running.values(), active.request.objective, active.request
         if not objective.label or not (self.running or self.waiting):
             return ""
@@ -325,6 +328,8 @@ class Scheduler:
         reading = [each for each in running if not each.decoding]
         tokens = sum(each.known - each.num_cached_tokens for each in (*reading, *ahead, active))
         per_round = max(1, self.token_budget - len(running) + len(reading))
+        if self._bearable([each for each in running if each.decoding], now) < math.inf:
+            per_round = min(per_round, self._bearable_tokens)
         expected = now - request.arrival + self.pace.reading(tokens, per_round)
         too_many = len(running) + len(ahead) + 1 - self.max_running
         if too_many > 0 and running:  # they are taken to emit all that they may

@@ -138,15 +138,17 @@ class Trees:
 
     def nodes(self, mask: npt.NDArray[np.bool_]) -> Trees:
         """The same rows with these nodes alone, their parents counted anew. Every kept node's parent must be kept."""
-        before = np.zeros(len(mask) + 1, np.int32)  # kept nodes before each node
-        np.cumsum(mask, out=before[1:])
         kept = np.flatnonzero(mask)
-        starts, parents = np.repeat(self.offsets[:-1], self.sizes)[kept], self.parents[kept]
-        parents = np.where(parents < 0, -1, before[starts + parents] - before[starts])
+        offsets = np.searchsorted(kept, self.offsets).astype(np.int32)  # kept nodes before each row
+        place = np.zeros(len(mask) + 1, np.int32)
+        place[kept] = np.arange(len(kept), dtype=np.int32)
+        sizes, parents = offsets[1:] - offsets[:-1], self.parents[kept]
+        above = place[parents + np.repeat(self.offsets[:-1], sizes)] - np.repeat(offsets[:-1], sizes)
+        above[parents < 0] = -1
         return Trees(
-            before[self.offsets],
+            offsets,
             self.tokens[kept],
-            parents.astype(np.int32),
+            above,
             self.scores[kept] if len(self.scores) else self.scores,
             None if self.q_ids is None else self.q_ids[kept],
             None if self.q_probs is None else self.q_probs[kept],
@@ -303,6 +305,7 @@ class DraftWork:
     patience: float = 0.0  # seconds in which the answer is of use; 0: not said
     plain: float = 0.0  # seconds that a token of the sender's takes where nobody drafts for it; 0: not known
     log_q: bool = False  # ship `Trees.log_q`
+    needed: float = 0.0  # seconds until the first of the rows misses its objective for its next token; 0: not said
 
 
 @dataclass(frozen=True, slots=True)

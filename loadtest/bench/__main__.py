@@ -94,7 +94,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
     gpu.add_argument("--agreement", type=float, default=Wanted.agreement, help="how often the drafter is right")
     gpu.add_argument("--no-run-ahead", dest="run_ahead", action="store_false", help="no plain pass before it is due")
     parser.add_argument("--minutes", type=float, default=None, help="begin no repetition after so long")
-    parser.add_argument("--repetitions", type=int, default=0, metavar="N")
+    parser.add_argument("--repetitions", type=int, default=0, metavar="N", help="of `slo`: requests a point")
     given = parser.parse_args(arguments)
     chosen = given.size or USUAL
     return given.name, Wanted(

@@ -46,6 +46,7 @@ def cases(size: str) -> dict[str, tuple[Case, tuple[str, ...]]]:
     found |= {f"gap {gap:g} mixed": (replace(mixed, gap=gap), THREE) for gap in MIXED_GAPS}
     found["mixed16 at the same time"] = replace(mixed, one_device=False), SIX
     for name, case in (("c1", alone), ("mixed16", mixed)):
+        found[f"{name}, sixteen drafters"] = replace(case, weak=10), SIX
         found[f"{name}, prompts tell nothing"] = replace(case, telling=False), SIX
         found[f"{name}, covey's length"] = replace(case, length_policy="covey"), SIX
     if size == FULL:

@@ -49,6 +49,11 @@ class Case:
     one_device: bool = True  # drafters work one after the other; else at the same time, at no price
     telling: bool = True  # prompts tell their domain by their words
     length_policy: str = f"fixed:{LENGTH}"
+    weak: int = 0  # drafters declared besides, each right half as often as the general one
+
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        return DRAFTERS + tuple(f"draft_weak_{number}" for number in range(self.weak))
 
 
 @dataclass(slots=True)
@@ -84,11 +89,11 @@ class Served:
 
 
 @cache
-def costs() -> CostTable:
-    """Of the five specialists, and of a general drafter that is like them."""
+def costs(drafters: tuple[str, ...] = DRAFTERS) -> CostTable:
+    """Of the five specialists, and of other drafters that are like them."""
     table = load_costs(costs_file(COSTS))
-    draft, switch = dict(table.draft), dict(table.switch)
-    draft[GENERAL], switch[GENERAL] = draft[DRAFTERS[1]], switch[DRAFTERS[1]]
+    one = DRAFTERS[1]
+    draft, switch = ({name: each.get(name, each[one]) for name in drafters} for each in (table.draft, table.switch))
     return replace(table, draft=draft, switch=switch)
 
 
@@ -147,20 +152,21 @@ class _World:
             policy=OFF if policy == OFF else case.length_policy,
             drafter_policy="fixed" if policy in (OFF, ORACLE) else policy,
             max_depth=LENGTH,
-            drafters=DRAFTERS,
+            drafters=case.drafters,
         )
+        table = costs(case.drafters)
         device = self._clock.worker("drafters")
         scheduler = Scheduler(
             max_running=MAX_ROWS, max_waiting=4096, token_budget=TOKEN_BUDGET, growth_tokens=64, block_size=BLOCK_SIZE
         )
-        target = EmulatedTarget(costs(), MODEL, self._clock, blocks=BLOCKS, block_size=BLOCK_SIZE)
+        target = EmulatedTarget(table, MODEL, self._clock, blocks=BLOCKS, block_size=BLOCK_SIZE)
         self._engine = Engine(
             target,
             scheduler,
-            build(settings, DRAFTERS, max_rows=MAX_ROWS, costs=costs(), seed=seed),
+            build(settings, case.drafters, max_rows=MAX_ROWS, costs=table, seed=seed),
             self,
             self._clock,
-            drafters={name: self._drafter(name, odds) for name in DRAFTERS},
+            drafters={name: self._drafter(name, odds) for name in case.drafters},
             draft_deadline=PATIENCE,
             observe=self._observe,
             worker=(lambda _name: device) if case.one_device else self._clock.worker,
@@ -205,8 +211,11 @@ class _World:
         )
 
     def _drafter(self, name: str, odds: Mapping[str, Mapping[str, float]]) -> EmulatedDrafter:
-        by_subject = {f"@{MODEL.low + at}": (odds[domain][name],) for at, domain in enumerate(SPECIALISTS)}
-        return EmulatedDrafter(costs(), MODEL, self._clock, name=name, rates=by_subject)
+        by_subject = {
+            f"@{MODEL.low + at}": (odds[domain].get(name, 0.5 * odds[domain][GENERAL]),)
+            for at, domain in enumerate(SPECIALISTS)
+        }
+        return EmulatedDrafter(costs(self._case.drafters), MODEL, self._clock, name=name, rates=by_subject)
 
     def _observe(self, record: RoundRecord) -> None:
         sizes = record.sizes[: record.decoding]

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from covey.types import JsonDict
 from loadtest.bench import loads, report
-from loadtest.bench.session import FULL, QUICK, Session
+from loadtest.bench.session import QUICK, Session
 from loadtest.bench.slo_serving import (
     BLIND,
     CHAT,
@@ -170,7 +170,7 @@ def run(session: Session) -> None:
     measured, wanted = Measured(), session.wanted
     session.summarise = measured.summary
     trace = loads.azure(wanted.data)
-    count = {QUICK: QUICK_REQUESTS, FULL: FULL_REQUESTS}.get(wanted.size, REQUESTS)
+    count = session.repetitions(REQUESTS, FULL_REQUESTS, QUICK_REQUESTS)
     jobs = list(_jobs(count, wanted.size == QUICK, trace, wanted.seed, wanted.parts))
     session.notes |= {"clock": "virtual", "requests": count, "arrivals": "azure" if trace else "poisson"}
     with ProcessPoolExecutor(os.cpu_count()) as pool:
@@ -186,9 +186,11 @@ def run(session: Session) -> None:
 
 
 def _jobs(count: int, quick: bool, trace: Sequence[object] | None, seed: int, parts: Sequence[str]) -> Iterator[Job]:
-    systems = [system for system in SYSTEMS if not quick or system.name in QUICK_SYSTEMS]
+    every = [system.name for system in SYSTEMS]
+    named = [name for name in every if name in parts] or (QUICK_SYSTEMS if quick else every)
+    systems = [system for system in SYSTEMS if system.name in named]
     devices = [device for device in DEVICES if device in parts] or list(DEVICES)
-    sweeps = [part for part in parts if part not in DEVICES]
+    sweeps = [part for part in parts if part not in DEVICES and part not in named]
     for device in devices:
         rates = DEVICES[device].rates
         points: list[tuple[str, float, list[Asked], float]] = [

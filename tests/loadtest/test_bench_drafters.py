@@ -104,6 +104,15 @@ def test_the_oracle_gains_what_the_fit_says_and_policies_come_between() -> None:
     assert served["covey"].best != served["covey"].asked
 
 
+def test_ten_weak_drafters_more_cost_next_to_nothing() -> None:
+    """Nobody tries each of them once: that is what costs a bandit most of what it gains."""
+    few, many = (play("covey", Case(weak=weak), SMALL, 1) for weak in (0, 10))
+    assert many.tokens == few.tokens
+    assert many.rate > 0.9 * few.rate
+    bandit = play("ucb-bd", Case(weak=10), SMALL, 1)
+    assert many.rate > 1.1 * bandit.rate
+
+
 def test_block_divergence_reaches_the_policy_that_learns_from_it() -> None:
     case = Case(one_device=False)
     late = {name: play(name, case, SMALL, 2) for name in ("ucb-bd", "random")}

@@ -10,6 +10,7 @@ import pytest
 
 from covey import profile
 from covey_client.costs.table import CostTable
+from loadtest.bench import slo
 from loadtest.bench.__main__ import main
 from loadtest.bench.slo import hardest
 from loadtest.bench.slo_serving import (
@@ -106,3 +107,14 @@ def test_hardest_is_the_highest_rate_at_which_the_best_blind_system_still_does()
     assert easy is not None
     assert not easy["reached"], "it may be harder yet"
     assert math.isfinite(found["ttft_p99_covey_over_best_baseline"])
+
+
+def test_parts_name_devices_sweeps_and_systems() -> None:
+    jobs = list(slo._jobs(12, False, None, 1, ("70B", "scale", "covey", "off")))
+    assert {(job.device, job.sweep, job.system.name) for job in jobs} == {
+        ("70B", "scale", "off"),
+        ("70B", "scale", "covey"),
+    }
+    assert sorted({job.scale for job in jobs}) == list(slo.SCALES)
+    every = {job.system.name for job in slo._jobs(12, False, None, 1, ("32B", "rate"))}
+    assert every == {system.name for system in SYSTEMS}

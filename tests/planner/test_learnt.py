@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import time
@@ -13,10 +14,16 @@ import pytest
 from covey.bandits.fixed import Fixed
 from covey.bandits.length import Situation
 from covey.errors import SettingError
+from covey.planner.build import build
+from covey.planner.calibration import Calibration
 from covey.planner.covey import Covey
 from covey.planner.learnt import Keeper, file_in, restore, save
 from covey.planner.round_planner import RoundPlanner
 from covey.planner.switching import SwitchCosts
+from covey.planner.worth import Worth
+from covey.profile import SpeculationSettings
+from covey.trees.paths import Nodes
+from covey.types import Trees
 from loadtest.simulation.devices import environment
 from loadtest.simulation.replay import replay
 
@@ -162,3 +169,57 @@ def test_a_folder_that_cannot_be_written_to_stops_the_start(tmp_path: Path) -> N
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingError, match=r"speculation\.state: got .*file/deeper"):
         file_in(str(tmp_path / "file" / "deeper"), "covey")
+
+
+SELECTING = SpeculationSettings(policy="covey", selection="worth", width=3, max_depth=4)
+
+
+def selecting(names: tuple[str, ...], policy: str = "covey") -> tuple[RoundPlanner, Calibration]:
+    made = build(dataclasses.replace(SELECTING, policy=policy), names)
+    assert isinstance(made.selector, Worth)
+    return made, made.selector.calibration
+
+
+def looked_at(calibration: Calibration) -> np.ndarray:
+    """Where chains of two are counted, one of each of two drafters."""
+    trees = Trees(np.array([0, 2, 4], np.int32), np.arange(4, dtype=np.int32), np.array([-1, 0, -1, 0], np.int32))
+    nodes, said, drafter = Nodes.of(trees), np.full(4, 0.6, np.float32), calibration.index(("one", "two"))
+    return calibration.cells(nodes, nodes.ranks(), said, drafter, np.zeros(2, np.bool_))
+
+
+@pytest.mark.parametrize("policy", ["covey", "fixed:4"])
+def test_how_often_drafts_are_right_outlives_a_restart(policy: str, tmp_path: Path) -> None:
+    """... by the drafter's name: others may have come or gone meanwhile."""
+    made, calibration = selecting(("one", "two"), policy)
+    for _ in range(50):
+        cells = looked_at(calibration)
+        calibration.update(cells, np.full(4, 0.6, np.float32), np.array([True, True, True, False]))
+    Keeper(tmp_path / "covey.json", made, name=policy, target="t").stop()
+    fresh, found = selecting(("zero", "two", "one"), policy)
+    Keeper(tmp_path / "covey.json", fresh, name=policy, target="t").stop()
+    expected = calibration.own(looked_at(calibration), np.full(4, 0.6, np.float32))
+    assert expected[3] < 0.1 < 0.9 < expected[2]
+    assert found.own(looked_at(found), np.full(4, 0.6, np.float32)) == pytest.approx(expected)
+    assert found.reliability() == [pytest.approx(each) for each in calibration.reliability()]
+
+
+@pytest.mark.parametrize("damage", ["cells", "counts", "depth", "list", "policy"])
+def test_a_damaged_calibration_is_ignored_with_all_that_came_with_it(damage: str) -> None:
+    made, calibration = selecting(("one", "two"))
+    calibration.update(looked_at(calibration), np.full(4, 0.6, np.float32), np.ones(4, np.bool_))
+    state = json.loads(json.dumps(made.state()))
+    if damage == "cells":
+        state["selector"]["drafters"]["one"]["cells"][0] = 10**6
+    elif damage == "counts":
+        state["selector"]["drafters"]["one"]["accepted"][0] = 1e9
+    elif damage == "depth":
+        state["selector"]["max_depth"] = 5
+    elif damage == "list":
+        state["selector"]["drafters"] = ["one"]
+    else:
+        del state["residuals"]
+    fresh, _ = selecting(("one", "two"))
+    before = fresh.state()
+    with pytest.raises(ValueError):
+        fresh.restore(state)
+    assert fresh.state() == before

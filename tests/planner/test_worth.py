@@ -92,7 +92,8 @@ def test_the_number_verified_is_the_one_of_most_tokens_a_second(each: float) -> 
 def test_the_pass_has_room_for_no_more() -> None:
     offered = drafted(*[[0.9] * 4] * 4)
     for room in range(0, 12):
-        assert len(worth().select(batch([NONE] * 4), offered, 4 + room).tokens) <= room
+        for objective in (NONE, TIGHT):  # what rows need has no more room than what is worth its time
+            assert len(worth().select(batch([objective] * 4), offered, 4 + room).tokens) <= room
 
 
 def test_who_is_late_is_given_what_it_needs_and_who_is_ahead_or_hopeless_nothing_beforehand() -> None:
@@ -115,6 +116,12 @@ def test_nothing_depends_on_drawn_tokens_under_the_rejection_rule() -> None:
             for each in (likely, unlikely)
         ]
         assert kept[0] == kept[1]
+
+
+def test_of_nodes_alike_no_more_are_verified_than_there_is_room_for() -> None:
+    offered = drafted(*[[0.5, 0.5]] * 8)
+    assert worth().select(batch([NONE] * 8), offered, 8 + 5).sizes.tolist() == [1] * 5 + [0] * 3
+    assert worth().select(batch([NONE] * 8), offered, 8 + 11).sizes.tolist() == [2] * 3 + [1] * 5
 
 
 def test_what_a_request_asks_for_is_not_dropped() -> None:
@@ -188,12 +195,22 @@ def test_calibration_learns_how_often_what_is_said_is_true() -> None:
     rows = np.zeros(200, np.int64)
     said = np.where(ranks == 0, 0.8, 0.2)
     cells = made.cells(nodes, ranks, said, rows, hidden)
-    assert made.own(cells, said, hidden[nodes.row_of]) == pytest.approx(said), "its word, before anything is seen"
+    assert made.own(cells, said) == pytest.approx(said), "its word, before anything is seen"
     for _ in range(40):
         made.update(cells, said, rng.random(400) < said * np.where(ranks == 0, 0.5, 0.25))
-    own = made.own(cells, said, hidden[nodes.row_of])
+    own = made.own(cells, said)
     assert own[0] == pytest.approx(0.4, abs=0.02)
     assert own[1] == pytest.approx(0.05, abs=0.01)
     (low, high) = made.reliability()
     assert (low[0], high[0]) == pytest.approx((0.2, 0.8))
     assert high[1] == pytest.approx(0.4, abs=0.02)
+
+
+def test_prompts_come_before_drafts_that_are_chosen_afterwards() -> None:
+    """... and after those that are verified whatever else is in the pass."""
+    readable = {}
+    for selection in ("all", "worth"):
+        settings = SpeculationSettings(policy="covey", selection=selection, max_depth=DEPTH)
+        made = build(settings, ("draft",), max_rows=64, costs=costs(free=64, each=0.0005))
+        readable[selection] = made.readable(16, 32.0, 0.06)
+    assert readable == {"all": pytest.approx(96, abs=12), "worth": pytest.approx(128, abs=12)}

@@ -126,6 +126,36 @@ def test_depths_and_ranks_are_those_of_the_example() -> None:
     assert nodes.ranks().tolist() == [0, 0, 0, 1, 0]
 
 
+def test_depths_and_ranks_are_those_that_a_walk_finds() -> None:
+    rng = np.random.default_rng(3)
+    for most in (1, 2, 9, 90):
+        trees = forest(rng, 7, most)
+        nodes, row = Nodes.of(trees), 0
+        depths, ranks, listed = [], [], {}
+        for index, parent in enumerate(trees.parents.tolist()):
+            while index >= trees.offsets[row + 1]:
+                row += 1
+            depths.append(1 if parent < 0 else depths[int(trees.offsets[row]) + parent] + 1)
+            ranks.append(listed.get((row, parent), 0))
+            listed[row, parent] = ranks[-1] + 1
+        assert nodes.depth.tolist() == depths
+        assert nodes.ranks().tolist() == ranks
+
+
+@pytest.mark.parametrize("most", [1, 6, 40])
+def test_nodes_alone_are_the_same_trees_without_the_others(most: int) -> None:
+    rng = np.random.default_rng(most)
+    trees = forest(rng, 9, most)
+    nodes, order = ranked(trees, rng.uniform(0.1, 0.9, len(trees.tokens)))
+    kept = filled(order, np.zeros(len(trees.tokens), np.bool_), len(trees.tokens) // 3)
+    alone = trees.nodes(kept)
+    assert alone.tokens.tolist() == trees.tokens[kept].tolist()
+    assert alone.sizes.tolist() == np.bincount(nodes.row_of[kept], minlength=9).tolist()
+    above, left = nodes.above, Nodes.of(alone).above
+    parents = [trees.tokens[above[node]] if above[node] >= 0 else -1 for node in np.flatnonzero(kept)]
+    assert [alone.tokens[node] if node >= 0 else -1 for node in left] == parents
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e30, 5.0])
 def test_whatever_a_drafter_says_of_its_nodes_is_taken_for_a_probability(bad: float) -> None:
     trees = Trees(

@@ -92,18 +92,18 @@ class Customised(TreeSelector):
             return trees
         scores = trees.log_q if len(trees.log_q) else trees.scores
         found = Candidates.of(batch, trees, scores, drafted.drafter, self.calibration)
-        paths = found.nodes.paths(np.where(found.hidden, found.own, found.said))
+        hidden = found.hidden[found.nodes.row_of]
+        paths = found.nodes.paths(np.where(hidden, found.own, found.said).astype(np.float64))
         ranked = Ranked.of(paths, found.nodes.row_of, rows)
         needs = needs_of(batch, self._round_seconds)
         deepest = np.zeros(rows)
         np.maximum.at(deepest, found.nodes.row_of, found.nodes.depth)
-        own = np.zeros(rows, np.bool_)
-        own[found.nodes.row_of[~found.free]] = True
-        wanting = np.where(np.isnan(needs) | own, 0.0, needs)
+        wanting = np.where(np.isnan(needs) | found.asked, 0.0, needs)
         demands = np.minimum(wanting, deepest + 1.0)
-        asked = int(np.count_nonzero(~found.free))
+        fixed = found.fixed()
+        asked = int(np.count_nonzero(fixed))
         allowed = max(asked, min(self._policy.budget - batch.decoding, budget - int(batch.chunk.sum())))
-        kept = ranked.taken(customised(ranked, wanting, demands, allowed - asked, self._policy.most - 1)) | ~found.free
+        kept = ranked.taken(customised(ranked, wanting, demands, allowed - asked, self._policy.most - 1)) | fixed
         return self.keep(found, filled(ranked, kept, allowed), needs, allowed)
 
     def learn(self, done: Round, outcome: Outcome) -> None:

@@ -3,7 +3,7 @@ siblings, and what the drafter says itself, which is too sure of itself as a rul
 
     p(depth, rank, bin) = (accepted + LEAN * said) / (offered + LEAN)      counted with forgetting
 
-What the drafter says is the mean of what it said in that bin. Under the rejection rule nothing may depend on the token
+`said` is what the drafter says of this very node. Under the rejection rule nothing may depend on the token
 that was drawn, and what is said of a node does: there a node is one of its depth, and no more.
 """
 
@@ -13,54 +13,60 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from covey.trees.paths import Array, Flags, Index, Nodes
+from covey.trees.paths import Array, Flags, Index, Nodes, Small
+from covey.types import Floats, JsonDict
 
 MEMORY = 20000.0  # nodes that were looked at after which an old one counts 1/e
 LEAN = 4.0  # nodes that a drafter's own word is worth
 RANKS = 6  # the last one stands for all beyond
 EDGES = np.array([0.01, 0.03, 0.07, 0.15, 0.3, 0.45, 0.6, 0.75, 0.87, 0.95, 0.99])
 STEPS = 1000
-BINS = np.searchsorted(EDGES, np.arange(STEPS + 1) / STEPS)  # of a probability in so many steps
+BINS = np.searchsorted(EDGES, np.arange(STEPS + 1) / STEPS).astype(np.int32)  # of a probability in so many steps
 BLIND = len(EDGES) + 1  # the bin of nodes that nothing is said of, or may be
+COUNTS = ("offered", "accepted", "said")
+TRACE = 0.01  # a cell with less in it is not kept
 UNSEEN = 0.5  # ... as long as none was seen
 
 
 class Calibration:
-    """Counts of all drafters."""
+    """Counts of all drafters, and what they come to: a node is right with chance[cell] + trust[cell] * said."""
 
     def __init__(self, drafters: Sequence[str], max_depth: int) -> None:
         self._drafters = {name: index for index, name in enumerate(drafters)}
         self._max_depth = max_depth
-        self._shape = (len(drafters), max_depth, RANKS, BLIND + 1)
-        size = int(np.prod(self._shape))
-        self._offered, self._accepted, self._said = np.zeros(size), np.zeros(size), np.zeros(size)
+        self._shape = (len(drafters), max_depth + 1, RANKS, BLIND + 1)  # no node has depth 0
+        self._size = int(np.prod(self._shape[1:]))
+        self._offered, self._accepted, self._said = np.zeros((len(COUNTS), len(drafters) * self._size))
+        self._weigh()
 
-    def cells(self, nodes: Nodes, ranks: Index, said: Array, drafter: Index, blind: Flags) -> Index:
+    def cells(self, nodes: Nodes, ranks: Small, said: Floats, drafter: Index, blind: Flags) -> Index:
         """Where each node is counted; `drafter` and `blind` by row."""
         bins = BINS[(said * STEPS).astype(np.int64)]
-        rank: Index = np.minimum(ranks, RANKS - 1)
+        rank = np.minimum(ranks, RANKS - 1)
         if blind.any():
             hidden = blind[nodes.row_of]
             bins[hidden] = BLIND
             rank[hidden] = 0
-        found: Index = np.minimum(nodes.depth, self._max_depth) - 1
-        _, depths, _, all_bins = self._shape
+        found = np.minimum(nodes.depth, self._max_depth).astype(np.int32)
         if drafter.any():
-            found += drafter[nodes.row_of] * depths
+            found += (drafter * (self._max_depth + 1))[nodes.row_of]
         found *= RANKS
         found += rank
-        found *= all_bins
+        found *= BLIND + 1
         found += bins
-        return found
+        return found.astype(np.int64)
 
-    def own(self, cells: Index, said: Array, blind: Flags) -> Array:
-        """Each node's calibrated probability, where all before it are right. `blind` by node."""
-        prior = np.where(blind, UNSEEN, said) if blind.any() else said
-        found: Array = (self._accepted[cells] + LEAN * prior) / (self._offered[cells] + LEAN)
+    def own(self, cells: Index, said: Floats) -> Floats:
+        """Each node's calibrated probability, where all before it are right."""
+        found = self._trust[cells]
+        found *= said
+        found += self._chance[cells]
         return found
 
     def index(self, drafters: Sequence[str]) -> Index:
         """Of each row's drafter."""
+        if len(self._drafters) == 1:
+            return np.zeros(len(drafters), np.int64)
         return np.fromiter((self._drafters.get(name, 0) for name in drafters), np.int64, len(drafters))
 
     def update(self, cells: Index, said: Array, accepted: Flags) -> None:
@@ -69,6 +75,7 @@ class Calibration:
         for total, weights in ((self._offered, None), (self._accepted, accepted), (self._said, said)):
             total *= keep
             total += np.bincount(cells, weights, len(total))
+        self._weigh()
 
     def reliability(self) -> list[tuple[float, float, float]]:
         """By what drafters said, in bins: what they said on average, how often they were right, and of how many."""
@@ -77,3 +84,45 @@ class Calibration:
             for total in (self._offered, self._accepted, self._said)
         )
         return [(s / n, a / n, n) for n, a, s in zip(offered.tolist(), accepted.tolist(), said.tolist()) if n >= 1.0]
+
+    def state(self) -> JsonDict:
+        """Of each drafter the cells in which something was seen."""
+        found = {}
+        for name, index in self._drafters.items():
+            start = index * self._size
+            seen = np.flatnonzero(self._offered[start : start + self._size] > TRACE)
+            counts = (total[start + seen].tolist() for total in (self._offered, self._accepted, self._said))
+            found[name] = {"cells": seen.tolist(), **dict(zip(COUNTS, counts))}
+        return {"max_depth": self._max_depth, "drafters": found}
+
+    def restore(self, state: JsonDict) -> None:
+        """Of the drafters that are still there. ValueError when it is not such a state; then nothing changes."""
+        try:
+            totals = self._read(state)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{type(error).__name__}: {error}") from None
+        self._offered, self._accepted, self._said = totals
+        self._weigh()
+
+    def _read(self, state: JsonDict) -> Array:
+        if state["max_depth"] != self._max_depth:
+            raise ValueError("calibrated with another max_depth")
+        totals = np.zeros((len(COUNTS), len(self._offered)))
+        for name, kept in state["drafters"].items():
+            cells = np.array(kept["cells"], np.int64)
+            counts = np.array([kept[count] for count in COUNTS], np.float64)
+            if cells.ndim != 1 or counts.shape != (len(COUNTS), len(cells)):
+                raise ValueError("calibration of another shape")
+            if not ((cells >= 0) & (cells < self._size) & (counts >= 0.0) & (counts <= 1.001 * counts[0])).all():
+                raise ValueError("calibration out of range")
+            if name in self._drafters:
+                totals[:, self._drafters[name] * self._size + cells] = counts
+        return totals
+
+    def _weigh(self) -> None:
+        """Of a cell where nothing is said, `UNSEEN` stands for it."""
+        trust = LEAN / (self._offered + LEAN)
+        chance = self._accepted / (self._offered + LEAN)
+        unsaid = np.arange(len(trust)) % (BLIND + 1) == BLIND
+        self._chance = np.where(unsaid, chance + UNSEEN * trust, chance).astype(np.float32)
+        self._trust = np.where(unsaid, 0.0, trust).astype(np.float32)

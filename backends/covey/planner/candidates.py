@@ -12,24 +12,24 @@ from covey.planner.calibration import Calibration
 from covey.planner.tallies import Tally
 from covey.rounds import Round
 from covey.scheduler import Batch
-from covey.trees.paths import Array, Flags, Index, Nodes
-from covey.types import Floats, RowStatus, Rule, Trees
+from covey.trees.paths import Array, Flags, Index, Nodes, Small
+from covey.types import Floats, JsonDict, RowStatus, Rule, Trees
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """One batch's. `said` is each node's own probability by its drafter, `own` the calibrated one; `hidden` are nodes
-    of which nothing may be said; `cells` are where they are counted. `free` are nodes of rows that leave their depth
-    to the policy: what a request asks for by itself is not dropped."""
+    """One batch's. `said` is each node's own probability by its drafter, `own` the calibrated one; `hidden` are rows of
+    whose nodes nothing may be said; `cells` are where nodes are counted. `asked` are rows whose requests ask for a
+    depth by themselves, which is not dropped."""
 
     trees: Trees
     nodes: Nodes
-    ranks: Index
-    said: Array
-    own: Array
+    ranks: Small
+    said: Floats
+    own: Floats
     hidden: Flags
     cells: Index
-    free: Flags
+    asked: Flags
 
     @classmethod
     def of(
@@ -38,15 +38,22 @@ class Candidates:
         """`drafters` by row; `scores` are log path scores of the nodes, none where a drafter gives none."""
         nodes = Nodes.of(trees)
         requests = [active.request for active in batch.rows]
-        auto = np.fromiter((each.speculation == "auto" for each in requests), np.bool_, len(requests))
-        blind = np.ones(len(requests), np.bool_)
-        said = np.full(len(trees.tokens), 0.5)
+        asked = np.array([each.speculation != "auto" for each in requests], np.bool_)
         if len(scores):
-            blind = np.fromiter((each.sampling.rule is Rule.REJECTION for each in requests), np.bool_, len(requests))
+            hidden = np.array([each.sampling.rule is Rule.REJECTION for each in requests], np.bool_)
             said = nodes.own(scores)
-        ranks, hidden = nodes.ranks(), blind[nodes.row_of]
-        cells = calibration.cells(nodes, ranks, said, calibration.index(drafters), blind)
-        return cls(trees, nodes, ranks, said, calibration.own(cells, said, hidden), hidden, cells, auto[nodes.row_of])
+        else:
+            hidden, said = np.ones(len(requests), np.bool_), np.full(len(trees.tokens), 0.5, np.float32)
+        ranks = nodes.ranks()
+        cells = calibration.cells(nodes, ranks, said, calibration.index(drafters), hidden)
+        return cls(trees, nodes, ranks, said, calibration.own(cells, said), hidden, cells, asked)
+
+    def fixed(self) -> Flags:
+        """Nodes of those that ask for a depth by themselves."""
+        if not self.asked.any():
+            return np.zeros(len(self.said), np.bool_)
+        found: Flags = self.asked[self.nodes.row_of]
+        return found
 
 
 class TreeSelector:
@@ -54,20 +61,29 @@ class TreeSelector:
     thread may read `tally`."""
 
     log_q = False
+    yields = False
 
     def __init__(self, drafters: Sequence[str], max_depth: int) -> None:
         self.calibration = Calibration(drafters, max_depth)
         self.tally = Tally()
-        self._selected: tuple[Trees, Index, Array] | None = None  # of the last round that drafted
+        self._selected: tuple[Trees, Candidates, Flags] | None = None  # of the last round that drafted: what was kept
 
     def figures(self) -> Iterator[tuple[str, dict[str, str], float]]:
         """Metric, labels, value so far. Any thread may ask."""
         return self.tally.figures()
 
+    def state(self) -> JsonDict | None:
+        """What it has learnt."""
+        return self.calibration.state()
+
+    def restore(self, state: JsonDict) -> None:
+        """As `Calibration.restore`."""
+        self.calibration.restore(state)
+
     def keep(self, found: Candidates, kept: Flags, needs: Array, allowed: int) -> Trees:
         """What is verified. `needs`: A(r) by row, and nothing (NaN) of a row that has no objective."""
         trees = found.trees if kept.all() else found.trees.nodes(kept)
-        self._selected = trees, found.cells[kept], found.said[kept]
+        self._selected = trees, found, kept
         self.tally.selected(len(kept), len(trees.tokens), allowed, needs[~np.isnan(needs)])
         return trees
 
@@ -75,20 +91,22 @@ class TreeSelector:
         """What became of the nodes that were verified and whose parents were accepted."""
         if self._selected is None or self._selected[0] is not done.kept:
             return
-        (trees, cells, said), reply = self._selected, done.reply
+        (trees, found, kept), reply = self._selected, done.reply
         self._selected = None
         nodes = Nodes.of(trees)
         accepted = nodes.accepted(trees, reply.offsets, reply.tokens, reply.accepted)
-        reached = np.append(accepted, True)[nodes.above]  # the root's place is the last, where node -1 finds it
+        reached = np.append(accepted, True)[nodes.jumps[0][:-1]]  # the root's place is the last
         reached &= (reply.status == RowStatus.OK)[nodes.row_of]
-        self.calibration.update(cells[reached], said[reached], accepted[reached])
+        places = np.flatnonzero(kept)[reached]
+        self.calibration.update(found.cells[places], found.said[places], accepted[reached])
         self.tally.accepted(int(np.count_nonzero(accepted)))
 
 
 def needs_of(batch: Batch, round_seconds: float) -> Array:
     """A(r) of every row that decodes, by the end of a round that takes so long; NaN where it has no objective."""
-    needs = np.full(len(batch.rows), np.nan)
-    for row, active in enumerate(batch.rows[: batch.decoding]):
-        if active.request.objective.tpot < math.inf:
-            needs[row] = active.needs(batch.now, round_seconds)
-    return needs
+    now, none = batch.now, math.nan
+    needs = [
+        active.needs(now, round_seconds) if active.request.objective.tpot < math.inf else none
+        for active in batch.rows[: batch.decoding]
+    ]
+    return np.array(needs + [none] * (len(batch.rows) - batch.decoding))

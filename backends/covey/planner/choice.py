@@ -23,7 +23,7 @@ class Planner(Protocol):
 
     def readable(self, rows: int, drafts: float, seconds: float) -> int | None:
         """Tokens of prompts that a pass over so many rows and drafts can read within these seconds, or that cost it
-        hardly anything. None where that is not known."""
+        hardly anything: drafts that are chosen by the time that is left come afterwards. None where it is not known."""
         ...
 
     def learn(self, done: Round) -> None:

@@ -34,6 +34,7 @@ PROMPT = 0.3  # how far c may be from nothing, in slopes of f
 PAUSE = 0.1  # how far d may be from nothing, in passes over one row
 TOGETHER = 0.05  # weight of a new round in c
 READ, READ_STEP = 4096, 8  # tokens of prompts in a pass, how many are looked at
+FAR = 1e7  # tokens up to which the line beyond the last knot is drawn
 GUESS = 0.1  # a drafted token's time before any was drafted, in passes over one row
 
 
@@ -57,6 +58,7 @@ class RoundCosts:
         self._depths = np.arange(max_depth + 1.0)
         self._rows = doublings(max_rows)
         self._tokens = doublings(max_rows * (max_depth + 1))
+        self._far = np.append(self._tokens, FAR)
         self._features: dict[tuple[int, Passes], tuple[Array, Array]] = {}
         self._drafting: dict[int, Array] = {}
         self._up_to: dict[int, Array] = {}
@@ -119,14 +121,15 @@ class RoundCosts:
 
     def verifying(self, rows: int, tokens: Array, prefill: int | Index) -> Array:
         """Seconds of passes over so many tokens, and so many of prompts beside them."""
-        knots, count = self._tokens, len(self._tokens)
-        weights = self._verify.mean(np.eye(count + len(self._rows) + 2))
-        line, at = weights[:count], tokens + prefill
-        seconds = np.interp(at, knots, line)
-        seconds += np.maximum(0.0, at - knots[-1]) * (line[-1] - line[-2]) / (knots[-1] - knots[-2])
-        seconds += float(np.dot(hat(rows, self._rows), weights[count:-2])) + weights[-2] * prefill / 128.0
-        found: Array = seconds + weights[-1] * (tokens > rows)
-        return found
+        knots, weights = self._tokens, self._verify.weights
+        line = np.empty(len(knots) + 1)
+        line[:-1] = weights[: len(knots)]
+        line[-1] = line[-2] + (line[-2] - line[-3]) / (knots[-1] - knots[-2]) * (FAR - knots[-1])
+        line += np.dot(hat(rows, self._rows), weights[len(knots) : -2])
+        seconds: Array = np.interp(tokens + prefill, self._far, line)
+        seconds += weights[-1] * (tokens > rows)
+        seconds += weights[-2] / 128.0 * prefill
+        return seconds
 
     def readable(self, rows: int, drafts: float, seconds: float) -> int:
         """Tokens of prompts that a pass over so many rows and drafts can read within these seconds; and those that fit
@@ -134,7 +137,7 @@ class RoundCosts:
         its weights meanwhile."""
         prompts = np.arange(0, READ, READ_STEP)
         within = self.verifying(rows, np.full(len(prompts), rows + drafts), prompts) <= seconds
-        slopes = np.diff(self._verify.mean(np.eye(len(self._tokens), len(self._tokens) + len(self._rows) + 2)))
+        slopes = np.diff(self._verify.weights[: len(self._tokens)])
         slopes /= np.diff(self._tokens)
         knee = self._tokens[int(np.argmax(slopes > 0.5 * slopes[-1]))]
         return max(int(knee) - rows, int(prompts[within][-1]) if within.any() else 0)

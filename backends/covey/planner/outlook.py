@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from covey.trees.paths import Array, Index, Nodes
+from covey.trees.paths import Array, Index, Nodes, Small
+from covey.types import Floats
 
 ROWS = 64
 GROUPS = 24  # of paths alike, at a depth
@@ -33,11 +34,11 @@ class Outlook:
     """Owns the samples."""
 
     def __init__(self, max_depth: int) -> None:
-        self._samples: list[deque[tuple[Array, int]]] = [deque() for _ in range(max_depth)]
-        self._chains: list[deque[tuple[Array, int]]] = [deque() for _ in range(max_depth)]
+        self._samples: list[deque[tuple[Floats, int]]] = [deque() for _ in range(max_depth)]
+        self._chains: list[deque[tuple[Floats, int]]] = [deque() for _ in range(max_depth)]
         self._stacked: dict[bool, tuple[Array, Array]] = {}
 
-    def add(self, nodes: Nodes, paths: Array, ranks: Index) -> None:
+    def add(self, nodes: Nodes, paths: Floats, ranks: Small) -> None:
         """A round's candidates. Of trees, what is on the path of best guesses tells of chains too."""
         if not len(paths):
             return
@@ -78,7 +79,7 @@ class Outlook:
             for depth, (samples, chains) in enumerate(zip(self._samples, self._chains), start=1):
                 kept = samples if wide and samples else chains
                 if kept:
-                    paths = np.sort(np.concatenate([each for each, _ in kept]))
+                    paths = np.sort(np.concatenate([each for each, _ in kept])).astype(np.float64)
                     groups = min(GROUPS, len(paths))
                     weight = len(paths) / sum(rows for _, rows in kept) / groups
                     bounds = np.arange(groups + 1) * len(paths) // groups
@@ -96,7 +97,7 @@ class Outlook:
         return found
 
 
-def _append(samples: list[deque[tuple[Array, int]]], depth: int, paths: Array, rows: int) -> None:
+def _append(samples: list[deque[tuple[Floats, int]]], depth: int, paths: Floats, rows: int) -> None:
     kept = samples[depth]
     kept.append((paths, rows))
     while sum(count for _, count in kept) - kept[0][1] >= ROWS:

@@ -40,6 +40,11 @@ class Regression:
         if not self.scaled:
             self._scale(factor)
 
+    @property
+    def weights(self) -> Array:
+        """What each feature adds. Not to be changed."""
+        return self._weights
+
     def mean(self, features: Array) -> Array:
         """Predictions, one per row of features."""
         means: Array = np.dot(features, self._weights)

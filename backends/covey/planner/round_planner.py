@@ -86,7 +86,9 @@ class RoundPlanner:
         return self.selector.select(batch, drafted, budget)
 
     def readable(self, rows: int, drafts: float, seconds: float) -> int | None:
-        return None if self._expectations is None else self._expectations.readable(rows, drafts, seconds)
+        if self._expectations is None:
+            return None
+        return self._expectations.readable(rows, 0.0 if self.selector.yields else drafts, seconds)
 
     def learn(self, done: Round) -> None:
         """A patient policy learns of a round that drafted while the next one drafts."""
@@ -115,14 +117,24 @@ class RoundPlanner:
         yield from self.selector.figures()
 
     def state(self) -> JsonDict | None:
-        """What the policy has learnt; the engine waits meanwhile, for less than a millisecond."""
+        """What policy and selector have learnt; the engine waits meanwhile, for less than a millisecond."""
         with self._learning:
-            return self.policy.state()
+            policy, selector = self.policy.state(), self.selector.state()
+        return policy if selector is None else {**(policy or {}), "selector": selector}
 
     def restore(self, state: JsonDict) -> None:
-        """As `LengthPolicy.restore`."""
+        """As `LengthPolicy.restore`. A state without a selector's is one of a planner that did not choose."""
         with self._learning:
-            self.policy.restore(state)
+            before = self.selector.state()
+            if before is not None and "selector" in state:
+                self.selector.restore(state["selector"])
+            try:
+                if before is None or self.policy.state() is not None:
+                    self.policy.restore(state)
+            except ValueError:
+                if before is not None:
+                    self.selector.restore(before)
+                raise
 
     def _catch_up(self) -> None:
         """Learn of the round that was put off, if any."""

@@ -15,7 +15,7 @@ from covey.bandits.length import Outcome
 from covey.planner.acceptance import Acceptance
 from covey.rounds import Drafted, Round
 from covey.scheduler import Batch
-from covey.types import Rule, Trees
+from covey.types import JsonDict, Rule, Trees
 
 Figures = Iterator[tuple[str, dict[str, str], float]]
 
@@ -24,6 +24,7 @@ class Selector(Protocol):
     """Chooses among drafts."""
 
     log_q: bool  # whether it ranks them by what drafters take them for, noise apart
+    yields: bool  # whether it verifies fewer where prompts and objectives leave a pass less time
 
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:
         """Like `Planner.select`."""
@@ -37,11 +38,30 @@ class Selector(Protocol):
         """Metric, labels, value so far. Any thread may ask."""
         ...
 
+    def state(self) -> JsonDict | None:
+        """What it has learnt, None: nothing that is kept."""
+        ...
 
-class Everything:
-    """Implements `Selector`: what a planner asked for is worth verifying."""
+    def restore(self, state: JsonDict) -> None:
+        """ValueError where it is not such a state; then nothing changes."""
+        ...
+
+
+class _Unkept:
+    """Nothing is kept of it."""
 
     log_q = False
+    yields = False
+
+    def state(self) -> None:
+        return None
+
+    def restore(self, state: JsonDict) -> None:  # noqa: ARG002
+        raise ValueError("nothing is kept of who selects")
+
+
+class Everything(_Unkept):
+    """Implements `Selector`: what a planner asked for is worth verifying."""
 
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:  # noqa: ARG002
         return drafted.trees
@@ -53,10 +73,8 @@ class Everything:
         return iter(())
 
 
-class Best:
+class Best(_Unkept):
     """Implements `Selector`: so many drafts a row, on average."""
-
-    log_q = False
 
     def __init__(self, per_row: int, max_depth: int) -> None:
         self._per_row = per_row

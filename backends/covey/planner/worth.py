@@ -26,9 +26,9 @@ from covey.planner.expectations import Expectations
 from covey.planner.outlook import Forecast, Outlook
 from covey.rounds import Drafted, Round
 from covey.scheduler import Batch
-from covey.trees.paths import Array, Flags, Index
-from covey.trees.selection import Ranked, wanted
-from covey.types import Trees
+from covey.trees.paths import Array, Flags
+from covey.trees.selection import ROUNDING
+from covey.types import Floats, Trees
 
 GIVEN = 0.7  # what a token counts for of a row that is ahead of its objective, or hopeless
 SAMPLED = 4  # one of so many rounds that drafted is kept for the outlook
@@ -39,6 +39,8 @@ FAINT = 0.05  # a path less likely is no help in need
 class Worth(TreeSelector):
     """Implements `Selector`."""
 
+    yields = True
+
     def __init__(self, expectations: Expectations, drafters: Sequence[str], max_depth: int, *, teaches: bool) -> None:
         """`teaches`: the expectations are nobody else's to teach."""
         super().__init__(drafters, max_depth)
@@ -46,6 +48,7 @@ class Worth(TreeSelector):
         self._teaches = teaches
         self._outlook = Outlook(max_depth)
         self._selections = 0
+        self._offered: tuple[Candidates, Floats] | None = None  # in the last round that drafted, with their paths
         expectations.selection = self
 
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:
@@ -53,79 +56,107 @@ class Worth(TreeSelector):
         if not len(trees.tokens):
             return trees
         found = Candidates.of(batch, trees, trees.scores, drafted.drafter, self.calibration)
-        room = budget - int(batch.chunk.sum())
         paths = found.nodes.paths(found.own)
-        self._selections += 1
-        if self._selections % SAMPLED == 1:
-            self._outlook.add(found.nodes, paths, found.ranks)
-        rows = len(batch.rows)
-        own = np.zeros(rows, np.bool_) if found.free.all() else own_rows(found, rows)
-        kept = ~found.free
-        near = np.flatnonzero((paths >= SLIGHT) & found.free)
-        values, row_of, given = paths[near], found.nodes.row_of[near], int(np.count_nonzero(kept))
+        self._offered = found, paths
+        kept = found.fixed()
+        given = int(np.count_nonzero(kept))
         drafting = max((drafted.seconds[name] + drafted.catch_up[name] for name in drafted.seconds), default=0.0)
-        plain, now = (drafting + each[given:] for each in self._seconds(batch, given + len(near)))
+        plain, now = self._seconds(batch, drafting, given, int(np.count_nonzero(paths >= SLIGHT)))
         needs = needs_of(batch, float(now[0]))
-        weight, due = self._weights(batch, needs)
-        ranked = Ranked.of(values, row_of, rows)
-        taken = ranked.taken(self._needed(batch, ranked, due, now, own))
-        value = values if weight is None else values * weight[row_of]
-        order = ranked.best if weight is None else np.argsort(-value)
-        order = order[~taken[order]]
-        first = len(near) - len(order)
-        tokens = np.full(len(order) + 1, batch.decoding + float(value[taken].sum()))
-        tokens[1:] += np.cumsum(value[order])
-        tokens += float(paths[kept].sum())
-        speed = float((tokens / plain[first:]).max())
-        best = int(np.argmax(tokens - speed * now[first:]))
-        kept[near[taken]] = True
-        kept[near[order[: max(0, min(best, room - given - first))]]] = True
+        weight, due = self._weights(batch, needs, found.asked)
+        room = budget - int(batch.chunk.sum())
+        if due is not None:
+            self._serve(batch, trees, paths, due, now, room - given, kept)
+        value = paths if weight is None else paths * np.repeat(weight, trees.sizes)
+        first, tokens = int(np.count_nonzero(kept)), float(batch.decoding)
+        if first:
+            tokens += float(paths[kept].sum())
+            value = np.where(kept, np.float32(0.0), value)
+        best = np.sort(value)[::-1][: np.count_nonzero(value >= SLIGHT)]
+        more = min(self._most(tokens, best, plain[first - given :], now[first - given :]), room - first)
+        if more > 0:
+            kept |= _best(value, float(best[more - 1]), more)
         return self.keep(found, kept, needs, room)
 
     def learn(self, done: Round, outcome: Outcome) -> None:
+        self._remember()
         self.count(done)
         if self._teaches and done.plan.choice is not None:
             self._expectations.overhear(done.plan.choice.situation, done.plan.choice.depth, outcome, usual=True)
 
-    def _seconds(self, batch: Batch, nodes: int) -> tuple[Array, Array]:
-        """Of a round but for drafting, by nodes verified from 0 on: without prompts in the pass, and as it is."""
+    def _remember(self) -> None:
+        """Tell the outlook of the last candidates, now and then."""
+        offered, self._offered = self._offered, None
+        if offered is None:
+            return
+        self._selections += 1
+        if self._selections % SAMPLED == 1:
+            found, paths = offered
+            self._outlook.add(found.nodes, paths, found.ranks)
+
+    def _seconds(self, batch: Batch, drafting: float, given: int, more: int) -> tuple[Array, Array]:
+        """Of a round, by nodes verified from `given` on: without prompts in the pass, and as it is."""
         rows, prefill = batch.decoding, int(batch.chunk[batch.decoding :].sum())
-        tokens = rows + np.arange(nodes + 1.0)
+        tokens = np.arange(rows + given, rows + given + more + 1.0)
         if not self._expectations.known:
-            return tokens, tokens + prefill  # nothing is known: time in tokens
+            return drafting + tokens, drafting + tokens + prefill  # nothing is known: time in tokens
         plain = self._expectations.verifying(rows, tokens)
-        return plain, self._expectations.verifying(rows, tokens, prefill) if prefill else plain
+        plain += drafting
+        return plain, drafting + self._expectations.verifying(rows, tokens, prefill) if prefill else plain
 
-    def _weights(self, batch: Batch, needs: Array) -> tuple[Array | None, Array]:
-        """What a token of each row counts for, None: the same everywhere; and A(r) of those that can still be met."""
+    def _most(self, tokens: float, best: Floats, plain: Array, now: Array) -> int:
+        """How many of the best nodes to verify beside those that bring so many tokens with their roots."""
+        count = len(best) + 1
+        brought = np.full(count, tokens)
+        brought[1:] += np.cumsum(best, dtype=np.float64)
+        speed = float((brought / plain[:count]).max())
+        return int(np.argmax(brought - speed * now[:count]))
+
+    def _weights(self, batch: Batch, needs: Array, asked: Flags) -> tuple[Floats | None, Array | None]:
+        """What a token of each row counts for, None: the same everywhere; and A(r) of those that are late, can still be
+        met and leave their depth to the policy, None: nobody is."""
         if np.isnan(needs).all():
-            return None, needs
-        late = np.flatnonzero(needs > 0.0).tolist()
+            return None, None
         given = needs <= 0.0
-        given[[row for row in late if batch.rows[row].hopeless(batch.now, batch.fastest)]] = True
-        return np.where(given, GIVEN, 1.0) if given.any() else None, np.where(given, 0.0, needs)
+        due = (needs > 1.0) & ~asked
+        for row in np.flatnonzero(needs > 0.0).tolist():
+            if batch.rows[row].hopeless(batch.now, batch.fastest):
+                given[row], due[row] = True, False
+        weight = np.where(given, np.float32(GIVEN), np.float32(1.0)) if given.any() else None
+        return weight, np.where(due, needs, 0.0) if due.any() and self._expectations.known else None
 
-    def _needed(self, batch: Batch, ranked: Ranked, needs: Array, seconds: Array, own: Flags) -> Index:
-        """By row: nodes that bring it up to date."""
-        counts = np.zeros(len(needs), np.int64)
-        late = np.flatnonzero((needs > 1.0) & ~own)
-        if not len(late) or not self._expectations.known:
-            return counts
-        tpot = np.array([batch.rows[row].request.objective.tpot for row in late.tolist()])
-        faint = ranked.paths[ranked.by_row] < FAINT
-        useful = np.bincount(ranked.rows[~faint], minlength=len(needs))
-        demands = np.where(np.isnan(needs) | own, 0.0, needs)
-        each = np.minimum(wanted(ranked, demands, len(ranked.paths)), useful)
-        order = late[np.argsort(each[late], kind="stable")]
+    def _serve(
+        self, batch: Batch, trees: Trees, paths: Floats, due: Array, seconds: Array, room: int, kept: Flags
+    ) -> None:
+        """Keep the nodes that bring rows up to date, of as many rows as are then on time."""
+        sizes = trees.sizes
+        late = np.flatnonzero((due > 0.0) & (sizes > 0))
+        if not len(late):
+            return
+        places = np.arange(int(sizes[late].max()))
+        there = places < sizes[late, None]
+        nodes = trees.offsets[late, None] + places
+        offered = np.where(there, paths[np.where(there, nodes, 0)], np.float32(0.0))  # by late row
+        best = np.sort(offered, axis=1)[:, ::-1].astype(np.float64)
+        reach = 1.0 + np.cumsum(best, axis=1)
+        asked = due[late]
+        each = ((reach - best < asked[:, None] - ROUNDING) & (best >= FAINT)).sum(axis=1)
+        rows = np.arange(len(late))
+        least = np.where(each > 0, best[rows, each - 1], 2.0)
+        chosen = offered >= least[:, None]
+        each = chosen.sum(axis=1)  # of nodes alike all are
+        order = np.argsort(each, kind="stable")
         spent = np.cumsum(each[order])
         # With k rows served the round takes longer, and all of them need more for that.
         longer = seconds[np.minimum(spent, len(seconds) - 1)] - seconds[0]
-        reach = _reach(ranked, each)[order]
-        margin = (reach - needs[order]) * tpot[np.searchsorted(late, order)]  # seconds by which it may last longer
-        met = np.tril(margin >= longer[:, None]).sum(axis=1)
-        served = int(np.argmax(met)) + 1 if met.max() > 0 else 0
-        counts[order[:served]] = each[order[:served]]
-        return counts
+        longer[spent > room] = np.inf
+        tpot = np.array([batch.rows[row].request.objective.tpot for row in late.tolist()])
+        got = np.where(each > 0, reach[rows, each - 1], 1.0)
+        margin = ((got - asked) * tpot)[order]  # seconds by which it may last longer
+        met = ((margin >= longer[:, None]) & (rows <= rows[:, None])).sum(axis=1)
+        if met.max() > 0:
+            served = order[: int(np.argmax(met)) + 1]
+            kept[nodes[served][chosen[served]]] = True
 
     def forecast(
         self, rows: int, plain: int, width: int, seconds: Callable[[Array], Array], drafting: Array
@@ -134,15 +165,10 @@ class Worth(TreeSelector):
         return self._outlook.forecast(rows, plain, width > 1, seconds, drafting)
 
 
-def _reach(ranked: Ranked, counts: Index) -> Array:
-    """Tokens that each row is expected to get with so many nodes."""
-    chosen = ranked.place < counts[ranked.rows]
-    found: Array = 1.0 + np.bincount(ranked.rows[chosen], ranked.paths[ranked.by_row][chosen], len(counts))
+def _best(value: Floats, least: float, count: int) -> Flags:
+    """The `count` best nodes, the last of which is worth `least`: of those alike whichever comes first."""
+    found: Flags = value >= least
+    spare = int(np.count_nonzero(found)) - count
+    if spare:
+        found[np.flatnonzero(value == least)[-spare:]] = False
     return found
-
-
-def own_rows(found: Candidates, rows: int) -> Flags:
-    """Rows that drafted as deep as their requests ask, whose nodes are not chosen among."""
-    own = np.zeros(rows, np.bool_)
-    own[found.nodes.row_of[~found.free]] = True
-    return own

@@ -10,6 +10,7 @@ rank                    0 0 0 1 0          among its siblings, which are listed 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,68 +20,86 @@ from covey.types import Floats, Ints, Trees
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+Small = npt.NDArray[np.int16]
+Numbers = TypeVar("Numbers", Floats, Array)
 
-LEAST, MOST = 1e-4, 1.0 - 1e-6  # of a node's own probability: a path's falls at every node
+LEAST, MOST = 1e-4, 1.0 - 1e-6  # of a node's own probability: a path's falls at every node, in 32 bits, too
 
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
     """The nodes of a batch's trees, packed. `jumps[i]` are their ancestors 2^i above, the last index being no node's:
-    what is to be summed along paths takes a step for each doubling of the depth."""
+    what is to be multiplied along paths takes a step for each doubling of the depth."""
 
+    trees: Trees
     row_of: Index
-    above: Index
-    depth: Index
+    depth: Small
     jumps: tuple[Index, ...]
 
     @classmethod
     def of(cls, trees: Trees) -> Nodes:
-        sizes, count = trees.sizes, len(trees.tokens)
+        sizes, count, roots = trees.sizes, len(trees.tokens), trees.parents < 0
         row_of = np.repeat(np.arange(len(sizes)), sizes)
-        roots = trees.parents < 0
-        jump, jumps = np.full(count + 1, count), []
-        np.add(trees.parents, trees.offsets[row_of], out=jump[:-1])
-        jump[:-1][roots] = count
-        above = jump[:-1].copy()
-        above[roots] = -1
-        depth = np.ones(count + 1, np.int64)
+        jump = np.empty(count + 1, np.int64)
+        np.add(trees.parents, np.repeat(trees.offsets[:-1], sizes), out=jump[:-1])
+        np.putmask(jump[:-1], roots, count)
+        jump[count] = count
+        depth = np.full(count + 1, 2, np.int16)
+        depth[:-1] -= roots
         depth[count] = 0
-        while (jump < count).any():
+        jumps = [jump]
+        while depth.max() >= 1 << len(jumps):  # somebody may have so many ancestors
+            jump = jump[jump]
             jumps.append(jump)
             depth += depth[jump]
-            jump = jump[jump]
-        return cls(row_of, above, depth[:-1], tuple(jumps))
+        return cls(trees, row_of, depth[:-1], tuple(jumps))
 
-    def ranks(self) -> Index:
-        """How many siblings are listed before each node."""
-        count = len(self.above)
+    @property
+    def above(self) -> Index:
+        """Parents among all nodes, -1 where the root is."""
+        jump = self.jumps[0]
+        return np.where(jump < len(self.depth), jump, -1)[:-1]
+
+    def ranks(self) -> Small:
+        """How many siblings are listed before each node: of nodes sorted by their parent, then by their place, how far
+        each stands behind the first one of that parent."""
+        trees, count = self.trees, len(self.depth)
+        ranks = np.zeros(count, np.int16)
         if not count:
-            return np.zeros(0, np.int64)
-        family = np.where(self.above < 0, self.row_of, self.row_of[-1] + 1 + self.above)  # by parent, roots first
-        order = np.argsort(family.astype(np.uint16 if int(family.max()) < 1 << 16 else np.int64), kind="stable")
-        listed, places = family[order], np.arange(count)
-        first = places.copy()  # where each place's family begins
-        first[1:][listed[1:] == listed[:-1]] = 0
-        ranks = np.empty(count, np.int64)
-        ranks[order] = places - np.maximum.accumulate(first)
+            return ranks
+        bits = count.bit_length()
+        index = np.int32 if count + trees.rows < 1 << 30 - bits else np.int64
+        family = trees.offsets[:-1] + np.arange(1, trees.rows + 1, dtype=index)  # of a root's own, 1; the nodes' follow
+        key = np.repeat(family, trees.sizes)
+        key += trees.parents
+        key <<= bits
+        places = np.arange(count, dtype=index)
+        key |= places
+        key.sort()
+        order = key & ((1 << bits) - 1)
+        key >>= bits
+        begins = np.ones(count + 1, np.bool_)  # a family, and what comes after the last one
+        np.not_equal(key[1:], key[:-1], out=begins[1:-1])
+        starts = begins.nonzero()[0]
+        ranks[order] = places - np.repeat(starts[:-1], starts[1:] - starts[:-1])
         return ranks
 
-    def paths(self, own: Array) -> Array:
+    def paths(self, own: Numbers) -> Numbers:
         """Path probabilities of nodes that are as likely as `own` where all before them are right."""
-        total = np.zeros(len(own) + 1)
-        np.log(np.clip(own, LEAST, MOST), out=total[:-1])
+        total = np.ones(len(own) + 1, own.dtype)
+        np.minimum(np.maximum(own, LEAST), MOST, out=total[:-1])
         for jump in self.jumps:
-            total += total[jump]
-        found: Array = np.exp(total[:-1])
-        return found
+            total *= total[jump]
+        return total[:-1]
 
-    def own(self, scores: Floats) -> Array:
+    def own(self, scores: Floats) -> Floats:
         """Each node's own part of log path scores, as a probability. Whatever a drafter says, it is one."""
-        log = np.zeros(len(scores) + 1)  # a root's stands last, where node -1 finds it
+        log = np.zeros(len(scores) + 1, np.float32)  # a root's stands last
         log[:-1] = scores
         with np.errstate(over="ignore", invalid="ignore"):
-            found = np.exp(log[:-1] - log[self.above])
-        said: Array = np.minimum(np.fmax(found, LEAST), MOST)  # `fmax` takes a number before none
+            log -= log[self.jumps[0]]
+            said: Floats = np.exp(log[:-1], out=log[:-1])
+        np.minimum(np.fmax(said, LEAST, out=said), MOST, out=said)  # `fmax` takes a number before none
         return said
 
     def accepted(self, trees: Trees, offsets: Ints, tokens: Ints, accepted: Ints) -> Flags:

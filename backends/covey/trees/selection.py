@@ -22,11 +22,9 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """Nodes by path probability: all of them best first, and each row's best first, which are places of `by_row` from
-    `starts[row]` on."""
+    """Nodes by path probability: each row's best first, which are places of `by_row` from `starts[row]` on."""
 
     paths: Array
-    best: Index
     by_row: Index
     rows: Index  # of by_row
     place: Index  # in its row, of by_row
@@ -35,14 +33,18 @@ class Ranked:
     @classmethod
     def of(cls, paths: Array, row_of: Index, count: int) -> Ranked:
         """`count` rows."""
-        best = np.argsort(-paths)
-        by_row = best[np.argsort(row_of[best].astype(np.uint16 if count < 1 << 16 else np.int64), kind="stable")]
-        rows, values = row_of[by_row], paths[by_row]
+        falling = np.log(paths)
+        key = row_of * (1.0 - float(falling.min(initial=0.0)))
+        key -= falling
+        by_row = np.argsort(key)
         sizes = np.bincount(row_of, minlength=count)
         starts = np.cumsum(sizes) - sizes
-        total = np.concatenate([[0.0], np.cumsum(values)])
-        before = 1.0 + total[:-1] - total[starts[rows]]
-        return cls(paths, best, by_row, rows, np.arange(len(rows)) - starts[rows], before)
+        total = np.ones(len(paths) + 1)
+        total[1:] += np.cumsum(paths[by_row])
+        first = np.repeat(starts, sizes)
+        place = np.arange(len(paths)) - first
+        before = 1.0 + total[:-1] - np.repeat(total[starts], sizes)
+        return cls(paths, by_row, np.repeat(np.arange(count), sizes), place, before)
 
     def taken(self, counts: Index) -> Flags:
         """The nodes, where each row takes its best `counts[row]`."""
@@ -70,7 +72,8 @@ def customised(ranked: Ranked, needs: Array, demands: Array, budget: int, most: 
 
 def filled(ranked: Ranked, kept: Flags, budget: int) -> Flags:
     """`kept` and the best of the others, `budget` nodes in all."""
-    left = ranked.best[~kept[ranked.best]][: max(0, budget - int(kept.sum()))]
+    others = np.flatnonzero(~kept)
+    left = others[np.argsort(-ranked.paths[others])][: max(0, budget - int(kept.sum()))]
     both = kept.copy()
     both[left] = True
     return both
