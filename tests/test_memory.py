@@ -564,3 +564,9 @@ def test_a_drafter_on_its_way_is_asked_nothing_more_and_comes_for_the_blocks_tha
     assert server.drafters["one"].epoch == before + 2
     assert server.house.moves == [("unload", "one"), ("load", "one")]
     assert max(policy.needed) == SIZES["one"] // BLOCK, "fewer once the pool is on its way"
+
+
+@pytest.mark.parametrize(("tokens", "leaves"), [(2.0, False), (1.0, True)])
+def test_goodput_lets_nobody_go_for_a_round_that_left_drafts_off(tokens: float, leaves: bool) -> None:
+    """A length policy tries none now and then. 38 blocks are room for two fifths more rows."""
+    assert learnt(tokens, 1.2).expands(pressure(drafting=False), 38, 1.0) is leaves
