@@ -529,3 +529,44 @@ def test_goodput_does_not_believe_that_more_rows_take_less() -> None:
         policy.note(pressure(rows=rows, tokens=int(1.5 * rows), seconds=1.2 * seconds, drafting=True))
     assert policy.expands(pressure(drafting=True), 38, 1.0), "two fifths more rows"
     assert not policy.expands(pressure(drafting=True), 19, 1.0), "a fifth more rows for a quarter"
+
+
+def test_who_does_not_fit_into_the_budget_leaves_and_stays_away() -> None:
+    """Whatever the policy thinks: the least pool and both drafters are more than there is."""
+    server = Server(Never())
+    server.memory.budget.limit = LEAST * BLOCK + SIZES["one"] + SIZES["two"] - 1
+    server.run(20)
+    assert server.house.moves == [("unload", "one")]
+    assert server.pool.blocks == LEAST + (SIZES["one"] - 1) // BLOCK
+
+
+class Roomy(Never):
+    """Is always for it, and notes for how many blocks."""
+
+    def __init__(self) -> None:
+        self.needed: set[int] = set()
+
+    def contracts(self, pressure: Pressure, needed: int) -> bool:  # noqa: ARG002
+        self.needed.add(needed)
+        return True
+
+
+def test_a_drafter_on_its_way_is_asked_nothing_more_and_comes_for_the_blocks_that_it_gave() -> None:
+    policy = Roomy()
+    server = Server(policy)
+    before = server.drafters["one"].epoch
+    server.memory.wish("one", Wish.OUT)
+    server.run(3)
+    assert server.drafters["one"].epoch == before + 1, "its rows were dropped"
+    assert server.pool.blocks == LEAST + SIZES["one"] // BLOCK
+    server.memory.wish("one", Wish.AUTO)
+    server.run(3)
+    assert server.drafters["one"].epoch == before + 2
+    assert server.house.moves == [("unload", "one"), ("load", "one")]
+    assert max(policy.needed) == SIZES["one"] // BLOCK, "fewer once the pool is on its way"
+
+
+@pytest.mark.parametrize(("tokens", "leaves"), [(2.0, False), (1.0, True)])
+def test_goodput_lets_nobody_go_for_a_round_that_left_drafts_off(tokens: float, leaves: bool) -> None:
+    """A length policy tries none now and then. 38 blocks are room for two fifths more rows."""
+    assert learnt(tokens, 1.2).expands(pressure(drafting=False), 38, 1.0) is leaves

@@ -143,8 +143,11 @@ class Goodput(Thresholds):
     Seconds of a round are a line over its rows, one with drafts and one without; tokens of a row that drafts are a
     mean. With rows n, rows n' that the gain would let run, e tokens a row and a drafter's share s of the drafts:
 
-        now    n e / T_drafted(n)    or n / T_plain(n), whichever is in use
+        now    the better of  n e / T_drafted(n)  and  n / T_plain(n)
         then   the better of  n' / T_plain(n')  and  n' (1 + (e - 1)(1 - s)) / T_drafted(n')
+
+    Now is not what this round did: a length policy that drafts leaves it off now and then to see what that brings, and
+    no drafter is to leave for that.
 
     The price of coming back is paid out of the gain: for `reload` of `stay` seconds rows decode plainly that would have
     drafted if nobody had left.
@@ -173,7 +176,7 @@ class Goodput(Thresholds):
         if share < 1.0:
             then = max(then, self._rate(now + more, self._drafted, 1 + (self._yield - 1) * (1 - share)))
         plain = self._rate(now, self._plain, 1.0)
-        brought = self._rate(now, self._drafted, self._yield) if pressure.drafting else plain
+        brought = max(plain, self._rate(now, self._drafted, self._yield))
         return then > brought + self._price * max(0.0, brought - plain) > 0
 
     def _is_short(self, pressure: Pressure) -> bool:
