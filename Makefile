@@ -11,6 +11,9 @@ HOST         ?= 127.0.0.1
 HTTP_PORT    ?= 8000
 GRPC_PORT    ?= 8001
 METRICS_PORT ?= 8002
+FRONT_HOST      ?= 127.0.0.1
+FRONT_HTTP_PORT ?= 8010
+FRONT_GRPC_PORT ?= 8011
 PROFILE      ?= demo-cpu
 MODEL        ?=
 DRAFTER      ?=
@@ -22,7 +25,7 @@ PYTHONS      ?= python3.10 python3.11 python3.12
 
 help:
 	@echo "make setup     create .venv and install; does nothing when nothing changed"
-	@echo "make serve     start the server [HOST= HTTP_PORT= GRPC_PORT= METRICS_PORT= PROFILE= MODEL=folder-or-name DRAFTER=folder-or-name]"
+	@echo "make serve     start the server [HOST= HTTP_PORT= GRPC_PORT= METRICS_PORT= FRONT_HOST= FRONT_HTTP_PORT= FRONT_GRPC_PORT= PROFILE= MODEL=folder-or-name DRAFTER=folder-or-name]"
 	@echo "make loadtest  a minute of load on a running server, then an HTML report [HOST= GRPC_PORT= ... ARGS='--shape poisson:4 ...' COMPARE=folder]"
 	@echo "make test      every kind of test, the real server included; minutes"
 	@echo "make test-all  the large grids whole"
@@ -46,11 +49,15 @@ $(STAMP): pyproject.toml constraints.txt
 
 serve: setup
 	@exec $(BIN)/python -m covey.server --host $(HOST) --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) \
-	  --metrics-port $(METRICS_PORT) --profile $(PROFILE) $(if $(MODEL),--model '$(MODEL)') $(if $(DRAFTER),--drafter '$(DRAFTER)')
+	  --metrics-port $(METRICS_PORT) --front-host $(FRONT_HOST) --front-http-port $(FRONT_HTTP_PORT) \
+	  --front-grpc-port $(FRONT_GRPC_PORT) --profile $(PROFILE) $(if $(MODEL),--model '$(MODEL)') $(if $(DRAFTER),--drafter '$(DRAFTER)')
 
 loadtest: setup
 	@exec $(BIN)/python -m loadtest --url $(HOST):$(GRPC_PORT) --http-url $(HOST):$(HTTP_PORT) --metrics-url $(HOST):$(METRICS_PORT) \
 	  $(if $(COMPARE),--compare '$(COMPARE)') $(ARGS)
+
+# Bytecode is written even where the environment forbids it: every process of the tests would compile all that it imports.
+test test-all: export PYTHONDONTWRITEBYTECODE :=
 
 test: setup
 	$(SIDE_BY_SIDE) -m "not slow and not e2e"

@@ -1,16 +1,10 @@
-"""The bundled models in process: many requests, each drafted in its own way, through one engine.
-
-What runs here runs in processes of their own (`Workers`), one for each of two cores: passes of models as small as these
-take longer with two threads than with one.
-"""
+"""The bundled models in process: many requests, each drafted in its own way, through one engine."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -153,32 +147,3 @@ def plainly(requests: Sequence[tuple[Ints, Sampling]], length: int) -> Outputs:
     asked = [request(key, prompt, length, sampling=sampling) for key, (prompt, sampling) in enumerate(requests)]
     sink, _ = serve(StaticPlanner(0, 1), asked)
     return [sink.tokens[key] for key in range(len(requests))]
-
-
-class Workers:
-    """Processes that generate."""
-
-    def __init__(self, count: int = 2) -> None:
-        self._count = count
-        self._pool = ProcessPoolExecutor(count, get_context("spawn"))
-
-    def begin(self, cases: Sequence[Case], length: int, batch: int) -> Pending:
-        """Start on the cases; shared out where they fill a batch for each process."""
-        shares = self._count if len(cases) >= self._count * batch else 1
-        parts = [self._pool.submit(generate, cases[first::shares], length, batch) for first in range(shares)]
-        return Pending(tuple(cases), tuple(parts))
-
-    def close(self) -> None:
-        self._pool.shutdown(cancel_futures=True)
-
-
-@dataclass(frozen=True)
-class Pending:
-    """Cases whose outputs are to come: those of case i from part i modulo the number of parts."""
-
-    cases: tuple[Case, ...]
-    parts: tuple[Future[Outputs], ...]
-
-    def outputs(self) -> Outputs:
-        found = [part.result() for part in self.parts]
-        return [found[index % len(found)][index // len(found)] for index in range(len(self.cases))]

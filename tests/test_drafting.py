@@ -13,7 +13,7 @@ import pytest
 
 from covey.active import ActiveRequest, Heard
 from covey.clock import RealClock
-from covey.drafting import Drafting
+from covey.drafting import LEAST_NEEDED, Drafting
 from covey.engine import Engine
 from covey.errors import CoveyError, PortError, PortTimeout, StubDead
 from covey.planner.build import build
@@ -22,7 +22,7 @@ from covey.profile import SpeculationSettings
 from covey.roster import LONGEST_REST, Roster
 from covey.rounds import Plan, Reader
 from covey.scheduler import Batch, Scheduler
-from covey.types import NO_FLOATS, DrafterInfo, DraftReply, DraftWork, Judged, RowStatus, Trees
+from covey.types import NO_FLOATS, DrafterInfo, DraftReply, DraftWork, Judged, Objective, RowStatus, Trees
 from tests.fakes import VOCAB, Collector, HashTarget, ManualClock, continuation, next_token, request
 from tests.static_planner import StaticPlanner
 
@@ -705,3 +705,29 @@ def test_a_call_that_reads_counts_before_the_late_one_behind_it() -> None:
     for _ in range(2):
         drafting.settle()
     assert active.seen["one"] == active.known == 5
+
+
+def test_a_drafter_is_told_when_the_first_of_the_rows_misses_its_objective() -> None:
+    clock, told = ManualClock(), list[float]()
+
+    class Told(HashDrafter):
+        def draft(self, work: DraftWork) -> DraftReply:
+            told.append(work.needed)
+            return super().draft(work)
+
+    for objectives in ((Objective(),), (Objective(), Objective(tpot=2.0), Objective(tpot=3.0))):
+        told.clear()
+        engine, _, _ = serving({"one": Told(0.0)}, clock, 0.5)
+        for key, objective in enumerate(objectives, 1):
+            engine.submit(replace(request(key, [1, 2], 12), arrival=clock.now(), objective=objective))
+        engine.round()
+        first = clock.now()
+        clock.sleep(0.5)
+        engine.round()
+        if len(objectives) == 1:
+            assert set(told) == {0.0}, "it has none"
+            continue
+        assert told[-1] == pytest.approx(first + 2.0 - clock.now())
+        clock.sleep(9.0)
+        engine.round()
+        assert told[-1] == LEAST_NEEDED, "it is late by now"

@@ -23,7 +23,7 @@ from covey.drafters.proposing import Rows, joined, propose_trees
 from covey.drafters.stepper import Call
 from covey.sampling import rejection
 from covey.sampling.drawing import Context, SettingsTable, draw
-from covey.sampling.noise import Reals
+from covey.sampling.noise import Reals, seed_words
 from covey.types import Ints, Sampling, Trees
 from covey.verify import parent_places, walk
 
@@ -64,10 +64,18 @@ def look(table: torch.Tensor, before: Ints, last: Ints) -> torch.Tensor:
 
 @lru_cache(maxsize=16)
 def open_table(sampling: Sampling, count: int, first_seed: int) -> SettingsTable:
-    """Slot i belongs to a request with seed `first_seed` + i."""
+    """Slot i belongs to a request with seed `first_seed` + i. Two are added as a target adds them; the others, which
+    differ in their seeds alone, are copied, since so many calls take most of a test's time."""
     table = SettingsTable(count)
-    slots = [table.add(replace(sampling, seed=first_seed + i), len(PROMPT)) for i in range(count)]
-    assert slots == list(range(count))
+    assert [table.add(replace(sampling, seed=first_seed + i), len(PROMPT)) for i in range(2)] == [0, 1]
+    seeds = seed_words(np.arange(first_seed, first_seed + count, dtype=np.uint64))
+    assert np.array_equal(table.seed[:2], seeds[:2])
+    for column in vars(table).values():
+        if isinstance(column, np.ndarray):
+            column[2:] = column[0]
+    table.seed[:] = seeds
+    table.samplings[2:] = table.samplings[:1] * (count - 2)
+    table._free.clear()
     return table
 
 

@@ -461,3 +461,71 @@ def test_goodput_weighs_more_rows_against_drafts(slope: float, leaves: bool) -> 
     assert policy.expands(pressure(drafting=True), 95, 1.0) is leaves
     assert not policy.expands(pressure(drafting=True, waiting=0), 95, 1.0), "nobody waits for blocks"
     assert not policy.expands(pressure(drafting=True), 2, 1.0), "too few for one row more"
+
+
+def learnt(tokens: float, slower: float, reload: float = 0.0) -> Goodput:
+    """Who has seen rows that cost nothing; those that draft bring so many tokens in a time so much longer."""
+    policy = Goodput(0.1, 3, reload=reload, stay=30.0)
+    for rows in (4, 8, 12, 10, 10, 10) * 60:
+        policy.note(pressure(rows=rows, tokens=rows, seconds=0.02))
+        policy.note(pressure(rows=rows, tokens=int(tokens * rows), seconds=0.02 * slower, drafting=True))
+    return policy
+
+
+@pytest.mark.parametrize(("share", "leaves"), [(1.0, False), (0.99, False), (0.1, True)])
+def test_goodput_lets_go_of_who_drafts_for_few_while_others_go_on(share: float, leaves: bool) -> None:
+    """Ten rows bring 20 tokens; 76 blocks are room for 8 more, and the 18 bring as many, or 34 with nine tenths of the
+    drafts."""
+    assert learnt(2.0, 1.0).expands(pressure(drafting=True), 76, share) is leaves
+
+
+def test_goodput_counts_what_the_way_back_costs() -> None:
+    """Drafts bring a quarter more than none. 28 blocks are room for three rows more, which bring three tenths; if they
+    cost half of the drafts' gain for the way back, that is too little."""
+    assert learnt(1.5, 1.2).expands(pressure(drafting=True), 28, 1.0)
+    assert not learnt(1.5, 1.2, reload=15.0).expands(pressure(drafting=True), 28, 1.0)
+
+
+@pytest.mark.parametrize("bound", [{"waiting": 2}, {"most_running": 12}])
+def test_goodput_counts_no_rows_that_will_not_run(bound: dict[str, int]) -> None:
+    assert learnt(1.5, 1.2).expands(pressure(drafting=True), 95, 1.0)
+    assert not learnt(1.5, 1.2).expands(pressure(drafting=True, **bound), 95, 1.0), "a fifth more rows for a quarter"
+
+
+@pytest.mark.parametrize(
+    ("change", "short"),
+    [
+        ({}, True),
+        ({"drafting": True}, False),
+        ({"waiting": 0}, True),  # fewer blocks are free than a tenth
+        ({"waiting": 0, "free": 10}, False),
+        ({"free": 10}, True),  # and requests wait for blocks all the same
+        ({"free": 10, "running": 64}, False),  # they wait for room in the batch
+    ],
+)
+def test_memory_is_short_by_nightjars_rule(change: dict[str, Any], short: bool) -> None:
+    policy = Thresholds(0.1, 2)
+    for _ in range(2):
+        policy.note(pressure(**change))
+    assert policy.expands(pressure(**change), 10, 0.0) is short
+
+
+def test_goodput_takes_large_free_blocks_that_nobody_fits_into_for_short() -> None:
+    policy = learnt(1.5, 1.2)
+    roomy = pressure(drafting=True, free=20)
+    policy.note(replace(roomy, waiting=0))
+    assert not policy.expands(roomy, 80, 1.0), "for three rounds in a row"
+    for _ in range(3):
+        policy.note(roomy)
+    assert policy.expands(roomy, 80, 1.0)
+
+
+def test_goodput_does_not_believe_that_more_rows_take_less() -> None:
+    """Larger batches came when the machine was quiet."""
+    policy = Goodput(0.1, 3, reload=0.0)
+    for rows in (4, 8, 12) * 60:
+        seconds = 0.05 - 0.0025 * rows
+        policy.note(pressure(rows=rows, tokens=rows, seconds=seconds))
+        policy.note(pressure(rows=rows, tokens=int(1.5 * rows), seconds=1.2 * seconds, drafting=True))
+    assert policy.expands(pressure(drafting=True), 38, 1.0), "two fifths more rows"
+    assert not policy.expands(pressure(drafting=True), 19, 1.0), "a fifth more rows for a quarter"

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from covey.errors import BadField
-from covey.routing import LONGEST, PIECE, REMEMBERED, SPREAD, Router
+from covey.routing import AGAIN, LONGEST, PIECE, REMEMBERED, SPREAD, Router
 
 LONG = bytes(range(256)) * 8
 
@@ -76,3 +76,16 @@ def test_what_is_remembered_has_an_end() -> None:
     for _ in range(100):
         give(router, rng.randbytes(PIECE * LONGEST * 2))
     assert len(router._given["a"]) <= REMEMBERED
+
+
+def test_one_that_is_away_comes_last_and_makes_nobody_else_seem_busy() -> None:
+    now = [0.0]
+    router = Router(["a", "b", "c"], lambda: now[0])
+    for _ in range(SPREAD + 2):
+        router.begun("a", LONG)
+        router.begun("b", b"short")
+    assert router.order("", LONG)[0] == "c"
+    router.lost("c")
+    assert router.order("", LONG) == ["a", "b", "c"], "a has the prompt and no more to do than b"
+    now[0] += AGAIN
+    assert router.order("", LONG)[0] == "c"

@@ -12,6 +12,7 @@ after the other: asked to draft before it has read, it reads first, within the s
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -30,6 +31,7 @@ from covey.worker import Thread, Worker
 
 log = logging.getLogger("covey.drafting")
 
+LEAST_NEEDED = 1e-6  # seconds; 0 would say that nobody needs anything
 SENDING = 0.0005  # seconds in which the calls are on their way: only one thread at a time can run Python
 
 
@@ -258,6 +260,7 @@ class Drafting:
             reading=reading,
             patience=self._deadline if reading is None else 0.0,
             plain=self._plain() or 0.0,
+            needed=_needed(requests, self._clock.now()) if reading is None else 0.0,
         )
 
     def _note(self, call: _Call, reply: DraftReply) -> None:
@@ -290,6 +293,12 @@ class Drafting:
         log.warning("drafter %s: %s; its rows decode plainly", name, error)
         if self._report is not None:
             self._report(name, error)
+
+
+def _needed(requests: list[ActiveRequest], now: float) -> float:
+    """Seconds until the first of them misses its objective, if one has one; not 0 where that has been missed."""
+    left = min(active.deadline for active in requests) - now
+    return 0.0 if math.isinf(left) else max(LEAST_NEEDED, left)
 
 
 def _hear(call: _Call, judged: Judged) -> None:

@@ -24,9 +24,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from covey.errors import CoveyError, PortError
+from covey.errors import CoveyError
 from covey.kv.elastic import Budget, Policy, Pressure
 from covey.memory_totals import MemoryTotals
+from covey.pool_size import PoolSize
 from covey.ports import Clock, Residency, Target
 from covey.roster import Roster, State
 from covey.types import JsonDict, ResizeStatus
@@ -35,7 +36,6 @@ from covey.worker import Worker
 log = logging.getLogger("covey.memory")
 
 AWAKE, ASLEEP = 0.02, 0.5  # seconds between looks while there are no rounds
-POLL = 0.005  # ... at memory on its way
 FIRST_REST, LONGEST_REST = 0.5, 30.0  # after a step that failed
 LATELY = 0.999  # of what was used before each round counts on
 UNUSED = 2  # rounds without a draft after which a drafter's KV memory may shrink
@@ -93,7 +93,7 @@ class Memory:
         pool gains nothing. Drafters come back when the policy has said so for `calm` seconds. Unless it `breathes` the
         pool keeps its size. `revived` says of a drafter whether somebody else loads it again because it died: it is
         left alone until it is back."""
-        self._target, self._residency, self._roster, self._clock = target, residency, roster, clock
+        self._residency, self._roster, self._clock = residency, roster, clock
         self._policy, self._worker, self._drop, self._revived = policy, worker, drop, revived
         self._calm, self._breathes = calm, breathes
         self.budget, self._device = budget, device
@@ -104,12 +104,10 @@ class Memory:
         self._rests: dict[str, tuple[Act, float, float]] = {}  # what failed, until when it rests, and how long that is
         self._move: _Move | None = None
         self._calm_since: float | None = None
-        self._polled = 0.0
         self._closed = False
         self._ticks, self._stirs = 0, False
-        self._resize_rest, self._resize_after = FIRST_REST, 0.0
-        self._total = budget.least
         self._totals = MemoryTotals()
+        self._pool = PoolSize(target, clock, self._totals, budget.least)
         self._state = roster.state
         self.totals = self._totals.figures
 
@@ -138,8 +136,8 @@ class Memory:
         return {
             "drafters": drafters,
             "budget_bytes": self.budget.whole,
-            "pool_bytes": self._total * self.budget.block_bytes,
-            "blocks_gained": self._total - self.budget.least,
+            "pool_bytes": self._pool.total * self.budget.block_bytes,
+            "blocks_gained": self._pool.total - self.budget.least,
             "operations": self._totals.operations(),
             "pauses": self._totals.pauses(),
         }
@@ -150,11 +148,11 @@ class Memory:
         drafters = sum(self.budget.holds(name) for name in self._roster.names if name not in away)
         for part, size in (
             ("budget", self.budget.whole),
-            ("pool", self._total * self.budget.block_bytes),
+            ("pool", self._pool.total * self.budget.block_bytes),
             ("drafters", drafters),
         ):
             yield "covey_memory_bytes", {"part": part}, size
-        yield "covey_kv_blocks_gained", {}, self._total - self.budget.least
+        yield "covey_kv_blocks_gained", {}, self._pool.total - self.budget.least
         for name in self._roster.names:
             yield "covey_drafter_resident", {"drafter": name}, name not in away
 
@@ -167,10 +165,10 @@ class Memory:
 
     def tick(self, pressure: Pressure) -> int:
         """Look after it all; returns how many blocks the pool has."""
-        self._total = pressure.total
+        self._pool.total = pressure.total
         self._ticks += 1
         if self._closed or not (self._breathes or self._stirs or self._ticks % STILL == 1):
-            return self._total
+            return self._pool.total
         self._stirs = False  # before the wishes are looked at, which may come now
         self._policy.note(pressure)
         for name in self._used:
@@ -183,11 +181,11 @@ class Memory:
             self._move = self._next(pressure)
         if self._move is not None:
             self._go_on(self._move)
-        elif self._goal() != self._total:
-            self._resize(self._goal())
+        elif self._goal() != self._pool.total:
+            self._pool.step(self._goal())
         wished = any(wish is not Wish.AUTO for wish in self._wishes.values())
         self._stirs |= self._move is not None or wished or any(self._state(name) in AWAY for name in self._wishes)
-        return self._total
+        return self._pool.total
 
     def _learn(self) -> None:
         for name in self._roster.names:
@@ -228,7 +226,7 @@ class Memory:
                 after = self._after(name, act)
                 gain = self.budget.blocks(*after) - blocks
                 must = spare < 0 and self.budget.spare(*after) > spare
-                more = gain > 0 and blocks <= self._total  # else the pool is yet to take what it was given
+                more = gain > 0 and blocks <= self._pool.total  # else the pool is yet to take what it was given
                 if not self._may(name, act) or not (must or more):
                     continue
                 share = self._used[name] / used if used > 0 and act is Act.UNLOAD else 0.0
@@ -246,7 +244,7 @@ class Memory:
             return None
         name = max(back, key=lambda each: (self._used[each], -self.budget.held.get(each, 0)))
         after, now = self._after(name, act), self._clock.now()
-        needed = max(0, self._total - self.budget.blocks(*after))
+        needed = max(0, self._pool.total - self.budget.blocks(*after))
         if self.budget.spare(*after) < 0 or not self._policy.contracts(pressure, needed):
             self._calm_since = None
             return None
@@ -282,7 +280,7 @@ class Memory:
         if not self._breathes or move.act not in (Act.LOAD, Act.WIDEN) or self._state(move.name) is State.LOADING:
             return True
         goal = self.budget.blocks(*self._after(move.name, move.act))
-        return self._total <= goal or self._resize(goal) is ResizeStatus.OK
+        return self._pool.total <= goal or self._pool.step(goal) is ResizeStatus.OK
 
     def _begin(self, move: _Move) -> None:
         name, act, started = move.name, move.act, self._clock.now()
@@ -336,37 +334,9 @@ class Memory:
         """How many blocks the pool should have while nobody moves."""
         resident = self._resident()
         unknown = any(name not in self.budget.held for name in resident)
-        if not self._breathes or unknown or self._clock.now() < self._resize_after:
-            return self._total
+        if not self._breathes or unknown or self._pool.rests:
+            return self._pool.total
         return self.budget.blocks(resident)
-
-    def _resize(self, goal: int) -> ResizeStatus:
-        """Take the next step to a pool of so many blocks."""
-        started = self._clock.now()
-        if started < max(self._polled + POLL, self._resize_after):
-            return ResizeStatus.LATER
-        operation = "expand" if goal > self._total else "contract"
-        try:
-            answer = self._target.resize(goal)
-        except PortError as error:
-            log.warning("the KV pool could not be resized: %s", error)
-            self._rest(operation)
-            return ResizeStatus.LATER
-        ended = self._clock.now()
-        self._polled, self._total = ended, answer.total_blocks
-        self._totals.paused(operation, ended - started)
-        if answer.status is ResizeStatus.OK:
-            self._totals.count(operation, "done")
-            self._resize_rest = FIRST_REST
-        elif answer.status is not ResizeStatus.LATER:
-            log.info("the KV pool stays at %d blocks, not %d: %s", answer.total_blocks, goal, answer.status.name)
-            self._rest(operation)
-        return answer.status
-
-    def _rest(self, operation: str) -> None:
-        self._totals.count(operation, "refused")
-        self._resize_after = self._clock.now() + self._resize_rest
-        self._resize_rest = min(LONGEST_REST, 2 * self._resize_rest)
 
     def _resident(self) -> list[str]:
         """Whose bytes are not the pool's: who leaves counts until it is gone, and who comes as soon as it begins."""

@@ -116,6 +116,20 @@ class LimitSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class FrontSettings:
+    """Limits of the process that strangers reach (`covey.front`). Half of what is for all is for one address."""
+
+    message_bytes: int = setting(2 << 20, "length of a message; a longer one is refused unread", low=1024, high=1 << 28)
+    connections: int = setting(1024, "HTTP connections, and as many gRPC calls, at once", low=2, high=1 << 16)
+    requests: int = setting(512, "requests in flight", low=2, high=1 << 16)
+    rate: float = setting(
+        100.0, "requests a second of one address; 16 KiB of them weigh as one more", low=0.01, high=1e6
+    )
+    read_seconds: float = setting(10.0, "until an HTTP request must be here whole", low=0.1, high=3600.0)
+    answer_seconds: float = setting(600.0, "until an answer must be complete", low=1.0, high=86400.0)
+
+
+@dataclass(frozen=True, slots=True)
 class TenantSettings:
     weights: tuple[str, ...] = setting(
         (),
@@ -235,6 +249,12 @@ class MemorySettings:
     budget_mb: int = setting(
         0, "of drafters and KV pool on the target's device together; 0: what they hold at first", low=0, high=1 << 24
     )
+    counted: str = setting(
+        "process",
+        "what of a drafter the pool has when it leaves: process: all that its process alone holds; weights: its "
+        "weights and KV memory, and the rest is the machine's",
+        choices=("process", "weights"),
+    )
     low: float = setting(0.1, "share of blocks below which too few are free", low=0.0, high=0.9)
     persist_rounds: int = setting(
         16, "rounds in a row that memory is short before a drafter leaves", low=1, high=1 << 20
@@ -286,6 +306,7 @@ class Profile:
     memory: MemorySettings = dataclasses.field(default_factory=MemorySettings)
     emulated: EmulatedSettings = dataclasses.field(default_factory=EmulatedSettings)
     limits: LimitSettings = dataclasses.field(default_factory=LimitSettings)
+    front: FrontSettings = dataclasses.field(default_factory=FrontSettings)
     tenants: TenantSettings = dataclasses.field(default_factory=TenantSettings)
     slo: SloSettings = dataclasses.field(default_factory=SloSettings)
 

@@ -4,6 +4,7 @@
     its prompt  of those that have little more to do than the least busy, the one that was given the longest beginning
                 of this prompt before, and so may have its KV
     load        among equals, the one with fewest requests open; then the one that was chosen least lately
+    reach       one that could not be reached just now comes after all others
 
 Prompts are remembered by digests of their beginnings alone. Tenants share no KV, so they share no beginnings. Knows no
 Triton, and not what a target makes of a request.
@@ -12,8 +13,9 @@ Triton, and not what a target makes of a request.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from covey.errors import BadField
 
@@ -21,12 +23,15 @@ PIECE = 256  # bytes of a prompt: some 64 tokens of text, or 64 ids
 LONGEST = 64  # pieces that are looked at
 REMEMBERED = 4096  # beginnings of each target
 SPREAD = 4  # open requests beyond the least busy target's that a known beginning is worth
+AGAIN = 1.0  # seconds after which a target that could not be reached is one like the others
 
 
 class Router:
     """Owns what each target has open and was given. Called by one thread at a time."""
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._away_until: dict[str, float] = {}
         self._open = dict.fromkeys(names, 0)
         self._given: dict[str, OrderedDict[bytes, None]] = {name: OrderedDict() for name in names}
         self._chosen = dict.fromkeys(names, 0)
@@ -45,12 +50,13 @@ class Router:
                 raise BadField("target", named, ", ".join(self._open))
             return [named]
         beginnings = _beginnings(prompt, tenant)
-        least = min(self._open.values())
+        away = {name for name, until in self._away_until.items() if self._now() < until}
+        least = min((count for name, count in self._open.items() if name not in away), default=0)
 
-        def worth(name: str) -> tuple[int, int, int]:
+        def worth(name: str) -> tuple[bool, int, int, int]:
             near = self._open[name] <= least + SPREAD
             held = next((at for at, each in enumerate(beginnings) if each not in self._given[name]), len(beginnings))
-            return -held if near else 1, self._open[name], self._chosen[name]
+            return name in away, -held if near else 1, self._open[name], self._chosen[name]
 
         return sorted(self._open, key=worth)
 
@@ -71,6 +77,7 @@ class Router:
     def lost(self, name: str) -> None:
         """A target is gone, and what it held; its requests end by themselves."""
         self._given[name].clear()
+        self._away_until[name] = self._now() + AGAIN
 
 
 def _beginnings(prompt: bytes, tenant: bytes) -> list[bytes]:

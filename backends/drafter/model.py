@@ -40,7 +40,7 @@ class TritonPythonModel:
         entry = Path(args["model_repository"]) / args["model_version"]
         folder = chosen.drafter.folder_of(name) or named or entry
         target = chosen.target.folder or entry.parents[1] / "target" / entry.name
-        self._emulated = chosen.target.kind == "emulated"
+        self._emulated, self._counted = chosen.target.kind == "emulated", chosen.memory.counted
         star = chosen.star
         others = callers.read(star.callers) if star.callers else []
         self._door = callers.Door(token(), others)
@@ -70,14 +70,18 @@ class TritonPythonModel:
         self._metrics.stop()
 
     def _held(self) -> dict[str, Any]:
-        """What would be the target's if this process ended; an emulated device's drafters say it themselves."""
+        """What would be the target's if this process ended. An emulated device's drafters say it themselves, and all
+        of them what their weights and KV memory are."""
         if self._emulated:
             return {}
+        device = {"device": "cuda" if self._on_gpu else "cpu"}
+        if self._counted == "weights":
+            return device
         if self._on_gpu:
             import torch
 
-            return {"resident_bytes": torch.cuda.memory_reserved(), "device": "cuda"}
-        return {"resident_bytes": private_bytes(), "device": "cpu"}
+            return device | {"resident_bytes": torch.cuda.memory_reserved()}
+        return device | {"resident_bytes": private_bytes()}
 
     def _one(self, request: Any) -> list[Any] | None:
         """The response in a list; None where it is sent later."""

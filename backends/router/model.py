@@ -1,8 +1,8 @@
 """The public model `covey` of a server with several targets: hands each request to the orchestrator of one of them.
 
 `covey.routing` says which. Requests, their answers and cancellations go over the private line
-(`covey.tritonio.link`), as those of `covey_unary` do. A target that cannot be reached is passed over. A server with one
-target has none of this: there `covey` is the orchestrator itself.
+(`covey.tritonio.link`), as those of `covey_unary` do. A target that cannot be reached, or takes no more, is passed over
+where the request names none. A server with one target has none of this: there `covey` is the orchestrator itself.
 """
 
 from __future__ import annotations
@@ -11,30 +11,51 @@ import itertools
 import json
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from covey.errors import CoveyError, PortError
+from covey.errors import CoveyError, Overloaded, PortError, RequestError
 from covey.routing import Router
 from covey.streaming import Cancelled
 from covey.tritonio import link, outlets
 from covey.tritonio.log import to_triton
 
 POLL_SECONDS = 0.05
+NOBODY = ""  # no target's name
 
 
 @dataclass(frozen=True, slots=True)
-class _Open:
-    """One request: who serves it, and where its answers go."""
+class _Asker:
+    """Where the answers to one request go."""
 
-    target: str
     answer: Callable[[link.Message], None]
     fail: Callable[[Exception], None]
     gone: Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What a target is sent, and by what it is chosen."""
+
+    kind: str
+    tensors: Mapping[str, Any]
+    parameters: dict[str, Any]
+    prompt: bytes
+    tenant: bytes
+
+
+@dataclass(slots=True)
+class _Open:
+    """One request and who serves it. Until there is an answer: what was asked, and who else may be."""
+
+    target: str
+    asker: _Asker
+    asked: _Request | None
+    others: list[str]
 
 
 class TritonPythonModel:
@@ -80,7 +101,7 @@ class TritonPythonModel:
         def fail(error: Exception) -> None:
             sender.send(outlets.error_response(error), last=True)
 
-        self._hand_on("stream", asked.tensors, asked.parameters, answer, fail, sender.is_cancelled)
+        self._hand_on("stream", asked.tensors, asked.parameters, _Asker(answer, fail, sender.is_cancelled))
 
     def _heard(self, peer: link.Peer, message: link.Message) -> None:
         """A request from `covey_unary`, or a question of the launcher's."""
@@ -97,8 +118,8 @@ class TritonPythonModel:
                     peer.send(link.Message(exchange, "error", outlets.told(error)))
 
             try:
-                made = self._hand_on("submit", message.arrays, message.value, answer, fail, lambda: False)
-            except CoveyError as error:
+                made = self._hand_on("submit", message.arrays, message.value, _Asker(answer, fail, lambda: False))
+            except Exception as error:  # of one request; the line is the others', too
                 fail(error)
                 return
             with self._lock:
@@ -117,37 +138,47 @@ class TritonPythonModel:
                 del self._asked[owner, exchange]
                 self._cancel(made)
 
-    def _hand_on(
-        self,
-        kind: str,
-        tensors: Any,
-        parameters: dict[str, Any],
-        answer: Callable[[link.Message], None],
-        fail: Callable[[Exception], None],
-        gone: Callable[[], bool],
-    ) -> int:
+    def _hand_on(self, kind: str, tensors: Mapping[str, Any], parameters: dict[str, Any], asker: _Asker) -> int:
         """The request's id. Raises CoveyError where nobody takes it."""
         named, tenant = (_text(tensors.get(name)) for name in ("target", "tenant"))
         ids = tensors.get("input_ids")
         prompt = ids.tobytes() if ids is not None else _text(tensors.get("text_input"))
-        problem: CoveyError = PortError("no target is up")
         with self._lock:
             order = self._router.order(named.decode(errors="replace"), prompt, tenant)
-        for target in order:
+        made = next(self._ids)
+        asked = _Request(kind, tensors, parameters, prompt, tenant)
+        self._try(made, NOBODY, asker, asked, order, Overloaded("no target is up"))
+        return made
+
+    def _try(self, made: int, held: str, asker: _Asker, asked: _Request, order: list[str], problem: Exception) -> None:
+        """Send a request that is `held` by this target to the first of those that can be reached. Raises what kept the
+        last one, or else the `problem`."""
+        for at, target in enumerate(order):
             with self._lock:
-                made = next(self._ids)
-                self._open[made] = _Open(target, answer, fail, gone)
-                self._router.begun(target, prompt, tenant)
+                if not self._holds(made, held):
+                    return  # it was cancelled, or handed on by who saw its line cut
+                self._ended(made)
+                self._open[made], held = _Open(target, asker, asked, order[at + 1 :]), target
+                self._router.begun(target, asked.prompt, asked.tenant)
             try:
-                self._line(target).send(link.Message(made, kind, parameters, tensors))
-                return made
-            except BaseException as error:
-                if self._ended(made) is None:
-                    return made  # its line was cut, and it has been told
-                if not isinstance(error, PortError):
-                    raise
-                problem = error
+                self._line(target).send(link.Message(made, asked.kind, asked.parameters, asked.tensors))
+                return
+            except PortError as error:
+                problem = Overloaded(str(error))
+                with self._lock:
+                    self._router.lost(target)
+            except BaseException:
+                self._ended(made)
+                raise
+        with self._lock:
+            if not self._holds(made, held):
+                return
+            self._ended(made)
         raise problem
+
+    def _holds(self, made: int, target: str) -> bool:
+        entry = self._open.get(made)
+        return (NOBODY if entry is None else entry.target) == target
 
     # ---- the targets ------------------------------------------------------------------------------------------------
 
@@ -162,20 +193,32 @@ class TritonPythonModel:
             return self._lines[target]
 
     def _answered(self, _peer: link.Peer, message: link.Message) -> None:
-        entry = self._open.get(message.exchange)
+        made, entry = message.exchange, self._open.get(message.exchange)
         if entry is None:
             return  # it was cancelled meanwhile
-        failed = message.kind == "error"
-        if failed or message.kind == "report" or message.value["finish"] is not None:
-            self._ended(message.exchange)
         try:
-            if failed:
-                entry.fail(outlets.raised(*message.value))
-            else:
-                entry.answer(message)
+            if message.kind == "error":
+                self._refused(made, entry, outlets.raised(*message.value))
+                return
+            entry.asked = None
+            if message.kind == "report" or message.value["finish"] is not None:
+                self._ended(made)
+            entry.asker.answer(message)
         except Exception as error:  # of one request; the line is the others', too
             pb_utils.Logger.log_error(f"{self._name}: {type(error).__name__}: {error}")
-            self._cancel(message.exchange)
+            self._cancel(made)
+
+    def _refused(self, made: int, entry: _Open, error: Exception) -> None:
+        """Its target does not serve it, or no more. Where nothing has been said yet, another one may."""
+        busy = isinstance(error, RequestError) and error.code == Overloaded.code
+        if busy and entry.asked is not None and entry.others:
+            try:
+                self._try(made, entry.target, entry.asker, entry.asked, entry.others, error)
+                return
+            except CoveyError as last:
+                error = last
+        self._ended(made)
+        entry.asker.fail(error)
 
     def _lost(self, target: str, peer: link.Peer) -> None:
         with self._lock:
@@ -184,8 +227,7 @@ class TritonPythonModel:
             self._router.lost(target)
             lost = [(made, entry) for made, entry in self._open.items() if entry.target == target]
         for made, entry in lost:
-            self._ended(made)
-            entry.fail(PortError(f"model {self._models[target]} is gone"))
+            self._refused(made, entry, Overloaded(f"model {self._models[target]} is gone"))
 
     def _ended(self, made: int) -> _Open | None:
         with self._lock:
@@ -221,9 +263,9 @@ class TritonPythonModel:
         while not self._stopped.wait(POLL_SECONDS):
             for made, entry in list(self._open.items()):
                 try:
-                    if entry.gone():
+                    if entry.asker.gone():
                         self._cancel(made)
-                        entry.fail(Cancelled("cancelled by the client"))
+                        entry.asker.fail(Cancelled("cancelled by the client"))
                 except Exception as error:  # of one request; the others must still be watched
                     pb_utils.Logger.log_error(f"{self._name}: {type(error).__name__}: {error}")
 

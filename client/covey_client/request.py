@@ -48,7 +48,7 @@ class Request:
         for name, values in self.tensors.items():
             dtype = INPUT_BY_NAME[name].dtype
             message.inputs.add(name=name, datatype=dtype, shape=[len(values)])
-            message.raw_input_contents.append(_raw(dtype, values))
+            message.raw_input_contents.append(packed(dtype, values))
         return message
 
     def to_json(self) -> bytes:
@@ -88,7 +88,8 @@ def _scalar(field: Field, value: Any) -> Any:
     raise InvalidRequest(f"{field.name}: got {value!r}, allowed: {field.dtype}", field.name)
 
 
-def _raw(dtype: str, values: Sequence[Any]) -> bytes:
+def packed(dtype: str, values: Sequence[Any]) -> bytes:
+    """Values as the bytes of a tensor."""
     if dtype == "BYTES":
         encoded = [value.encode() for value in values]
         return b"".join(struct.pack("<I", len(item)) + item for item in encoded)

@@ -74,7 +74,11 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
     parser.add_argument("--model", default="", metavar="FOLDER", help="Hugging Face folder of another target")
     parser.add_argument("--data", type=Path, default=None, metavar="PATH", help="Azure's trace, or the folder it is in")
     parser.add_argument(
-        "--pair", action="append", default=[], metavar="NAME", help="of `emulated` and `ablation`: this pair alone"
+        "--pair",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="of `emulated` and `ablation`: this pair alone; of `elastic`: the folder of an aligned one",
     )
     parser.add_argument("--dataset", default=Wanted.dataset, metavar="NAME", help="of `emulated`: whose lengths")
     parser.add_argument(
@@ -82,7 +86,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
         action="append",
         default=[],
         metavar="NAME",
-        help="of `gpu`, `load`, `drafters`, `ablation`, `star` and `slo`: this alone; may be repeated",
+        help="of `gpu`, `load`, `drafters`, `ablation`, `elastic`, `star` and `slo`: this alone; may be repeated",
     )
     gpu = parser.add_argument_group("of `gpu`")
     gpu.add_argument("--device", choices=("auto", "cuda", "cpu", "interpreted"), default=Wanted.device)

@@ -1,8 +1,14 @@
-"""The real server with little KV memory: two peaks of callers, and what a move of blocks takes beside a plain copy."""
+"""The real server with little KV memory: two peaks of callers, and what a move of blocks takes beside a plain copy.
+
+Drafters have KV memory for as many tokens as all callers' texts come to, so that little of what they give is more than
+they need.
+"""
 
 from __future__ import annotations
 
 import itertools
+import json
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from covey import prompts
+from covey.training.aligned.folders import PROFILE as PAIR_PROFILE
 from covey.types import JsonDict
 from covey_client import Client
 from covey_client.reports import Reports
@@ -19,24 +26,89 @@ from loadtest.bench import scrape
 from loadtest.bench.session import Session
 from loadtest.bench.statistics import percentile
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 PEAK, QUIET = 48, 2  # callers
 PEAK_SECONDS, QUIET_SECONDS, QUICK_SECONDS = 20.0, 15.0, 4.0
 TOKENS = 128
-POOL_MB = 8
+SHOWN = ("throughput", "latency_p99", "preemptions", "blocks_gained")
+PATIENCE = 600.0  # seconds for a request: a busy machine is no error
 MOVED = 512  # blocks
 PROFILE = """
-models = ["target", "controller", "tokenize", "detokenize", "covey", "covey_unary", "ensemble", "draft_general",
-          "draft_code"]
+models = {models}
 [target]
 threads = 1
 kv_memory_mb = {pool}
+{target}
 [speculation]
 policy = "covey"
-drafters = ["draft_general", "draft_code"]
+drafters = {drafters}
+[drafter]
+kv_memory_mb = {cache}
+{drafter}
 [memory]
 policy = "{policy}"
+counted = "{counted}"
 calm_seconds = 2.0
 """
+
+
+@dataclass(frozen=True)
+class Arm:
+    """When drafters leave, and what of them the pool has then."""
+
+    name: str
+    policy: str
+    counted: str = "process"
+
+
+@dataclass(frozen=True)
+class Models:
+    """A target and its drafters, and how much KV memory they have. The lines of the profile say where they are."""
+
+    drafters: Sequence[str]
+    pool_mb: int
+    cache_mb: int
+    target: str = ""
+    drafter: str = ""
+
+    def profile(self, arm: Arm) -> str:
+        """Of a server of these."""
+        models = ["target", "controller", "tokenize", "detokenize", "covey", "covey_unary", "ensemble", *self.drafters]
+        return PROFILE.format(
+            models=json.dumps(models),
+            pool=self.pool_mb,
+            target=self.target,
+            drafters=json.dumps(self.drafters),
+            cache=self.cache_mb,
+            drafter=self.drafter,
+            policy=arm.policy,
+            counted=arm.counted,
+        )
+
+
+BUNDLED = Models(["draft_general", "draft_code"], pool_mb=8, cache_mb=6)  # 1,024 and 16,384 tokens of bfloat16
+
+
+def aligned(folder: Path) -> Models:
+    """A pair that `covey.training aligned` wrote. Its profile has KV memory of 65,536 tokens: the pool gets a sixteenth
+    of that here, the drafter a fourth."""
+    written = tomllib.loads((folder / PAIR_PROFILE).read_text(encoding="utf-8"))
+    target, drafter = written["target"], written["drafter"]
+    return Models(
+        written["speculation"]["drafters"],
+        max(1, target["kv_memory_mb"] // 16),
+        max(1, drafter["kv_memory_mb"] // 4),
+        _lines(target, "folder", "dtype"),
+        _lines(drafter, "folders", "dtype"),
+    )
+
+
+def _lines(section: JsonDict, *keys: str) -> str:
+    return "\n".join(f"{key} = {json.dumps(section[key])}" for key in keys)
 
 
 @dataclass(frozen=True)
@@ -65,10 +137,10 @@ class Peaks:
         }
 
 
-def play(session: Session, folder: Path, policy: str, *, quick: bool) -> Peaks:
+def play(session: Session, folder: Path, models: Models, arm: Arm, *, quick: bool) -> Peaks:
     """Quiet, a peak, quiet, a peak, on a server of its own."""
-    profile = folder / f"elastic-{policy}.toml"
-    profile.write_text(PROFILE.format(pool=POOL_MB, policy=policy))
+    profile = folder / "elastic.toml"
+    profile.write_text(models.profile(arm))
     options = session.wanted.options()
     asked = [prompt for domain in prompts.DOMAINS for prompt in prompts.load(domain)]
     tokens = seconds = 0.0
@@ -101,7 +173,7 @@ def _call(url: str, asked: Sequence[str], callers: int, seconds: float) -> list[
     numbers, found = itertools.count(), []
 
     def run() -> None:
-        with Client(url, timeout=120) as client:
+        with Client(url, timeout=PATIENCE) as client:
             while (began := time.monotonic()) < until:
                 prompt = asked[next(numbers) % len(asked)]
                 client.generate(prompt, max_tokens=TOKENS, min_tokens=TOKENS, temperature=1.0, seed=1)

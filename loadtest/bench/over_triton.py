@@ -39,10 +39,11 @@ class OverTriton:
         stream: bool,
         settings: Mapping[str, object] | None = None,
         model: str = "",
+        url: str = "",
     ) -> None:
-        """`model`: a decoupled one, for streams; "": the public one."""
+        """`model`: a decoupled one, for streams; "": the public one. `url`: of a front; "": the server's own port."""
         self.name = name
-        self._server = server
+        self._url = url or server.grpc_url
         self._stream = stream
         self._model = model or (STREAM if stream else UNARY)
         self._settings = dict(settings or {})
@@ -83,7 +84,7 @@ class OverTriton:
     async def _ask_all(self, messages: Sequence[Any], concurrency: int) -> tuple[float, list[_Raw]]:
         raw: list[_Raw] = [(0.0, [])] * len(messages)
         waiting = iter(enumerate(messages))
-        async with grpc.aio.insecure_channel(self._server.grpc_url, options=_OPTIONS) as channel:
+        async with grpc.aio.insecure_channel(self._url, options=_OPTIONS) as channel:
             await channel.channel_ready()
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
             ask_one = _streamed if self._stream else _whole
@@ -98,7 +99,7 @@ class OverTriton:
             return time.perf_counter() - started, raw
 
     async def _ask_at(self, messages: Sequence[Any], times: Sequence[float]) -> tuple[float, list[_Raw]]:
-        async with grpc.aio.insecure_channel(self._server.grpc_url, options=_OPTIONS) as channel:
+        async with grpc.aio.insecure_channel(self._url, options=_OPTIONS) as channel:
             await channel.channel_ready()
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
             ask_one = _streamed if self._stream else _whole
@@ -117,7 +118,7 @@ class OverTriton:
     ) -> list[tuple[float, int]]:
         raw: list[_Raw] = []
         waiting = iter(asks)
-        async with grpc.aio.insecure_channel(self._server.grpc_url, options=_OPTIONS) as channel:
+        async with grpc.aio.insecure_channel(self._url, options=_OPTIONS) as channel:
             await channel.channel_ready()
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
 

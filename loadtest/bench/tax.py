@@ -1,5 +1,5 @@
-"""What Triton costs: the engine in process, the same engine behind Triton (unary and streaming), and transformers'
-`generate`, on the same weights and requests, at several concurrencies.
+"""What Triton costs: the engine in process, behind Triton (unary and streaming) and behind the front before Triton
+(streaming), and transformers' `generate`, on the same weights and requests, at several concurrencies.
 
 Throughput is tokens per second over a closed loop: so many callers, each asking for the next request of a fixed list
 when its last answer is complete. All decode greedily without speculation and run to their own output length.
@@ -7,14 +7,17 @@ when its last answer is complete. All decode greedily without speculation and ru
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Console
 
 from covey import profile
+from covey.server import FREE
+from covey.server.front import Front
 from covey.types import JsonDict
 from loadtest.bench import report, scrape, workload
 from loadtest.bench.hugging_face import HuggingFace, Weights
@@ -25,7 +28,8 @@ from loadtest.bench.session import QUICK, Session
 from loadtest.bench.statistics import Spread, median_ratio, percentile, ratios
 from loadtest.bench.work import Ask, Competitor, Run
 
-IN_PROCESS, UNARY, STREAM, HUGGING_FACE = "in process", "unary", "stream", "hugging face"
+IN_PROCESS, UNARY, STREAM, FRONT, HUGGING_FACE = "in process", "unary", "stream", "front", "hugging face"
+OVER_TRITON = (UNARY, STREAM, FRONT)
 CONCURRENCIES = (1, 8, 32)
 REQUESTS = {1: 8, 8: 40, 32: 128}
 QUICK_REQUESTS = {1: 2, 8: 8, 32: 32}
@@ -55,6 +59,8 @@ class Measured:
 
         return {
             "triton_over_inprocess": {UNARY: over(UNARY, IN_PROCESS), STREAM: over(STREAM, IN_PROCESS)},
+            "front_over_stream": over(FRONT, STREAM),
+            "first_token_ms": {name: {key: self._first(name, c) for key, c in by.items()} for name in (STREAM, FRONT)},
             "triton_over_hf": over(UNARY, HUGGING_FACE),
             "stream_over_hf": over(STREAM, HUGGING_FACE),
             "inprocess_over_hf": over(IN_PROCESS, HUGGING_FACE),
@@ -64,17 +70,25 @@ class Measured:
                 name: {key: report.as_json(Spread.of(self.rates(name, c))) for key, c in by.items()}
                 for name in _names()
             },
-            "round_ms": {name: {key: _mean(self.rounds[name, c]) for key, c in by.items()} for name in (UNARY, STREAM)},
-            "cpu_share": {name: {key: self._cpu(name, c) for key, c in by.items()} for name in (UNARY, STREAM)},
+            "round_ms": {name: {key: _mean(self.rounds[name, c]) for key, c in by.items()} for name in OVER_TRITON},
+            "cpu_share": {name: {key: self._cpu(name, c) for key, c in by.items()} for name in OVER_TRITON},
             "mean_chunk_tokens": {key: _average(self._chunks(c)) for key, c in by.items()},
             "ratios_by_repetition": {
                 f"{name}/{other}": each(name, other)
-                for name, other in ((UNARY, IN_PROCESS), (STREAM, IN_PROCESS), (UNARY, HUGGING_FACE))
+                for name, other in (
+                    *((UNARY, IN_PROCESS), (STREAM, IN_PROCESS)),
+                    *((FRONT, STREAM), (UNARY, HUGGING_FACE)),
+                )
             },
         }
 
     def _overhead(self, concurrency: int) -> float | None:
         return _average([scrape.loop_overhead_ms(phases) for phases in self.rounds[UNARY, concurrency]])
+
+    def _first(self, name: str, concurrency: int) -> float | None:
+        """The median over all requests."""
+        found = [answer.first for run in self.runs[name, concurrency] for answer in run.answers if answer.first]
+        return 1000 * percentile(found, 0.5) if found else None
 
     def _chunks(self, concurrency: int) -> list[int]:
         return [size for run in self.runs[STREAM, concurrency] for answer in run.answers for size in answer.chunks]
@@ -105,10 +119,19 @@ def run(session: Session) -> None:
         "requests": {str(c): requests[c] for c in CONCURRENCIES},
         "output_tokens": [SHORTEST, SHORTEST * 2 if quick else LONGEST],
     }
-    with session.server(wanted.options()) as server:
+    with session.server(wanted.options()) as server, contextlib.ExitStack() as stack:
+        front = Front(replace(server.options, front_http_port=FREE, front_grpc_port=FREE))
+        stack.callback(front.stop)
+        front.start()
         triton = [
-            OverTriton(server, name, stream=name == STREAM, settings={"speculation": "off", "end_id": end_id})
-            for name in (UNARY, STREAM)
+            OverTriton(
+                server,
+                name,
+                stream=name != UNARY,
+                settings={"speculation": "off", "end_id": end_id},
+                url=front.grpc_url if name == FRONT else "",
+            )
+            for name in OVER_TRITON
         ]
         competitors: list[Competitor] = [here, *triton, HuggingFace(HUGGING_FACE, reference)]
         session.notes["idle_server_cores"] = Meter(server.pid).idle_share()
@@ -175,6 +198,8 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
     rows += [
         row("unary over in process", over[UNARY]),
         row("stream over in process", over[STREAM]),
+        row("front over stream", result["front_over_stream"]),
+        *(row(f"{name}, first token, ms", result["first_token_ms"][name], 1) for name in (STREAM, FRONT)),
         row("unary over hugging face", result["triton_over_hf"]),
         row("loop outside exec, ms", result["loop_overhead_ms"]),
         row("tokens in a chunk, p99", result["chunk_tokens_p99"], 0),
@@ -189,7 +214,7 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
 
 
 def _names() -> tuple[str, ...]:
-    return (IN_PROCESS, UNARY, STREAM, HUGGING_FACE)
+    return (IN_PROCESS, *OVER_TRITON, HUGGING_FACE)
 
 
 def _mean(rounds: Sequence[dict[str, float]]) -> JsonDict:

@@ -40,7 +40,7 @@ def test_every_file_demands_the_secret(path: Path) -> None:
 
 def test_only_the_public_port_is_published_by_default() -> None:
     ports = {name: published(service) for name, service in services(DOCKER / "compose.yaml").items()}
-    assert {name: found for name, found in ports.items() if found} == {"covey": ["${COVEY_PORT:-8000}:8000"]}
+    assert {name: found for name, found in ports.items() if found} == {"covey": ["${COVEY_PORT:-8000}:8010"]}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

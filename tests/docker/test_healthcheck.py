@@ -16,17 +16,22 @@ HEALTHCHECK = Path(covey.__file__).parents[2] / "docker" / "healthcheck"
 
 @pytest.mark.parametrize(
     ("down", "said"),
-    [(None, None), ("/v2/health/ready", "/v2/health/ready answers"), ("/v2/models/covey/ready", "covey/ready answers")],
+    [
+        (None, None),
+        ((8000, "/v2/health/ready"), "/v2/health/ready on port 8000 answers"),
+        ((8000, "/v2/models/covey/ready"), "covey/ready on port 8000 answers"),
+        ((8010, "/v2/health/ready"), "/v2/health/ready on port 8010 answers"),
+    ],
 )
 def test_it_follows_the_server_and_the_public_model(
-    monkeypatch: pytest.MonkeyPatch, down: str | None, said: str | None
+    monkeypatch: pytest.MonkeyPatch, down: tuple[int, str] | None, said: str | None
 ) -> None:
     class Connection:
-        def __init__(self, *_address: object, **_settings: object) -> None:
-            self.status = 200
+        def __init__(self, _host: str, port: int, **_settings: object) -> None:
+            self.port, self.status = port, 200
 
         def request(self, _method: str, path: str) -> None:
-            self.status = 400 if path == down else 200
+            self.status = 400 if (self.port, path) == down else 200
 
         def getresponse(self) -> SimpleNamespace:
             return SimpleNamespace(status=self.status)

@@ -24,13 +24,23 @@ from covey_client import Client, ConnectionLost, CoveyClientError, ServerError
 pytestmark = pytest.mark.e2e
 
 PROMPT = "User: What did you do at the weekend?\nAssistant:"
+PROFILE = """
+models = ["target", "controller", "covey", "covey_unary", "draft_chat"]
+[target]
+threads = 1
+kv_memory_mb = 256
+[speculation]
+drafters = ["draft_chat"]
+"""
 
 
 @pytest.fixture(scope="module")
 def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server of this module's own, to be hurt."""
-    log_file = tmp_path_factory.mktemp("mortal") / "tritonserver.log"
-    with Server(Options(http_port=FREE, grpc_port=FREE, metrics_port=FREE, log_file=log_file)) as running:
+    """A server of this module's own, to be hurt; with one drafter, since each is a process that imports PyTorch."""
+    folder = tmp_path_factory.mktemp("mortal")
+    (folder / "mortal.toml").write_text(PROFILE)
+    ports = {"http_port": FREE, "grpc_port": FREE, "metrics_port": FREE}
+    with Server(Options(**ports, profile=str(folder / "mortal.toml"), log_file=folder / "log")) as running:
         yield running
 
 
@@ -146,7 +156,7 @@ def test_a_paused_unary_model_ends_nobody_else(mortal: Server) -> None:
 
         def ask() -> None:
             try:
-                with Client(mortal.http_url, transport="http", model="covey_unary", timeout=15) as caller:
+                with Client(mortal.http_url, transport="http", model="covey_unary", timeout=8) as caller:
                     caller.generate(PROMPT, **settings | {"max_tokens": 1500, "min_tokens": 1500})
                 ended.append("")
             except CoveyClientError as error:
@@ -165,7 +175,7 @@ def test_a_paused_unary_model_ends_nobody_else(mortal: Server) -> None:
     deadline = time.monotonic() + 60
     while True:
         try:
-            with Client(mortal.http_url, transport="http", model="covey_unary", timeout=20) as caller:
+            with Client(mortal.http_url, transport="http", model="covey_unary", timeout=5) as caller:
                 assert caller.generate(PROMPT, max_tokens=3).tokens
                 break
         except CoveyClientError:
@@ -180,7 +190,7 @@ def test_a_dead_orchestrator_is_an_error_not_a_hang(mortal: Server) -> None:
 
         def run() -> None:
             try:
-                for _chunk in client.stream(PROMPT, max_tokens=1500, temperature=1.0, min_tokens=1500, timeout=20):
+                for _chunk in client.stream(PROMPT, max_tokens=1500, temperature=1.0, min_tokens=1500, timeout=8):
                     started.set()
             except CoveyClientError as error:
                 errors.append(error)

@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from covey.ledger import CALLER_BITS, HOUSE_BITS
 from covey.star.accounts import SETTLED, SLACK, UNLIMITED, Account, Accounts, largest
 
 S, Z = 0.010, 0.020
@@ -61,6 +62,19 @@ def test_who_can_gain_nothing_keeps_nobody_out_and_is_refused() -> None:
 def test_one_that_takes_what_three_others_lack_is_refused() -> None:
     accounts = holding(account(service=0.030, away=0.0), account(), account(), account())
     assert [accounts.admits(who) for who in range(4)] == [False, True, True, True]
+
+
+def test_a_server_with_many_senders_leaves_room_for_one_that_has_one() -> None:
+    full = holding(*(account(service=S * (1 + index / 100)) for index in range(4)))
+    other = 1 << (CALLER_BITS - HOUSE_BITS)
+    assert not full.admits(9), "a fifth of its own"
+    assert full.admits(other)
+    full._of[other] = account(service=1.2 * S, away=0.5 * Z)
+    assert [full.admits(who) for who in (0, 1, 2, 3, other)] == [True, True, True, False, True]
+    for house in range(2, 5):
+        full._of[house * other] = account()
+    assert [who for who in full._of if full.admits(who)] == [0, 2 * other, 3 * other, 4 * other]
+    assert not full.admits(5 * other)
 
 
 def test_a_little_too_much_sends_nobody_away_that_is_served_but_lets_nobody_in() -> None:

@@ -41,6 +41,8 @@ def test_a_file_names_servers_their_secrets_and_their_shares(tmp_path: Path) -> 
         ("east short\n", 0o600, "line 1: the secret of east is shorter"),
         (f"\neast {EAST} 0\n", 0o600, "line 2: got weight '0'"),
         (f"east {EAST} much\n", 0o600, "weight 'much'"),
+        (f"east {EAST} 1e-308\n", 0o600, "from 0.001 to 1000"),
+        (f"east {EAST} nan\n", 0o600, "weight 'nan'"),
         (f"east {EAST}\neast {WEST}\n", 0o600, "a secret of its own"),
         (f"east {EAST}\nwest {EAST}\n", 0o600, "a secret of its own"),
         ("east\n", 0o600, "NAME SECRET"),

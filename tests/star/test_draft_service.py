@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covey.drafters.neural import NeuralDrafter
 from covey.emulated.devices import EmulatedDrafter, HashModel
-from covey.errors import CoveyError, PortError
+from covey.errors import PortError
 from covey.ledger import new_origin
-from covey.ports import Drafter
-from covey.profile import DrafterSettings
 from covey.star.accounts import AGAIN, GONE
 from covey.star.callers import MOST_SENDERS, Caller, Door
 from covey.star.queue import Rules
@@ -27,101 +24,13 @@ from covey.types import DrafterInfo, DraftReply, DraftWork, RowStatus, Sampling
 from covey_client.costs.table import CostTable
 from loadtest.simulation.virtual import VirtualClock
 from tests.drafters.drafting import Sender, Text, rows_of
-from tests.models import tiny_models
-
-VOCABULARY = 97
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_models.build(tmp_path_factory.mktemp("shared"), "llama")
-
-
-def neural(folder: Path, blocks: int = 80) -> NeuralDrafter:
-    return NeuralDrafter.load(folder, DrafterSettings(kv_blocks=blocks, block_size=16, dtype="float32"), name="draft")
+from tests.star.serving import VOCABULARY, From, Held, later, neural, prompt, until
 
 
 def emulated(_folder: Path) -> EmulatedDrafter:
     steps = ((1, 1, 0.001), (64, 64, 0.001))
     costs = CostTable("made up", "for tests", steps, (), {"draft": steps}, {"draft": steps})
     return EmulatedDrafter(costs, HashModel(VOCABULARY), VirtualClock(), name="draft", rates={"": (0.7,)})
-
-
-class Held:
-    """A drafter whose calls wait until they are let go, and that notes which came together."""
-
-    def __init__(self, drafter: Drafter) -> None:
-        self.drafter = drafter
-        self.together: list[int] = []
-        self.gate = threading.Event()
-        self.inside = threading.Event()
-        self.failure: CoveyError | None = None
-
-    def info(self) -> DrafterInfo:
-        return self.drafter.info()
-
-    def draft(self, work: DraftWork) -> DraftReply:
-        return self.draft_together([work])[0]
-
-    def draft_together(self, works: Sequence[DraftWork]) -> list[DraftReply]:
-        self.together.append(len(works))
-        self.inside.set()
-        assert self.gate.wait(30)
-        if self.failure is not None:
-            raise self.failure
-        made: list[DraftReply] = self.drafter.draft_together(works)  # type: ignore[attr-defined]
-        return made
-
-
-@pytest.fixture
-def serve() -> Iterator[Callable[..., DraftService]]:
-    made: list[DraftService] = []
-
-    def start(drafter: Drafter, **given: Any) -> DraftService:
-        made.append(DraftService(drafter, **given))
-        return made[-1]
-
-    yield start
-    for service in made:
-        service.stop()
-
-
-class From:
-    """One server's way to the service, as `Sender` has it."""
-
-    def __init__(self, service: DraftService, name: str) -> None:
-        self.service, self.name = service, name
-
-    def info(self) -> DrafterInfo:
-        return self.service.info()
-
-    def draft(self, work: DraftWork) -> DraftReply:
-        return self.service.draft(work, self.name)
-
-
-def prompt(rng: np.random.Generator, length: int) -> list[int]:
-    return [int(token) for token in rng.integers(3, VOCABULARY, length)]
-
-
-def later(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
-    found: list[Any] = []
-
-    def run() -> None:
-        try:
-            found.append(call())
-        except CoveyError as error:
-            found.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    return thread, found
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 @pytest.mark.parametrize("make", [neural, emulated], ids=["neural", "emulated"])

@@ -10,7 +10,7 @@ import pytest
 
 from covey.ledger import CALLER_BITS, HOUSE_BITS, INCARNATION_BITS
 from covey.star.calls import Call
-from covey.star.queue import CREDIT, OVERDUE, DraftQueue, Rules
+from covey.star.queue import CREDIT, OVERDUE, USUAL, DraftQueue, Rules
 from covey.star.speed import MARGIN, Speed
 from covey.types import NO_INTS, DraftWork, Reading
 
@@ -65,6 +65,14 @@ def test_whoever_has_least_time_left_goes_first_and_the_others_go_along() -> Non
     assert queue.take(0.0, measured()) == []
 
 
+def test_among_equals_whose_row_is_nearest_to_missing_its_objective_goes_first() -> None:
+    calls = [call(1, patience=0.5), call(2, patience=0.6), call(3, patience=0.2)]
+    calls[1].work = replace(calls[1].work, needed=0.05)
+    calls[2].work = replace(calls[2].work, needed=9.0)
+    assert queue_of(calls).take(0.0, measured()) == [calls[1], calls[2], calls[0]]
+    assert queue_of(calls).late(0.1, measured()) == [], "a draft is of use to a row that is late"
+
+
 def test_no_more_rows_than_a_pass_holds_and_one_call_of_a_sender() -> None:
     calls = [call(1, rows=3), call(1, rows=1), call(2, rows=3), call(3, rows=2)]
     queue = queue_of(calls, Rules(rows=5))
@@ -95,6 +103,17 @@ def test_nobody_joins_who_would_make_another_late() -> None:
     assert queue.take(0.0, speed) == [deep]
 
 
+def test_nobody_joins_who_would_be_late_himself_or_makes_a_pass_too_wide_for_another() -> None:
+    speed = measured()
+    speed.update(64, 1, 25 * STEP)
+    deep, hasty = call(1, depth=32, patience=MARGIN * 32 * STEP), call(2, depth=2, patience=MARGIN * 9 * STEP)
+    queue = queue_of([deep, hasty])
+    queue.served([call(2)], 1.0)
+    assert queue.take(0.0, speed) == [deep], "32 levels of both are too late for the other"
+    one, many = call(1, patience=9 * STEP), call(2, rows=63, patience=1.0)
+    assert queue_of([one, many]).take(0.0, speed) == [one], "alone he is in time, among 64 rows he is not"
+
+
 def test_what_is_too_late_is_said_so_and_what_is_nearly_is_shortened() -> None:
     speed = measured()
     late, short = call(1, patience=0.9 * MARGIN * STEP), call(2, depth=8, patience=3.5 * MARGIN * STEP)
@@ -102,6 +121,28 @@ def test_what_is_too_late_is_said_so_and_what_is_nearly_is_shortened() -> None:
     assert queue.late(0.0, speed) == [late]
     assert queue.take(0.0, speed) == [short]
     assert short.work.depth.tolist() == [3]
+
+
+def test_wide_drafts_are_late_sooner_than_narrow_ones() -> None:
+    speed = measured()
+    speed.update(64, 1, 25 * STEP)
+    wide, narrow = call(1, rows=64, patience=10 * STEP), call(2, patience=10 * STEP)
+    queue = queue_of([wide, narrow])
+    assert queue.late(0.0, speed) == [wide]
+    assert queue.take(0.0, speed) == [narrow]
+
+
+def test_a_call_behind_one_that_has_time_is_late_all_the_same() -> None:
+    calls = [call(1), call(1, patience=0.5 * STEP)]
+    queue = queue_of(calls)
+    assert queue.late(0.0, measured()) == [calls[1]]
+    assert queue.take(0.0, measured()) == [calls[0]]
+
+
+def test_rows_that_want_less_than_is_left_get_what_they_want() -> None:
+    mixed = call(1, rows=2, patience=3.5 * MARGIN * STEP)
+    mixed.work = replace(mixed.work, depth=np.array([8, 2], np.int32))
+    assert queue_of([mixed]).take(0.0, measured())[0].work.depth.tolist() == [3, 2]
 
 
 def test_before_anything_was_measured_nothing_is_late() -> None:
@@ -174,19 +215,19 @@ def test_nobody_starves_though_all_others_are_more_urgent() -> None:
 
 def test_a_server_gains_nothing_by_calling_under_many_names() -> None:
     """The share is the server's, and within the bound of waiting, too, it is one among others."""
-    for bound in (1e9, 0.01):
+    for bound, seconds in ((1e9, 0.01), (0.01, 0.01), (0.01, 1.0)):
         queue, speed, served, now = DraftQueue(Rules(rows=1, bound=bound)), measured(), [0, 0, 0], 0.0
         for who in range(10):
             queue.put(call(who, server=1))
         queue.put(call(10, server=2))
         while sum(served) < 200:
             (next_one,) = queue.take(now, speed, shared=False)
-            queue.served([next_one], 0.01)
-            now += 0.01
+            queue.served([next_one], seconds)
+            now += seconds
             served[int(next_one.caller)] += 1
             who = next_one.who & ((1 << MEMBER_BITS) - 1)
             queue.put(call(who, arrived=now, server=int(next_one.caller)))
-        assert served[2] == pytest.approx(100, abs=3), bound
+        assert served[2] == pytest.approx(100, abs=3), (bound, seconds)
 
 
 def test_the_senders_of_one_server_take_turns() -> None:
@@ -211,6 +252,16 @@ def test_no_call_holds_the_drafter_for_long_where_there_are_others() -> None:
     assert MARGIN * STEP * deep.depth <= OVERDUE * rules.bound
 
 
+def test_a_usual_draft_is_not_cut_however_slow_the_drafter_seems() -> None:
+    speed = Speed()
+    speed.update(1, 1, 1.0)
+    queue = queue_of([call(1, depth=USUAL), call(2, depth=2 * USUAL)])
+    queue.served([call(1)], 0.01)
+    queue.served([call(2)], 0.01)
+    taken = [queue.take(0.0, speed, shared=False)[0].depth for _ in range(2)]
+    assert taken == [USUAL, USUAL]
+
+
 def test_what_wide_drafts_take_is_not_what_narrow_ones_do() -> None:
     speed, wide = measured(), call(1)
     wide.work = replace(wide.work, width=np.full(1, 512, np.int32))
@@ -226,3 +277,22 @@ def test_who_asks_for_little_goes_before_who_asks_for_much_where_both_had_as_muc
     queue.put(calls[1])
     queue.served([calls[1]], 0.1)
     assert queue.take(0.0, measured(), shared=False) == [calls[0]], "not beyond its share"
+
+
+def test_what_a_call_will_take_counts_by_its_server_s_weight_and_by_its_beams() -> None:
+    calls = [call(1, depth=16), call(2, depth=8)]
+    assert queue_of(calls).take(0.0, measured(), shared=False) == [calls[1]]
+    assert queue_of(calls, _1=4.0).take(0.0, measured(), shared=False) == [calls[0]]
+    speed = measured()
+    speed.update(64, 1, 25 * STEP)
+    wide, deep = call(1, rows=64, depth=4), call(2, depth=16)
+    assert queue_of([wide, deep]).take(0.0, speed, shared=False) == [deep]
+
+
+def test_each_pays_for_its_rows_of_a_pass_that_was_joined() -> None:
+    narrow, wide = call(1, rows=1, patience=9.0), call(2, rows=9, patience=0.5)
+    queue = queue_of([narrow, wide])
+    queue.served(queue.take(0.0, measured()), 1.0)
+    queue.put(wide)
+    queue.put(narrow)
+    assert queue.take(0.0, measured(), shared=False) == [narrow]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from covey.drafters import load_drafter
@@ -17,7 +18,7 @@ from covey.errors import PortError, PortTimeout, SettingError
 from covey.ledger import new_origin
 from covey.profile import DrafterSettings, Profile, SpeculationSettings, StarSettings
 from covey.star.callers import Caller, Door, token_of
-from covey.star.remote import RemoteDrafter
+from covey.star.remote import LONGEST_REFUSAL, RemoteDrafter
 from covey.star.service import DraftService
 from covey.tritonio.grpc import Unreachable
 from covey.types import Ints, RowStatus
@@ -300,3 +301,41 @@ def test_a_profile_says_where_it_is_and_names_a_secret(tmp_path: Path) -> None:
     secret.chmod(0o644)
     with pytest.raises(SettingError, match="chmod 600"):
         load(servers=servers, secret=str(secret))
+
+
+@pytest.mark.parametrize("what", ["raises", "nested", "no numbers"])
+def test_whatever_a_place_says_of_itself_the_thread_that_looks_goes_on(
+    remote: Callable[..., RemoteDrafter], what: str
+) -> None:
+    class Odd(There):
+        odd = True
+
+        def exchange(self, message: Ints, seconds: float) -> Ints:
+            if not self.odd:
+                return super().exchange(message, seconds)
+            self.asked.append(codec.INFO_REQUEST.kind)
+            if what == "raises":
+                raise RuntimeError("the channel is closed")
+            if what == "nested":
+                message = codec.pack(codec.INFO_REPLY, info="x" * 400_000)
+                message[6:] = np.frombuffer(b"[[[[", np.int32)
+                return message
+            return codec.pack(codec.INFO_REPLY, info={**asdict(self.service.info()), "least_blocks": "none"})
+
+    there = Odd()
+    drafter = remote(there)
+    until(lambda: len(there.asked) > 1)
+    there.odd = False
+    up(drafter)
+    assert Sender(drafter, new_origin("a")).send(texts(), 3).status.tolist() == [RowStatus.OK] * 2
+
+
+def test_a_place_cannot_refuse_for_ever(remote: Callable[..., RemoteDrafter]) -> None:
+    there = There()
+    _, sender, mine = begun(remote(there, now=there.clock.now))
+    there.refuses = 1e300
+    assert sender.send(mine, 3).again_seconds == LONGEST_REFUSAL
+    there.refuses = 0.0
+    there.clock.sleep(LONGEST_REFUSAL)
+    assert sender.send(mine, 3).again_seconds == 0.0
+    assert there.drafts == 2

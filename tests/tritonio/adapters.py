@@ -33,5 +33,6 @@ def load_with_what_is_there(backend: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where its dataclasses look for it
     spec.loader.exec_module(module)
     return module

@@ -12,6 +12,7 @@ from types import FrameType
 from rich.console import Console
 
 from covey.errors import SettingError
+from covey.server import front
 from covey.server.errors import ServerDied
 from covey.server.options import parse
 from covey.server.process import Server
@@ -30,27 +31,42 @@ def main(arguments: Sequence[str]) -> int:
     logging.getLogger("covey").setLevel(logging.INFO)
     progress = LoadProgress(Console(stderr=True))
     server = Server(parse(arguments), progress)
+    door: front.Front | None = None
     try:
+        if front.wanted(server.options):
+            front.with_ports(server.options)  # what cannot be listened on is refused before anything is loaded
         with progress:
             server.start()
+        if front.wanted(server.options):
+            door = front.Front(server.options)
+            door.start()
     except SettingError as error:
+        server.kill()
         print(f"covey: cannot start: {error}", file=sys.stderr)
         return NOT_STARTED
     except KeyboardInterrupt:
+        server.kill()
         print("covey: stopped while loading", file=sys.stderr)
         return NOT_STARTED
     if server.swept:
         print(f"removed {len(server.swept)} shared memory regions of servers that were killed", file=sys.stderr)
-    print(ready_message(server.options, str(server.log_file), server.left_out), flush=True)
-    return _serve(server)
+    options = server.options if door is None else door.options
+    print(ready_message(options, str(server.log_file), server.left_out), flush=True)
+    try:
+        return _serve(server, door)
+    finally:
+        if door is not None:
+            door.stop()
 
 
-def _serve(server: Server) -> int:
+def _serve(server: Server, door: front.Front | None) -> int:
     restarts = Restarts(time.monotonic)
     try:
         while True:
             try:
                 server.check()
+                if door is not None:
+                    door.check()
                 time.sleep(LOOK_SECONDS)
             except ServerDied as error:
                 print(f"covey: {error}", file=sys.stderr, flush=True)
@@ -61,6 +77,8 @@ def _serve(server: Server) -> int:
         pass
     try:
         print("draining: requests in flight may end; Ctrl-C again stops at once", file=sys.stderr, flush=True)
+        if door is not None:
+            door.drain()
         if not server.stop():
             print(f"stopped with requests in flight after {server.options.drain_seconds:.0f} s", file=sys.stderr)
     except KeyboardInterrupt:

@@ -44,6 +44,10 @@ class Options:
     http_port: int = 8000
     grpc_port: int = 8001
     metrics_port: int = 8002
+    # Where the front listens (`covey.front`); None: there is none.
+    front_http_port: int | None = None
+    front_grpc_port: int | None = None
+    front_host: str = "127.0.0.1"
     profile: str = DEFAULT_PROFILE  # name or path, as covey.profile.load takes it
     model: str = ""  # the target, a folder or a name on the hub; "": what the model repository names
     drafter: str = ""  # the same of a model that drafts for it; "": those of the profile
@@ -92,6 +96,9 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument("--grpc-port", type=int, default=usual.grpc_port, metavar="PORT")
     parser.add_argument("--metrics-port", type=int, default=usual.metrics_port, metavar="PORT")
     parser.add_argument("--profile", default=usual.profile, help="name or path of a deployment profile")
+    parser.add_argument("--front-http-port", type=int, metavar="PORT", help="of the front, which strangers may reach")
+    parser.add_argument("--front-grpc-port", type=int, metavar="PORT")
+    parser.add_argument("--front-host", default=usual.front_host, help="address that the front listens on")
     named = "folder, or name on the Hugging Face hub (MODEL or MODEL@REVISION), of the"
     parser.add_argument("--model", default="", metavar="MODEL", help=f"{named} target")
     parser.add_argument("--drafter", default="", metavar="MODEL", help=f"{named} model that drafts for it")
@@ -105,4 +112,6 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument("--drain-seconds", type=float, default=usual.drain_seconds, metavar="S")
     parser.add_argument("extra", nargs="*", metavar="-- FLAG", help="more flags for tritonserver")
     given = vars(parser.parse_args(arguments))
+    if (given["front_http_port"] is None) != (given["front_grpc_port"] is None):
+        parser.error("the front has two ports: give --front-http-port and --front-grpc-port")
     return Options(**given | {"extra": tuple(given["extra"])})

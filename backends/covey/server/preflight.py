@@ -46,7 +46,7 @@ def with_ports(options: Options) -> Options:
             port = int(getattr(options, name))
             if not 0 <= port <= 65535 or port in chosen.values():
                 raise StartError(f"{name}: got {port}, allowed: 0 to 65535, three different ones")
-            held.append(_listen(options.host, port, variable))
+            held.append(listen(options.host, port, variable))
             chosen[name] = int(held[-1].getsockname()[1])
     finally:
         for listener in held:
@@ -59,7 +59,8 @@ def with_ports(options: Options) -> Options:
     )
 
 
-def _listen(host: str, port: int, variable: str) -> socket.socket:
+def listen(host: str, port: int, variable: str) -> socket.socket:
+    """A socket that holds the port; raises StartError where it is not free."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror as error:

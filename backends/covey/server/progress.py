@@ -77,6 +77,14 @@ def _drafters(options: Options, left_out: Mapping[str, str]) -> str:
     )
 
 
+def _front(options: Options) -> str:
+    """Where strangers may ask."""
+    if options.front_http_port is None:
+        return ""
+    host = reachable(options.front_host)
+    return f"For strangers: http://{host}:{options.front_http_port}, gRPC {host}:{options.front_grpc_port}.\n"
+
+
 def ready_message(options: Options, log_file: str, left_out: Mapping[str, str] = MappingProxyType({})) -> str:
     """What to paste now."""
     host = reachable(options.host)
@@ -91,4 +99,4 @@ def ready_message(options: Options, log_file: str, left_out: Mapping[str, str] =
   curl -sN http://{http}/v2/models/covey/generate_stream -d {body}, "stream": true}}'
   {_command()} generate{flags} "Once upon a time"
 
-Metrics: http://{host}:{options.metrics_port}/metrics. Ctrl-C drains and stops."""
+{_front(options)}Metrics: http://{host}:{options.metrics_port}/metrics. Ctrl-C drains and stops."""

@@ -6,7 +6,8 @@
     set     the largest one whose objectives hold: in T each one's rows gain no fewer tokens than alone without drafts
     N_max   how many that is, with more like those that are served as far as they fit
 
-How long a token takes a sender alone it says with its calls; who has not said so yet, or was not served often enough
+One server's second sender comes after every server's first: whoever has many leaves room for those that have one. How
+long a token takes a sender alone it says with its calls; who has not said so yet, or was not served often enough
 to be judged, is no reason to refuse others. Who is not of the set is refused: a drafter that gains one nothing, or
 whose share is what the others lack.
 """
@@ -14,12 +15,13 @@ whose share is what the others lack.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from covey.ledger import INCARNATION_BITS, house
 from covey.star.calls import Call
 from covey.types import DraftReply
 
@@ -78,30 +80,29 @@ class Accounts:
         account.plain = work.plain or account.plain
         if work.reading is not None:
             return
-        if account.answered == account.answered:  # it was answered before
-            account.average("away", max(0.0, call.arrived - account.answered))
-            account.answered = math.nan
         opened = [opening.tag for opening in work.opens]
         told = np.diff(work.offsets)[~np.isin(work.tags, opened)]
-        if len(told):
+        if len(told):  # else all rows are new ones, and it may have had no requests meanwhile
             account.average("tokens", float(told.mean()))
+            if account.answered == account.answered:  # it was answered before
+                account.average("away", max(0.0, call.arrived - account.answered))
+        account.answered = math.nan
 
     def served(self, call: Call, reply: DraftReply, seconds: float, now: float) -> None:
         """It was drafted for, and its part of the drafter's time was so long."""
-        account = self._of[call.who]
-        account.totals["drafted"] += 1
-        account.totals["service"] += seconds
-        account.totals["wait"] += reply.wait_seconds
-        account.totals["levels"] += call.depth
-        if call.work.reading is None:
+        account, totals = self._whose(call)
+        totals["drafted"] += 1
+        totals["service"] += seconds
+        totals["wait"] += reply.wait_seconds
+        totals["levels"] += call.depth
+        if account is not None and call.work.reading is None:
             account.calls += 1
             account.average("service", seconds)
             account.answered = now
 
     def turned_away(self, call: Call, outcome: str, wait: float) -> None:
         """Nothing was drafted: `late`, `refused` or `failed`."""
-        account = self._of.get(call.who)
-        totals = self._past[call.caller] if account is None else account.totals
+        account, totals = self._whose(call)
         totals[outcome] += 1
         totals["wait"] += wait
         if outcome == "refused" and account is not None:
@@ -136,7 +137,10 @@ class Accounts:
             return True
         if who in self._of:
             return who in largest(self._of, SLACK)
-        return self._taken(self._of) + self._usual <= self._limit(largest(self._of, 1.0), 1.0) + 1e-9
+        ranks, own = _ranks(self._of), _house(who)
+        rank = sum(_house(each) == own for each in self._of)
+        rivals = {each: account for each, account in self._of.items() if ranks[each] <= rank}
+        return self._taken(rivals) + self._usual <= self._limit(largest(rivals, 1.0), 1.0) + 1e-9
 
     @property
     def _usual(self) -> float:
@@ -157,6 +161,11 @@ class Accounts:
             _add(found[name], totals)
         return found
 
+    def _whose(self, call: Call) -> tuple[Account | None, Totals]:
+        """None of one that was refused since, while this call of it was served."""
+        account = self._of.get(call.who)
+        return account, self._past[call.caller] if account is None else account.totals
+
     def _leave(self, who: int) -> None:
         account = self._of.pop(who)
         _add(self._past[account.caller], account.totals)
@@ -167,14 +176,29 @@ def _add(totals: Totals, more: Totals) -> None:
         totals[name] += value
 
 
+def _ranks(accounts: Mapping[int, Account]) -> dict[int, int]:
+    """How many of the same server's senders come before each: those that take less."""
+    met: Counter[int] = Counter()
+    ranks = {}
+    for who in sorted(accounts, key=lambda who: accounts[who].service):
+        ranks[who] = met[_house(who)]
+        met[_house(who)] += 1
+    return ranks
+
+
+def _house(who: int) -> int:
+    return house(who << INCARNATION_BITS)
+
+
 def largest(accounts: Mapping[int, Account], slack: float) -> set[int]:
     """The largest set of senders whose objectives hold, times `slack`. For each that may be the strictest of the set:
-    of those that are no stricter, the ones that take least, as many as it bears."""
+    of those that are no stricter, the ones that take least, as many as it bears; each server's first before any's
+    second."""
     able = {who: each for who, each in accounts.items() if each.service + each.away <= slack * each.objective + 1e-9}
-    best: set[int] = set()
+    ranks, best = _ranks(able), set[int]()
     for bound in {slack * each.objective for each in able.values()}:
         left, found = bound + 1e-9, set()
-        for who in sorted(able, key=lambda who: able[who].service):
+        for who in sorted(able, key=lambda who: (ranks[who], able[who].service)):
             if slack * able[who].objective >= bound and able[who].service <= left:
                 left -= able[who].service
                 found.add(who)

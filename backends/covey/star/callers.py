@@ -23,6 +23,7 @@ from covey.wire import codec
 from covey.wire.token import BITS, same
 
 LEAST_SECRET = 16  # characters
+MOST_WEIGHT = 1000.0
 HERE = ""  # this server itself
 MOST_SENDERS = 64  # of one server at a time; the one that was heard least lately makes room for another
 _MEMBER_BITS = CALLER_BITS - HOUSE_BITS
@@ -71,8 +72,9 @@ def read(path: str | Path) -> list[Caller]:
             weight = float(words[2]) if len(words) == 3 else 1.0
         except ValueError:
             weight = 0.0
-        if not 0 < weight < float("inf"):
-            raise SettingError(f"{where}: got weight {words[2]!r}, allowed: a number above 0")
+        if not 1 / MOST_WEIGHT <= weight <= MOST_WEIGHT:
+            allowed = f"allowed: a number from {1 / MOST_WEIGHT} to {MOST_WEIGHT}"
+            raise SettingError(f"{where}: got weight {words[2]!r}, {allowed}")
         caller = Caller(words[0], token_of(words[1]), weight)
         if any(each.name == caller.name or each.token == caller.token for each in callers):
             raise SettingError(f"{where}: each server has a name and a secret of its own")

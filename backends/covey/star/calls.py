@@ -37,6 +37,11 @@ class Call:
         return self.arrived + (self.work.patience or float("inf"))
 
     @property
+    def urgent(self) -> float:
+        """When the first of its rows is late for its own objective, if that comes first."""
+        return min(self.due, self.arrived + (self.work.needed or float("inf")))
+
+    @property
     def depth(self) -> int:
         return int(self.work.depth.max(initial=0))
 
@@ -46,7 +51,8 @@ class Call:
         return int(self.work.width.sum())
 
     def answer(self, reply: DraftReply | CoveyError) -> None:
-        for answered in self.answered:
+        waiting, self.answered = self.answered, []  # nobody is answered twice
+        for answered in waiting:
             try:
                 answered(reply)
             except Exception:  # its sender is gone, or there is no memory to send: nothing to those whose calls follow

@@ -1,11 +1,13 @@
 """Whose calls a shared drafter serves next, and which of them together.
 
     late        a call whose draft would come too late, though it were one token, is told so at once
-    overdue     who waits for longer than the bound, and much longer than all that waits takes, goes first
+    overdue     who waits for longer than the bound, and much longer than all that waits takes, goes first; of several
+                houses that do, the one that was served least lately
     fair        else whose house (`covey.ledger`) will have had least of the drafter's time after its call, by weight:
                 who asks for little is not behind all that ask for more than there is
     in turns    among the senders of one house
-    slack       among those, whoever has least time left beyond what the draft takes
+    slack       among those, whoever has least time left beyond what the draft takes, until its sender waits no more or
+                one of its rows misses its objective
 
 The rows of others join the chosen call's pass in the same order, while they fit and nobody is late for it. One
 sender's calls are served as they came: each tells of what follows the one before. However many beams and levels a call
@@ -65,6 +67,12 @@ class DraftQueue:
         """How many calls of a sender wait. Does not mutate."""
         return len(self._waiting.get(who, ()))
 
+    def drop(self, calls: list[Call]) -> None:
+        """Removes those of the calls that wait here."""
+        for call in calls:
+            if call in self._waiting.get(call.who, ()):
+                self._remove(call)
+
     def late(self, now: float, speed: Speed) -> list[Call]:
         """Removes and returns the calls that even a draft of one token would be late for."""
         found = []
@@ -81,7 +89,10 @@ class DraftQueue:
         heads = [calls[0] for calls in self._waiting.values()]
         bound = max(self._rules.bound, OVERDUE * sum(speed.seconds(call.beams, call.depth) for call in heads))
         least = min((self._had.get(each, 0.0) for each in self._houses()), default=0.0)
-        order = sorted(self._waiting, key=lambda who: self._rank(who, now, speed, bound, least))
+        last: dict[int, int] = {}
+        for who, turn in self._turns.items():
+            last[_house_of(who)] = max(turn, last.get(_house_of(who), turn))
+        order = sorted(self._waiting, key=lambda who: self._rank(who, now, speed, bound, least, last))
         taken: list[Call] = []
         beams = depth = 0
         for who in order:
@@ -122,15 +133,17 @@ class DraftQueue:
     def _houses(self) -> set[int]:
         return {_house_of(who) for who in self._waiting}
 
-    def _rank(self, who: int, now: float, speed: Speed, bound: float, least: float) -> tuple[float, ...]:
+    def _rank(
+        self, who: int, now: float, speed: Speed, bound: float, least: float, last: Mapping[int, int]
+    ) -> tuple[float, ...]:
         calls, whose, turn = self._waiting[who], _house_of(who), self._turns.get(who, 0)
         call = calls[0]
+        if now - call.arrived > bound:
+            return 0, last.get(whose, 0), call.arrived
         first = sum(_house_of(each) == whose and self._turns.get(each, 0) < turn for each in self._waiting)
-        if not first and now - call.arrived > bound:
-            return 0, call.arrived
         takes = call.depth * speed.step(call.beams) / self._weights.get(call.caller, 1.0)
         behind = int((self._had.get(whose, 0.0) + takes - least) / QUANTUM)
-        return 1, behind, first, min(call.due - now - speed.seconds(call.beams, call.depth) for call in calls)
+        return 1, behind, first, min(call.urgent - now - speed.seconds(call.beams, call.depth) for call in calls)
 
     def _remove(self, call: Call) -> None:
         calls = self._waiting[call.who]

@@ -39,6 +39,7 @@ LOOKS = 1.0  # seconds between those to a place that is not the chosen one
 READ_SECONDS = 10.0  # for a call that reads
 HORIZON = 100  # calls in which a change of place must have paid
 LEAST = 0.002  # seconds of a call that another place must save
+LONGEST_REFUSAL = 30.0  # seconds, whatever a place says
 REPLAY = 0.0002  # seconds that a token of a replayed text is taken to cost
 
 
@@ -114,6 +115,7 @@ class RemoteDrafter:
             took = (self._now() - now - reply.catch_up_seconds) / levels
             place.seconds = took if not place.seconds else place.seconds + 0.1 * (took - place.seconds)
         if reply.again_seconds:
+            reply = replace(reply, again_seconds=min(LONGEST_REFUSAL, reply.again_seconds))
             place.refused_until = self._now() + reply.again_seconds
             if any(self._serves(each, now) for each in self._places):
                 reply = replace(reply, again_seconds=0.0)  # the next call goes there
@@ -164,7 +166,7 @@ class RemoteDrafter:
             tokens = reply.trees.tokens
             if self._vocab_size and len(tokens) and int(tokens.max()) >= self._vocab_size:
                 raise PortError(f"{place.model.name} drafts tokens that the target does not have")
-        except PortError as error:
+        except Exception as error:  # whatever it answers, it costs no more than this call
             place.frees = frees
             self._fell(place, str(error))
             raise
@@ -200,8 +202,8 @@ class RemoteDrafter:
             facts = codec.decode_drafter_info(place.model.exchange(message, INFO_SECONDS))
             if facts.vocab_size not in (ANY_VOCABULARY, self._vocab_size) and self._vocab_size:
                 raise PortError(f"its vocabulary has {facts.vocab_size} tokens, the target's {self._vocab_size}")
-        except PortError as error:
-            problem = str(error)
+        except Exception as error:  # the thread that looks outlives whatever is answered
+            problem = str(error) if isinstance(error, PortError) else f"{type(error).__name__}: {error}"
             if not place.down or place.problem != problem:
                 log.warning("%s: %s does not serve: %s", self._name, place.model.name, problem)
             with self._wake:

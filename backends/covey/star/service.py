@@ -86,6 +86,8 @@ class DraftService:
         """Serves the call in this thread if its sender is alone; else None, and nothing was done. Raises CoveyError
         when the drafter fails."""
         call = Call(work, caller, self._now())
+        if not self._fits(work):
+            raise self._too_many_tokens()
         with self._changed:
             self._part(call.arrived)
             if self._stopped or self._serving or len(self._queue) or any(who != call.who for who in self._accounts):
@@ -113,14 +115,13 @@ class DraftService:
             elif self._queue.count(call.who) >= MOST_WAITING:
                 refusal = PortError(f"{MOST_WAITING} calls of this sender wait already")
             elif not self._fits(work):
-                refusal = PortError(f"the drafter's vocabulary has {self._vocab_size} tokens, the message more")
+                refusal = self._too_many_tokens()
             elif self._admission and caller != HERE and not self._accounts.admits(call.who):
                 self._accounts.turned_away(call, "refused", 0.0)
                 refusal = self._plainly(call, AGAIN)
             elif max(call.arrived, self._free) + self._speed.seconds(call.beams, 1) > call.due:
                 self._accounts.called(call)
-                self._accounts.turned_away(call, "late", 0.0)
-                refusal = self._plainly(call)
+                refusal = self._late(call, call.arrived)
             else:
                 self._accounts.called(call)
                 self._queue.put(call)
@@ -184,24 +185,36 @@ class DraftService:
             with self._changed:
                 while not self._stopped and (self._serving or not len(self._queue)):
                     self._changed.wait()
-                now = self._now()
+                waiting = self._queue.calls()
                 if self._stopped:
-                    left = self._queue.calls()
                     break
-                late = self._queue.late(now, self._speed)
-                for call in late:
-                    self._accounts.turned_away(call, "late", now - call.arrived)
-                answers = [self._plainly(call) for call in late]
-                shared = self._together is not None and now >= self._apart_until
-                calls = self._queue.take(now, self._speed, shared=shared)
-                if calls:
-                    self._begun(calls)
-            for call, reply in zip(late, answers):
-                call.answer(reply)
-            for call, answer in zip(calls, self._served(calls) if calls else ()):
-                call.answer(answer)
-        for call in left:
-            call.answer(PortError("the drafter is stopping"))
+            try:
+                self._serve()
+            except Exception:  # of the queue's own; those that come next are not to wait for ever
+                log.exception("calls of a shared drafter are lost")
+                self._fail(waiting, PortError("the drafter's queue failed; see its server's log"))
+        self._fail(waiting, PortError("the drafter is stopping"))
+
+    def _serve(self) -> None:
+        """Answer those that are late, and whose turn it is."""
+        with self._changed:
+            now = self._now()
+            late = self._queue.late(now, self._speed)
+            answers = [self._late(call, now) for call in late]
+            shared = self._together is not None and now >= self._apart_until
+            calls = self._queue.take(now, self._speed, shared=shared)
+            if calls:
+                self._begun(calls)
+        for call, reply in zip(late, answers):
+            call.answer(reply)
+        for call, answer in zip(calls, self._served(calls) if calls else ()):
+            call.answer(answer)
+
+    def _fail(self, calls: list[Call], error: CoveyError) -> None:
+        with self._changed:
+            self._queue.drop(calls)
+        for call in calls:
+            call.answer(error)
 
     def _begun(self, calls: list[Call]) -> None:
         self._serving = calls
@@ -268,6 +281,9 @@ class DraftService:
         for who in self._accounts.gone(now, {call.who for call in self._serving + self._queue.calls()}):
             self._queue.forget(who)
 
+    def _too_many_tokens(self) -> PortError:
+        return PortError(f"the drafter's vocabulary has {self._vocab_size} tokens, the message more")
+
     def _fits(self, work: DraftWork) -> bool:
         """Whether the drafter knows all tokens: what it does not know would break it for those who are joined."""
         most = self._vocab_size
@@ -278,6 +294,12 @@ class DraftService:
         """What its sender freed with messages that the drafter was not told of. Does not mutate."""
         origin, frees = self._frees.get(call.who, (0, ()))
         return frees if origin == call.work.origin else ()
+
+    def _late(self, call: Call, now: float) -> DraftReply:
+        self._accounts.turned_away(call, "late", now - call.arrived)
+        if call.arrived + self._speed.seconds(call.beams, 1) > call.due:
+            self._speed.doubt(call.beams)  # it would never be drafted for, so nobody would find out otherwise
+        return self._plainly(call)
 
     def _plainly(self, call: Call, again: float = 0.0) -> DraftReply:
         work = call.work

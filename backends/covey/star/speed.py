@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 FORGETS = 0.1  # weight of the newest
+DOUBT = 0.1  # part of a prediction that is taken off each time nobody is served because of it
+MOST = 1 << 30  # levels: no bound
 MARGIN = 1.25  # of what is predicted, where being late is worse than waiting
 
 
@@ -24,8 +24,12 @@ class Speed:
         """t_s; of the nearest number of beams that was met. Does not mutate."""
         if not self._steps:
             return 0.0
-        bucket = beams.bit_length()
-        return self._steps[min(self._steps, key=lambda met: (abs(met - bucket), -met))]
+        return self._steps[self._nearest(beams)]
+
+    def doubt(self, beams: int) -> None:
+        """Who asked for so many was not served, for a level would take too long: it may do so no more."""
+        if self._steps:
+            self._steps[self._nearest(beams)] *= 1 - DOUBT
 
     def seconds(self, beams: int, depth: int) -> float:
         """What a draft takes, with a margin."""
@@ -34,6 +38,8 @@ class Speed:
     def depth(self, beams: int, seconds: float) -> int:
         """How deep a draft can be that takes so long, with the margin; one token at least."""
         each = self.seconds(beams, 1)
-        if not each or math.isinf(seconds):
-            return 1 << 30
-        return max(1, int(seconds / each))
+        return max(1, int(min(seconds / each, MOST))) if each else MOST
+
+    def _nearest(self, beams: int) -> int:
+        bucket = beams.bit_length()
+        return min(self._steps, key=lambda met: (abs(met - bucket), -met))

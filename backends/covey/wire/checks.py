@@ -79,7 +79,7 @@ def check_draft_work(work: DraftWork) -> None:
         _rows(rows, judge=work.reading.judge)
         _within(-1, judge=work.reading.judge)
         must(not work.depth.any(), "a call that reads is to draft, too")
-    _times(work.patience, work.plain)
+    _times(work.patience, work.plain, work.needed)
     _opens(work.opens)
 
 
@@ -139,6 +139,7 @@ def check_info(info: TargetInfo | DrafterInfo) -> None:
     else:
         _numbers({"resident_bytes": info.resident_bytes, "block_bytes": info.block_bytes}, 0)
         blocks = info.least_blocks, info.total_blocks, info.most_blocks
+        _numbers({name: getattr(info, name) for name in ("least_blocks", "total_blocks", "most_blocks")}, 0)
         must(0 <= blocks[0] <= blocks[1] <= blocks[2], "KV memory of %d to %d to %d blocks", *blocks)
         _numbers({"wait_seconds": info.wait_seconds, "step_seconds": info.step_seconds}, 0.0)
 

@@ -45,7 +45,7 @@ from covey.wire.checks import (
 )
 from covey.wire.token import same
 
-VERSION = 9
+VERSION = 10
 REQUEST_TENSOR = "message"
 REPLY_TENSOR = "reply"
 
@@ -287,7 +287,7 @@ def encode_draft_work(work: DraftWork) -> Ints:
             int(work.log_q),
             work.reading.budget if work.reading else -1,
         ],
-        seconds=[work.patience, work.plain],
+        seconds=[work.patience, work.plain, work.needed],
         tags=work.tags,
         keep=work.keep,
         offsets=work.offsets,
@@ -303,7 +303,7 @@ def encode_draft_work(work: DraftWork) -> Ints:
 def decode_draft_work(message: Ints) -> DraftWork:
     fields = unpack(DRAFT_WORK, message)
     sequence, epoch, origin, q_rows, log_q, budget = _numbers(fields.pop("head"), 6)
-    patience, plain = _numbers(fields.pop("seconds"), 2)
+    patience, plain, needed = _numbers(fields.pop("seconds"), 3)
     judge = fields.pop("judge")
     opens, frees = _opens_in(fields)
     for name in _OPENS:
@@ -320,6 +320,7 @@ def decode_draft_work(message: Ints) -> DraftWork:
         reading=Reading(judge, budget) if budget >= 0 else None,
         patience=patience,
         plain=plain,
+        needed=needed,
     )
     check_draft_work(work)
     return work
@@ -466,5 +467,5 @@ def _numbers(field: Any, count: int) -> list[Any]:
 def _json(raw: bytes) -> Any:
     try:
         return json.loads(raw)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PortError(f"damaged message: {error}") from None

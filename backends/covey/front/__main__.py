@@ -1,0 +1,101 @@
+"""`python -m covey.front`: the front of one server, until it is told to stop. Started by the launcher.
+
+SIGTERM drains: new requests are refused, those in flight go on, and the process stays to say so. A second one ends it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import resource
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+
+import uvicorn
+
+from covey import profile
+from covey.front import grpc_service, http_app
+from covey.front.door import Door
+from covey.front.http_protocol import HEADER_BYTES, bounded
+
+CLOSING_SECONDS = 1.0  # in which last answers are written
+DESCRIPTORS = 1 << 16
+log = logging.getLogger("covey.front")
+
+
+async def serve(wanted: argparse.Namespace) -> None:
+    door = Door(profile.load(wanted.profile), wanted.upstream, wanted.upstream_metrics)
+    calls = grpc_service.server(door)
+    host = f"[{wanted.host}]" if ":" in wanted.host else wanted.host
+    calls.add_insecure_port(f"{host}:{wanted.grpc_port}")
+    http = _Http(
+        uvicorn.Config(
+            http_app.app(door),
+            host=wanted.host,
+            port=wanted.http_port,
+            http=bounded(door.admission, door.settings),
+            ws="none",
+            loop="asyncio",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            backlog=256,
+            h11_max_incomplete_event_size=HEADER_BYTES,
+            timeout_graceful_shutdown=int(CLOSING_SECONDS),
+        )
+    )
+    ending = asyncio.Event()
+
+    def told() -> None:
+        if door.admission.draining:
+            ending.set()
+        door.admission.draining = True
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told)
+    await door.upstream.look()  # whoever is let in finds the server
+    await calls.start()
+    watching = asyncio.ensure_future(door.upstream.watch())
+    serving = asyncio.ensure_future(http.serve())
+    stopping = asyncio.ensure_future(ending.wait())
+    await asyncio.wait((serving, stopping, watching), return_when=asyncio.FIRST_COMPLETED)
+    http.should_exit = True
+    watching.cancel()
+    await calls.stop(CLOSING_SECONDS)
+    await serving
+    await door.upstream.close()
+
+
+class _Http(uvicorn.Server):
+    """Signals are this module's."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m covey.front", description="What strangers reach of a server.")
+    parser.add_argument("--host", required=True)
+    parser.add_argument("--http-port", type=int, required=True)
+    parser.add_argument("--grpc-port", type=int, required=True)
+    parser.add_argument("--upstream", required=True, metavar="HOST:PORT", help="tritonserver's gRPC port")
+    parser.add_argument("--upstream-metrics", required=True, metavar="HOST:PORT")
+    parser.add_argument("--profile", default=profile.DEFAULT_PROFILE)
+    logging.basicConfig(format="%(name)s: %(message)s", level=logging.WARNING)
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # its warnings are one for each wrong request
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    asyncio.run(serve(parser.parse_args(arguments)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,58 @@
+"""An answer's chunks as values by field, and the public models as both protocols describe them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from covey.front.asked import VERSION
+from covey_client.response import Chunk
+from covey_client.wire import INPUTS, MODEL, OUTPUT_BY_NAME, OUTPUTS, USAGE, Field
+
+NAME, PLATFORM = "covey", "python"
+EXTENSIONS = ("generate", "binary_tensor_data", "parameters")
+
+
+def values(chunk: Chunk, names: Sequence[str]) -> dict[str, list[Any]]:
+    """A list for each field, also of those that have one value."""
+    found = {}
+    for name in names:
+        field = OUTPUT_BY_NAME[name]
+        value = getattr(chunk.usage if field.part == USAGE else chunk, field.attribute)
+        found[name] = list(value) if field.many else [value]
+    return found
+
+
+def event(chunk: Chunk, model: str, names: Sequence[str]) -> dict[str, Any]:
+    """What `generate` answers: lists are lists, whatever is in them."""
+    plain = {name: found if OUTPUT_BY_NAME[name].many else found[0] for name, found in values(chunk, names).items()}
+    return {"model_name": model, "model_version": VERSION, **plain}
+
+
+def metadata(model: str) -> dict[str, Any]:
+    def described(field: Field) -> dict[str, Any]:
+        return {"name": field.name, "datatype": field.dtype, "shape": [-1 if field.many else 1]}
+
+    return {
+        "name": model,
+        "versions": [VERSION],
+        "platform": PLATFORM,
+        "inputs": [described(field) for field in INPUTS],
+        "outputs": [described(field) for field in OUTPUTS],
+    }
+
+
+def config(model: str) -> dict[str, Any]:
+    def described(field: Field) -> dict[str, Any]:
+        kind = "STRING" if field.dtype == "BYTES" else field.dtype
+        return {"name": field.name, "data_type": f"TYPE_{kind}", "dims": [-1 if field.many else 1]}
+
+    return {
+        "name": model,
+        "platform": "",
+        "backend": PLATFORM,
+        "max_batch_size": 0,
+        "input": [described(field) | {"optional": True} for field in INPUTS],
+        "output": [described(field) for field in OUTPUTS],
+        "model_transaction_policy": {"decoupled": model == MODEL},
+    }

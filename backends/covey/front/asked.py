@@ -1,0 +1,183 @@
+"""A caller's request as plain values, checked against the table of public fields. Knows neither protocol.
+
+What depends on the model or the profile (the context, drafters' names, classes) is the server's own to judge.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from covey.front.failures import NotServed, refused
+from covey_client.request import Request
+from covey_client.wire import INPUT_BY_NAME, MODEL, OUTPUT_BY_NAME, OUTPUTS, PROMPT, Field
+
+UNARY = "covey_unary"
+MODELS = (MODEL, UNARY)
+NOT_IN_PARTS = f"{UNARY} for infer; this one answers in parts, to streams"
+VERSION = "1"
+STREAM = "stream"
+OWN_PARAMETER = "triton_"  # names of Triton's own begin with it
+MOST_ID = 256  # characters of a request's id
+MOST_DIMENSIONS = 8
+MOST_TEXTS = 4096  # of a list: more stop or bad words no profile can allow
+_WHOLE = {"INT32": (-(1 << 31), (1 << 31) - 1), "UINT64": (0, (1 << 64) - 1)}
+_LARGEST_FP32 = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One generation, and how its answer is to be delivered."""
+
+    model: str
+    prompt: str | list[int]
+    settings: Mapping[str, Any]
+    stream: bool
+    outputs: tuple[str, ...]  # in the order of their table
+    id: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        model: str,
+        tensors: Mapping[str, Sequence[Any]],
+        *,
+        prompt_bytes: int,
+        outputs: Sequence[str] = (),
+        id: str = "",
+    ) -> Asked:
+        """From values by field, one of them where the field is no list. Raises InvalidRequest."""
+        values = {name: checked(field_of(name), given) for name, given in tensors.items()}
+        prompts = [name for name in PROMPT if name in values]
+        if len(prompts) != 1:
+            raise refused("text_input", f"{len(prompts)} prompts", "exactly one of text_input and input_ids")
+        prompt = values.pop(prompts[0])
+        text = prompts == ["text_input"]
+        if not prompt or prompt == [""]:
+            raise refused(prompts[0], "", "at least one character or token")
+        if text and len(prompt[0].encode()) > prompt_bytes:
+            raise refused("text_input", f"{len(prompt[0])} characters", f"at most {prompt_bytes} bytes")
+        if not text and len(prompt) > prompt_bytes:
+            raise refused("input_ids", prompt, f"at most {prompt_bytes} token ids")
+        stream = bool(values.pop(STREAM, [False])[0])
+        settings = {name: given if field_of(name).many else given[0] for name, given in values.items()}
+        return cls(model, prompt[0] if text else prompt, settings, stream, _outputs(outputs), id)
+
+    def request(self, settings: Mapping[str, object]) -> Request:
+        """What is sent to `covey`, made of values that have been checked."""
+        prompt = {"text_input": [self.prompt]} if isinstance(self.prompt, str) else {"input_ids": self.prompt}
+        rest = {name: value if isinstance(value, list) else [value] for name, value in settings.items()}
+        return Request({**prompt, STREAM: [self.stream], **rest})
+
+
+def served(model: object, version: object = "") -> str:
+    """A public model's name."""
+    if model not in MODELS:
+        raise NotServed(str(refused("model", model, ", ".join(MODELS))), "model")
+    if version not in ("", VERSION):
+        raise NotServed(str(refused("model_version", version, VERSION)), "model_version")
+    return str(model)
+
+
+def id_of(value: object) -> str:
+    if not isinstance(value, str) or len(value) > MOST_ID:
+        raise refused("id", value, f"a text of at most {MOST_ID} characters")
+    return value
+
+
+def parameters(given: Mapping[str, Any], known: Iterable[str] = ()) -> None:
+    """Refuses request parameters but Triton's own and the protocol's: settings are tensors."""
+    for name in given:
+        if name in INPUT_BY_NAME:
+            raise refused(name, "a parameter", "an input tensor of this name: settings are no request parameters")
+        if not name.startswith(OWN_PARAMETER) and name not in known:
+            raise refused(name, "a parameter", "no such setting; see the API reference for the names")
+
+
+def count(field: Field, shape: Sequence[Any], most: int) -> int:
+    """How many values a shape has; refuses those that no such field has and no message can hold."""
+    name = field.name
+    if len(shape) > MOST_DIMENSIONS:
+        raise refused(name, f"{len(shape)} dimensions", "a shape of one dimension")
+    total = 1
+    for size in shape:
+        if type(size) is not int or not 0 <= size <= most:
+            raise refused(name, size, f"shapes of at most {most} values, which the message holds")
+        total *= size
+    if total > most:
+        raise refused(name, f"a shape of {total} values", f"at most {most}, which the message holds")
+    _check_count(field, total)
+    return total
+
+
+def _check_count(field: Field, found: int) -> None:
+    if not field.many and found != 1:
+        raise refused(field.name, f"{found} values", "one value")
+    if field.dtype == "BYTES" and found > MOST_TEXTS:
+        raise refused(field.name, f"{found} texts", f"at most {MOST_TEXTS}")
+
+
+def checked(field: Field, values: Sequence[Any]) -> list[Any]:
+    """The values as the table allows them."""
+    _check_count(field, len(values))
+    if field.many and field.dtype in _WHOLE and values:  # a long prompt's are not looked at one by one in Python
+        low, high = _WHOLE[field.dtype]
+        if set(map(type, values)) != {int} or min(values) < low or max(values) > high:
+            raise refused(field.name, values, f"a list of whole numbers, {field.dtype}")
+        return list(values)
+    return [_value(field, value) for value in values]
+
+
+def _value(field: Field, value: Any) -> Any:
+    if field.dtype == "BYTES":
+        return _text(field, value)
+    if field.dtype == "BOOL":
+        if type(value) is not bool:
+            raise refused(field.name, value, "true or false")
+        return value
+    if type(value) is not int and (field.dtype != "FP32" or type(value) is not float):
+        raise refused(field.name, value, "a number" if field.dtype == "FP32" else "a whole number")
+    low, high = _WHOLE.get(field.dtype, (-_LARGEST_FP32, _LARGEST_FP32))
+    if not low <= value <= high:  # NaN is in no range
+        raise refused(field.name, value, f"{field.dtype}, a finite number")
+    low = struct.unpack("<f", struct.pack("<f", field.low))[0] if field.dtype == "FP32" else field.low
+    if not low <= value <= field.high or (field.above and value == low):
+        bounds = f"from {field.low}" if field.high == math.inf else f"{field.low} to {field.high}"
+        raise refused(field.name, value, f"{'above ' if field.above else ''}{bounds}")
+    return value
+
+
+def _text(field: Field, value: Any) -> str:
+    if isinstance(value, bytes):
+        try:
+            value = value.decode()
+        except UnicodeDecodeError:
+            raise refused(field.name, value, "UTF-8 text") from None
+    if not isinstance(value, str):
+        raise refused(field.name, value, "a text")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise refused(field.name, "a lone surrogate", "Unicode text") from None
+    if not field.many and size > field.high:
+        raise refused(field.name, value, f"at most {field.high} bytes")
+    if field.choices and value not in field.choices:
+        raise refused(field.name, value, ", ".join(map(repr, field.choices)))
+    return value
+
+
+def field_of(name: str) -> Field:
+    field = INPUT_BY_NAME.get(name)
+    if field is None:
+        raise refused(name, "an input", "no such setting; see the API reference for the names")
+    return field
+
+
+def _outputs(names: Sequence[str]) -> tuple[str, ...]:
+    for name in names:
+        if name not in OUTPUT_BY_NAME:
+            raise refused("outputs", name, "names of the response; see the API reference")
+    return tuple(field.name for field in OUTPUTS if not names or field.name in names)

@@ -1,0 +1,44 @@
+"""What both protocols, and later ones, stand on: who may ask now, and the answers of the server behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from covey.front.admission import DOWN, Admission
+from covey.front.asked import Asked
+from covey.front.upstream import Upstream
+from covey.profile import Profile
+from covey_client.async_client import AsyncStream
+from covey_client.errors import Overloaded
+from covey_client.response import Completion
+
+
+class Door:
+    """One front's; made in the event loop."""
+
+    def __init__(self, profile: Profile, grpc_url: str, metrics_url: str) -> None:
+        self.settings = profile.front
+        self.prompt_bytes = profile.limits.prompt_bytes
+        self.admission = Admission(profile.front)
+        self.upstream = Upstream(grpc_url, metrics_url, lambda: self.admission.draining)
+
+    @property
+    def ready(self) -> bool:
+        return self.upstream.up and not self.admission.draining
+
+    @contextmanager
+    def admitted(self, caller: str, size: int) -> Iterator[None]:
+        """While one request is in flight. Raises Overloaded."""
+        with self.admission.request(caller, size):
+            if not self.upstream.up:
+                raise Overloaded(DOWN)
+            yield
+
+    def stream(self, asked: Asked, seconds: float | None = None) -> AsyncStream:
+        most = self.settings.answer_seconds
+        return self.upstream.answer(asked, most if seconds is None else min(seconds, most))
+
+    async def whole(self, asked: Asked, seconds: float | None = None) -> Completion:
+        async with self.stream(asked, seconds) as stream:
+            return Completion.join([chunk async for chunk in stream])

@@ -1,0 +1,87 @@
+"""What a caller is told: an error of the client's library becomes a status of each protocol and a text with a code,
+which the library reads as the same error again."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import grpc  # type: ignore[import-untyped]
+
+from covey_client.errors import (
+    Cancelled,
+    ConnectionLost,
+    CoveyClientError,
+    DeadlineExceeded,
+    InvalidRequest,
+    Overloaded,
+    ServerError,
+)
+
+MOST_SHOWN = 80
+LONGEST_TEXT = 500
+
+
+class TooLong(InvalidRequest):
+    """The message is longer than `front.message_bytes`."""
+
+
+class NotServed(InvalidRequest):
+    """No such route, model or version here."""
+
+
+class TooMany(Overloaded):
+    """This caller asks too often, or for too much at once; others do not notice."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    http: int
+    grpc: grpc.StatusCode
+    code: str
+
+
+Status = grpc.StatusCode
+KINDS: tuple[tuple[type[CoveyClientError], Kind], ...] = (  # the first that fits
+    (TooLong, Kind(413, Status.RESOURCE_EXHAUSTED, "INVALID_ARG")),
+    (NotServed, Kind(404, Status.NOT_FOUND, "INVALID_ARG")),
+    (InvalidRequest, Kind(400, Status.INVALID_ARGUMENT, "INVALID_ARG")),
+    (TooMany, Kind(429, Status.RESOURCE_EXHAUSTED, "UNAVAILABLE")),
+    (Overloaded, Kind(503, Status.UNAVAILABLE, "UNAVAILABLE")),
+    (ConnectionLost, Kind(503, Status.UNAVAILABLE, "UNAVAILABLE")),
+    (Cancelled, Kind(503, Status.CANCELLED, "CANCELLED")),
+    (DeadlineExceeded, Kind(504, Status.DEADLINE_EXCEEDED, "INTERNAL")),
+    (ServerError, Kind(500, Status.INTERNAL, "INTERNAL")),
+)
+
+
+def kind(error: CoveyClientError) -> Kind:
+    return next(found for cls, found in KINDS if isinstance(error, cls))
+
+
+def text(error: CoveyClientError) -> str:
+    """With its code, as Covey's models say it."""
+    return f"[{kind(error).code}] {str(error)[:LONGEST_TEXT]}"
+
+
+def retry_after(error: CoveyClientError) -> int | None:
+    """Seconds, where the same request may succeed later."""
+    if kind(error).http not in (429, 503):
+        return None
+    asked = error.retry_after if isinstance(error, Overloaded) else None
+    return max(1, math.ceil(asked or 1))
+
+
+def refused(field: str, value: object, allowed: str) -> InvalidRequest:
+    """The error of one field. Only the beginning of a value is shown, and nothing long is made of it."""
+    if isinstance(value, (list, dict)):
+        shown = f"{type(value).__name__} of {len(value)}"
+    elif isinstance(value, (str, bytes)):
+        shown = repr(value[:MOST_SHOWN])
+    elif isinstance(value, int) and value.bit_length() > 4 * MOST_SHOWN:
+        shown = "a huge number"
+    else:
+        shown = repr(value)
+    if len(shown) > MOST_SHOWN:
+        shown = shown[: MOST_SHOWN - 3] + "..."
+    return InvalidRequest(f"{field}: got {shown}, allowed: {allowed}", field)

@@ -1,0 +1,186 @@
+"""Triton's gRPC protocol for the public models. Messages come as bytes and are parsed here, so that a wrong one is
+refused as any other request."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+from urllib.parse import unquote
+
+import grpc  # type: ignore[import-untyped]
+import grpc.aio  # type: ignore[import-untyped]
+from google.protobuf import json_format  # type: ignore[import-untyped]
+from tritonclient.grpc import service_pb2
+
+from covey.front import answers, failures, grpc_bodies
+from covey.front.asked import NOT_IN_PARTS, UNARY, VERSION, served
+from covey.front.door import Door
+from covey_client.errors import CoveyClientError
+
+SERVICE = "inference.GRPCInferenceService"
+NOT_HERE = (
+    "not on this port, which has health, metadata, config and inference of the public models; model control, shared "
+    "memory, statistics, tracing and logs are only on Triton's own ports"
+)
+log = logging.getLogger("covey.front")
+METADATA_BYTES = 16 << 10
+MOST_AT_ONCE = 64  # requests of one stream
+ROOM_BYTES = 1 << 10  # beside the longest body
+Act = Callable[[bytes, Any], Awaitable[Any]]
+
+
+def server(door: Door) -> grpc.aio.Server:
+    """Not bound to a port yet."""
+    return grpc.aio.server(
+        handlers=(_handlers(Service(door)), _Rest()),
+        options=[
+            ("grpc.max_receive_message_length", door.settings.message_bytes + ROOM_BYTES),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_metadata_size", METADATA_BYTES),
+            ("grpc.absolute_max_metadata_size", METADATA_BYTES),
+            ("grpc.max_concurrent_streams", 256),
+            ("grpc.so_reuseport", 0),
+            ("grpc.keepalive_time_ms", 60_000),  # finds callers that have gone without a word
+            ("grpc.keepalive_timeout_ms", 20_000),
+        ],
+        maximum_concurrent_rpcs=door.settings.connections,
+    )
+
+
+class Service:
+    """The methods."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+
+    async def live(self, _data: bytes, _context: Any) -> Any:
+        return service_pb2.ServerLiveResponse(live=True)
+
+    async def ready(self, _data: bytes, _context: Any) -> Any:
+        return service_pb2.ServerReadyResponse(ready=self._door.ready)
+
+    async def model_ready(self, data: bytes, _context: Any) -> Any:
+        message = grpc_bodies.parsed(service_pb2.ModelReadyRequest, data)
+        served(message.name, message.version)
+        return service_pb2.ModelReadyResponse(ready=self._door.ready)
+
+    async def metadata(self, _data: bytes, context: Any) -> Any:
+        self._door.admission.charge(_caller(context))
+        return service_pb2.ServerMetadataResponse(
+            name=answers.NAME, version=VERSION, extensions=list(answers.EXTENSIONS)
+        )
+
+    async def model_metadata(self, data: bytes, context: Any) -> Any:
+        self._door.admission.charge(_caller(context), len(data))
+        message = grpc_bodies.parsed(service_pb2.ModelMetadataRequest, data)
+        described = answers.metadata(served(message.name, message.version))
+        return json_format.ParseDict(described, service_pb2.ModelMetadataResponse())
+
+    async def model_config(self, data: bytes, context: Any) -> Any:
+        self._door.admission.charge(_caller(context), len(data))
+        message = grpc_bodies.parsed(service_pb2.ModelConfigRequest, data)
+        described = answers.config(served(message.name, message.version))
+        return json_format.ParseDict({"config": described}, service_pb2.ModelConfigResponse())
+
+    async def infer(self, data: bytes, context: Any) -> Any:
+        with self._door.admitted(_caller(context), len(data)):
+            message = grpc_bodies.parsed(service_pb2.ModelInferRequest, data)
+            asked = grpc_bodies.inference(message, self._door.prompt_bytes)
+            if asked.model != UNARY:
+                raise failures.refused("model", asked.model, NOT_IN_PARTS)
+            return grpc_bodies.answer(await self._door.whole(asked, context.time_remaining()), asked)
+
+    async def stream(self, messages: AsyncIterator[bytes], context: Any) -> None:
+        """Answers requests as they come, several at once. When the caller leaves, all are given up."""
+        running: set[asyncio.Task[None]] = set()
+        room, writing = asyncio.Semaphore(MOST_AT_ONCE), asyncio.Lock()
+
+        def ended(task: asyncio.Task[None]) -> None:
+            running.discard(task)
+            room.release()
+            if not task.cancelled() and (error := task.exception()) is not None:
+                log.error("a request of a stream: %r", error)
+
+        try:
+            async for data in messages:
+                await room.acquire()
+                task = asyncio.ensure_future(self._one(data, context, writing))
+                running.add(task)
+                task.add_done_callback(ended)
+            while running:
+                await asyncio.wait(set(running))
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def _one(self, data: bytes, context: Any, writing: asyncio.Lock) -> None:
+        """One request of a stream and all its responses."""
+        message = service_pb2.ModelInferRequest()
+
+        async def write(response: Any, *, final: bool, error: str = "") -> None:
+            response.parameters[grpc_bodies.FINAL].bool_param = final
+            said = service_pb2.ModelStreamInferResponse(error_message=error, infer_response=response)
+            async with writing:
+                await context.write(said.SerializeToString())
+
+        try:
+            with self._door.admitted(_caller(context), len(data)):
+                message = grpc_bodies.parsed(service_pb2.ModelInferRequest, data)
+                asked = grpc_bodies.inference(message, self._door.prompt_bytes)
+                async with self._door.stream(asked, context.time_remaining()) as stream:
+                    async for chunk in stream:
+                        await write(grpc_bodies.answer(chunk, asked), final=bool(chunk.finish_reason))
+        except CoveyClientError as error:
+            named = service_pb2.ModelInferResponse(id=message.id[:256])
+            await write(named, final=True, error=failures.text(error))
+
+
+class _Rest(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Every other method."""
+
+    def service(self, details: Any) -> Any:
+        async def refuse(_data: bytes, context: Any) -> bytes:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{details.method[:100]}: {NOT_HERE}")
+            return b""
+
+        return grpc.unary_unary_rpc_method_handler(refuse)
+
+
+def _handlers(service: Service) -> grpc.GenericRpcHandler:
+    def unary(act: Act) -> Any:
+        async def answer(data: bytes, context: Any) -> bytes:
+            try:
+                with service._door.admission.connection(_caller(context)):
+                    return bytes((await act(data, context)).SerializeToString())
+            except CoveyClientError as error:
+                await context.abort(failures.kind(error).grpc, failures.text(error))
+                raise
+
+        return grpc.unary_unary_rpc_method_handler(answer)
+
+    async def stream(messages: AsyncIterator[bytes], context: Any) -> None:
+        try:
+            with service._door.admission.connection(_caller(context)):
+                await service.stream(messages, context)
+        except CoveyClientError as error:
+            await context.abort(failures.kind(error).grpc, failures.text(error))
+
+    methods = {
+        "ServerLive": unary(service.live),
+        "ServerReady": unary(service.ready),
+        "ModelReady": unary(service.model_ready),
+        "ServerMetadata": unary(service.metadata),
+        "ModelMetadata": unary(service.model_metadata),
+        "ModelConfig": unary(service.model_config),
+        "ModelInfer": unary(service.infer),
+        "ModelStreamInfer": grpc.stream_stream_rpc_method_handler(stream),
+    }
+    return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+
+def _caller(context: Any) -> str:
+    """The address of "ipv4:1.2.3.4:5" or "ipv6:%5B::1%5D:5"."""
+    return unquote(context.peer().partition(":")[2]).rpartition(":")[0].strip("[]")

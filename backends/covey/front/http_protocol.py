@@ -1,0 +1,142 @@
+"""uvicorn's HTTP/1.1 with bounds before anything is parsed further: on headers, bodies, chunks, connections and the
+time that a request may take to arrive.
+
+Bodies come with their length. Chunked ones are refused: a chunk of one byte costs a parser as much as one of many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import ExitStack
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
+
+from covey.front.admission import Admission
+from covey.front.failures import TooMany
+from covey.profile import FrontSettings
+
+HEADER_BYTES = 16 << 10
+MOST_HEADERS = 64
+LINGER_SECONDS = 1.0  # in which a refused sender may find the answer before the connection is cut
+
+
+class Refused(h11.RemoteProtocolError):
+    """A request that is not read any further."""
+
+
+class BoundedConnection(h11.Connection):
+    """Refuses by the head what is too much."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(h11.SERVER, HEADER_BYTES)
+        self._most = most
+        self.problem = 400, "this is no HTTP/1.1"
+
+    def next_event(self) -> Any:
+        try:
+            event = super().next_event()
+        except h11.RemoteProtocolError as error:
+            if error.error_status_hint != 400:
+                self.problem = error.error_status_hint, str(error)
+            raise
+        if isinstance(event, h11.Request):
+            self._check(event)
+        return event
+
+    def _check(self, request: h11.Request) -> None:
+        headers = dict(request.headers)
+        if len(request.headers) > MOST_HEADERS:
+            self._refuse(431, f"got {len(request.headers)} headers, allowed: at most {MOST_HEADERS}")
+        if b"transfer-encoding" in headers:
+            self._refuse(411, "got a chunked body, allowed: one with a Content-Length")
+        if headers.get(b"content-encoding", b"identity") != b"identity":
+            self._refuse(415, "got a compressed body, allowed: one without a Content-Encoding")
+        if int(headers.get(b"content-length", 0)) > self._most:
+            self._refuse(413, f"got a body of {int(headers[b'content-length'])} bytes, allowed: at most {self._most}")
+
+    def _refuse(self, status: int, text: str) -> None:
+        self.problem = status, text
+        raise Refused(text, error_status_hint=status)
+
+
+class BoundedProtocol(H11Protocol):
+    """One connection."""
+
+    admission: Admission  # of the subclass that `bounded` makes
+    settings: FrontSettings
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.conn: BoundedConnection = BoundedConnection(self.settings.message_bytes)
+        self._held = ExitStack()
+        self._refused = False
+        self._late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        try:
+            if len(self.connections) > self.settings.connections:
+                raise TooMany(f"more than {self.settings.connections} connections; try again in 1 s")
+            self._held.enter_context(self.admission.connection(self.client[0] if self.client else ""))
+        except TooMany as error:
+            self._answer(429, str(error))
+            transport.close()
+            return
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._held.close()
+        self._wait_no_more()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
+        super().data_received(data)
+        if self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
+            if self._late is None:
+                self._wait()
+        else:
+            self._wait_no_more()
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - ours is known better
+        status, text = self.conn.problem
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self._answer(status, text)
+        self._end()
+
+    def _wait(self) -> None:
+        self._late = self.loop.call_later(self.settings.read_seconds, self._too_late)
+
+    def _wait_no_more(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def _too_late(self) -> None:
+        self._late = None
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self._answer(408, f"the request was not here after {self.settings.read_seconds:g} s")
+        self._end()
+
+    def _answer(self, status: int, text: str) -> None:
+        body = json.dumps({"error": f"[INVALID_ARG] {text}" if status != 429 else f"[UNAVAILABLE] {text}"}).encode()
+        again = b"retry-after: 1\r\n" if status == 429 else b""
+        head = b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\nconnection: close\r\n%scontent-length: %d\r\n\r\n"
+        self.transport.write(head % (status, STATUS_PHRASES[status], again, len(body)) + body)
+
+    def _end(self) -> None:
+        """What still comes is read by nobody, for a while: a connection that is cut at once takes its answer along."""
+        self._refused = True
+        self.flow.resume_reading()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.loop.call_later(LINGER_SECONDS, self.transport.abort)
+
+
+def bounded(admission: Admission, settings: FrontSettings) -> type[BoundedProtocol]:
+    """The protocol of one server."""
+    return type("Bounded", (BoundedProtocol,), {"admission": admission, "settings": settings})

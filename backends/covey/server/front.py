@@ -1,0 +1,157 @@
+"""The front beside tritonserver (`covey.front`): started when that serves, kept while it is started again, and started
+again itself when it ends."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from covey.server import preflight
+from covey.server.errors import StartError
+from covey.server.options import Options, reachable
+from covey.server.restarts import Restarts
+from covey_client import secret
+
+PORTS = {"front_http_port": "FRONT_HTTP_PORT", "front_grpc_port": "FRONT_GRPC_PORT"}
+START_SECONDS = 30.0
+END_SECONDS = 5.0
+LOOK_SECONDS = 0.05
+_PR_SET_PDEATHSIG = 1
+log = logging.getLogger("covey.server.front")
+
+
+class Front:
+    """One front process; `options` are a running server's, with the ports that were chosen."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = with_ports(options)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._restarts = Restarts(time.monotonic)
+        self._again_at: float | None = None
+
+    @property
+    def http_url(self) -> str:
+        return f"{reachable(self.options.front_host)}:{self.options.front_http_port}"
+
+    @property
+    def grpc_url(self) -> str:
+        return f"{reachable(self.options.front_host)}:{self.options.front_grpc_port}"
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid if self._process is not None else 0
+
+    def start(self) -> None:
+        """Returns when both ports are listened on. Raises StartError."""
+        self._open()
+        until = time.monotonic() + START_SECONDS
+        try:
+            while not all(self._listens(port) for port in (self.options.front_http_port, self.options.front_grpc_port)):
+                if self._process is None or self._process.poll() is not None:
+                    raise StartError(f"the front ended before it listened on {self.http_url} and {self.grpc_url}")
+                if time.monotonic() > until:
+                    raise StartError(f"the front does not listen on {self.http_url} and {self.grpc_url}")
+                time.sleep(LOOK_SECONDS)
+        except BaseException:
+            self.stop()
+            raise
+
+    def check(self) -> None:
+        """Start it again where it has ended, at once or after rests that grow. Never waits."""
+        if self._process is None or self._process.poll() is None:
+            return
+        now = time.monotonic()
+        if self._again_at is None:
+            rest = self._restarts.rest()
+            self._again_at = now + (60.0 if rest is None else rest)
+            log.warning("the front ended (status %s) and is started again", self._process.returncode)
+        if now >= self._again_at:
+            self._again_at = None
+            self._open()
+
+    def drain(self) -> None:
+        """New requests are refused from now on, and none that breaks is asked for again."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+
+    def stop(self) -> None:
+        """Last answers have a second. Does nothing the second time."""
+        if self._process is None:
+            return
+        for _ in range(2):  # the first drains
+            self._process.terminate()
+            time.sleep(LOOK_SECONDS)
+        try:
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+    def _open(self) -> None:
+        prctl = ctypes.CDLL(None, use_errno=True).prctl  # looked up before the fork
+        options = self.options
+        upstream = reachable(options.host)
+        profile = Path(options.profile)
+        words = [
+            *(sys.executable, "-m", "covey.front", "--host", options.front_host),
+            *("--http-port", str(options.front_http_port), "--grpc-port", str(options.front_grpc_port)),
+            *("--upstream", f"{upstream}:{options.grpc_port}"),
+            *("--upstream-metrics", f"{upstream}:{options.metrics_port}"),
+            *("--profile", str(profile.resolve()) if profile.is_file() else options.profile),
+        ]
+        self._process = subprocess.Popen(
+            words,
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr.fileno(),
+            start_new_session=True,  # Ctrl-C is for the launcher, which drains
+            preexec_fn=lambda: prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0),  # noqa: PLW1509 - one system call
+        )
+
+    def _listens(self, port: int | None) -> bool:
+        try:
+            socket.create_connection((reachable(self.options.front_host), port or 0), 1.0).close()
+        except OSError:
+            return False
+        return True
+
+
+def wanted(options: Options) -> bool:
+    return options.front_http_port is not None and options.front_grpc_port is not None
+
+
+def with_ports(options: Options) -> Options:
+    """The same options with every FREE port of the front chosen; refuses ports that somebody listens on."""
+    held = []
+    chosen: dict[str, int] = {}
+    try:
+        for name, variable in PORTS.items():
+            port = getattr(options, name)
+            others = [getattr(options, other) for other in preflight.PORTS] + list(chosen.values())
+            if port is None or not 0 <= port <= 65535 or (port and port in others):
+                raise StartError(f"{name}: got {port}, allowed: 0 to 65535, and no other port of this server")
+            held.append(preflight.listen(options.front_host, port, variable))
+            chosen[name] = int(held[-1].getsockname()[1])
+    finally:
+        for listener in held:
+            listener.close()
+    return replace(options, front_http_port=chosen["front_http_port"], front_grpc_port=chosen["front_grpc_port"])
+
+
+def _environment() -> dict[str, str]:
+    """Ours without the server's secret, which the front does not need."""
+    return {
+        name: value for name, value in os.environ.items() if name not in (secret.VARIABLE, secret.FILE_VARIABLE)
+    } | {
+        "PYTHONUNBUFFERED": "1",
+        "GRPC_VERBOSITY": "NONE",  # else a line for each wrong byte that comes
+    }

@@ -1,0 +1,94 @@
+"""Bounds for everybody and for one address."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pytest
+
+from covey.front.admission import Admission
+from covey.front.failures import TooMany, kind, retry_after
+from covey.profile import FrontSettings
+from covey_client.errors import Overloaded
+
+SETTINGS = FrontSettings(message_bytes=16 << 10, connections=8, requests=4, rate=10.0)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def asked(admission: Admission, caller: str, size: int = 0) -> None:
+    with admission.request(caller, size):
+        pass
+
+
+def test_a_caller_has_its_rate_and_what_it_saved_and_others_their_own() -> None:
+    clock = Clock()
+    admission = Admission(SETTINGS, clock)
+    for _ in range(41):
+        asked(admission, "a")
+    with pytest.raises(TooMany) as caught:
+        asked(admission, "a")
+    assert retry_after(caught.value) == 1
+    assert kind(caught.value).http == 429
+    asked(admission, "b")
+    clock.now = 1.0
+    for _ in range(10):
+        asked(admission, "a")
+    with pytest.raises(TooMany):
+        asked(admission, "a")
+
+
+def test_long_messages_weigh_more() -> None:
+    admission = Admission(SETTINGS, Clock())
+    for _ in range(10):
+        asked(admission, "a", 48 << 10)
+    with pytest.raises(TooMany):
+        asked(admission, "a", 48 << 10)
+
+
+def test_one_address_has_half_of_the_requests_and_all_together_no_more_than_all() -> None:
+    admission = Admission(SETTINGS, Clock())
+    with ExitStack() as held:
+        for _ in range(2):
+            held.enter_context(admission.request("a", 0))
+        with pytest.raises(TooMany):
+            asked(admission, "a")
+        for _ in range(2):
+            held.enter_context(admission.request("b", 0))
+        with pytest.raises(Overloaded) as caught:
+            asked(admission, "c")
+        assert kind(caught.value).http == 503
+        assert retry_after(caught.value) == 1
+    asked(admission, "a")
+
+
+def test_connections_are_counted_apart() -> None:
+    admission = Admission(SETTINGS, Clock())
+    with ExitStack() as held:
+        for _ in range(4):
+            held.enter_context(admission.connection("a"))
+        with pytest.raises(TooMany), admission.connection("a"):
+            pass
+        with admission.connection("b"):
+            asked(admission, "a")
+
+
+def test_a_drain_refuses_with_a_time() -> None:
+    admission = Admission(SETTINGS, Clock())
+    admission.draining = True
+    with pytest.raises(Overloaded) as caught:
+        asked(admission, "a")
+    assert (kind(caught.value).http, retry_after(caught.value)) == (503, 5)
+
+
+def test_callers_are_forgotten() -> None:
+    admission = Admission(SETTINGS, Clock())
+    for index in range(10_050):
+        asked(admission, str(index))
+    assert len(admission._buckets) == 10_000
+    assert not admission._requests

@@ -1,0 +1,264 @@
+"""Bodies and messages of strangers: what is allowed becomes plain values, everything else a named error."""
+
+from __future__ import annotations
+
+import json
+import struct
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.http
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tritonclient.grpc import service_pb2
+
+from covey.front import answers, failures, grpc_bodies, http_bodies
+from covey.front.asked import Asked, field_of
+from covey_client.errors import InvalidRequest, from_message
+from covey_client.request import Request
+from covey_client.response import Chunk, Usage, from_grpc, from_json
+from covey_client.wire import INPUTS, OUTPUTS
+
+PROMPT_BYTES = 1000
+CHUNK = Chunk("Grüße", (5,), (-0.5,), "eos", (1 << 64) - 1, Usage(3, 1, drafters=("draft_ngram",)), "met")
+GOOD: dict[str, Any] = {
+    "text_input": "Once",
+    "max_tokens": 3,
+    "temperature": 1,
+    "seed": (1 << 64) - 1,
+    "stop_words": ["a", "b"],
+    "stream": True,
+    "tenant": "gold",
+}
+
+
+def generation(body: bytes | dict[str, Any]) -> Asked:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return http_bodies.generation("covey", raw, PROMPT_BYTES)
+
+
+def message_of(tensors: dict[str, Any]) -> service_pb2.ModelInferRequest:
+    """As the client's library makes it."""
+    given = dict(tensors)
+    prompt, stream = given.pop("text_input"), given.pop("stream", False)
+    return Request.build(prompt, given, stream=stream).to_grpc()
+
+
+def sent(asked: Asked) -> dict[str, list[Any]]:
+    return {name: list(values) for name, values in asked.request(asked.settings).tensors.items()}
+
+
+def test_every_door_rebuilds_the_same_request() -> None:
+    over_json = generation(GOOD)
+    message = message_of(GOOD)
+    over_grpc = grpc_bodies.inference(message, PROMPT_BYTES)
+    typed = service_pb2.ModelInferRequest(model_name="covey")
+    for tensor, raw in zip(message.inputs, message.raw_input_contents):
+        kind = grpc_bodies.CONTENTS[tensor.datatype]
+        values = http_bodies.unpacked(field_of(tensor.name), list(tensor.shape), raw)
+        added = typed.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+        getattr(added.contents, kind).extend(values)
+    assert sent(over_json) == sent(over_grpc) == sent(grpc_bodies.inference(typed, PROMPT_BYTES))
+    assert sent(over_json)["seed"] == [(1 << 64) - 1]
+    assert sent(over_json)["stop_words"] == ["a", "b"]
+    assert over_json.stream
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_tritonclient_s_own_bodies_are_read(binary: bool) -> None:
+    arrays = {
+        "text_input": np.array([b"Once"], np.object_),
+        "max_tokens": np.array([3], np.int32),
+        "temperature": np.array([0.5], np.float32),
+        "return_log_probs": np.array([True]),
+        "bad_words": np.array([b"x", b"yy"], np.object_),
+    }
+    kinds = {"text_input": "BYTES", "max_tokens": "INT32", "temperature": "FP32", "return_log_probs": "BOOL"}
+    inputs = []
+    for name, array in arrays.items():
+        tensor = tritonclient.http.InferInput(name, list(array.shape), kinds.get(name, "BYTES"))
+        tensor.set_data_from_numpy(array, binary_data=binary)
+        inputs.append(tensor)
+    body, length = tritonclient.http.InferenceServerClient.generate_request_body(inputs, request_id="7")
+    header = None if length is None else str(length)
+    asked, wanted = http_bodies.inference("covey_unary", body, header, PROMPT_BYTES)
+    assert asked.id == "7"
+    assert sent(asked) == {
+        "text_input": ["Once"],
+        "stream": [False],
+        "max_tokens": [3],
+        "temperature": [0.5],
+        "return_log_probs": [True],
+        "bad_words": ["x", "yy"],
+    }
+    said, at = http_bodies.answer(CHUNK, asked, wanted)
+    result = tritonclient.http.InferenceServerClient.parse_response_body(said, header_length=at)
+    assert result.as_numpy("text_output").tolist() in ([CHUNK.text.encode()], [CHUNK.text])
+    assert result.as_numpy("used_seed").tolist() == [CHUNK.seed]
+    assert result.get_response()["id"] == "7"
+
+
+def test_answers_say_the_whole_chunk_and_lists_stay_lists() -> None:
+    asked = generation(GOOD)
+    said = answers.event(CHUNK, "covey", asked.outputs)
+    assert said["output_ids"] == [5]
+    assert said["drafters"] == ["draft_ngram"]
+    assert from_json(json.dumps(said)) == CHUNK == from_grpc(grpc_bodies.answer(CHUNK, asked))
+    assert set(said) == {field.name for field in OUTPUTS} | {"model_name", "model_version"}
+
+
+def test_only_the_outputs_that_are_asked_for_are_answered() -> None:
+    message = message_of(GOOD)
+    message.outputs.add(name="finish_reason")
+    asked = grpc_bodies.inference(message, PROMPT_BYTES)
+    assert [tensor.name for tensor in grpc_bodies.answer(CHUNK, asked).outputs] == ["finish_reason"]
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (b'{"text_input":"a","x\xff":1}', ""),
+        (b"[" * 100_000, ""),
+        (b'{"a":' * 100_000, ""),
+        (b'{"text_input":"a","temperature":NaN}', ""),
+        (b'{"text_input":"a","max_tokens":' + b"9" * 10_000 + b"}", ""),
+        ({"text_input": "a", "temperature": 1e39}, "temperature"),
+        (b'{"text_input":"a","temperature":1e999}', "temperature"),
+        ({"text_input": "a", "top_p": 0}, "top_p"),
+        ({"text_input": "a", "max_tokens": 0}, "max_tokens"),
+        ({"text_input": "a", "max_tokens": True}, "max_tokens"),
+        ({"text_input": "a", "max_tokens": 1.5}, "max_tokens"),
+        ({"text_input": "a", "max_tokens": [1, 2]}, "max_tokens"),
+        ({"text_input": "a", "max_tokens": 10**400}, ""),
+        ({"text_input": "a", "seed": -1}, "seed"),
+        ({"text_input": "a", "stream": 1}, "stream"),
+        ({"text_input": "a", "verification": "none"}, "verification"),
+        ({"text_input": "a", "tenant": "x" * 257}, "tenant"),
+        ({"text_input": "a", "stop_words": [["a"]]}, "stop_words"),
+        ({"text_input": "a", "stop_words": ["a"] * 5000}, "stop_words"),
+        ({"text_input": "a", "inspect": "decisions"}, "inspect"),
+        ({"text_input": "\ud800"}, "text_input"),
+        ({"text_input": "a" * 1001}, "text_input"),
+        ({"text_input": "ü" * 501}, "text_input"),
+        ({"text_input": ""}, "text_input"),
+        ({"text_input": "a", "input_ids": [1]}, "text_input"),
+        ({"input_ids": []}, "input_ids"),
+        ({"input_ids": [1, 1 << 31]}, "input_ids"),
+        ({"input_ids": [1, True]}, "input_ids"),
+        ({"input_ids": [1] * 1001}, "input_ids"),
+        ({"text_input": "a", "id": 5}, "id"),
+        ({}, "text_input"),
+        (b"7", ""),
+        (b"", ""),
+    ],
+)
+def test_what_is_wrong_is_refused_by_its_field(body: bytes | dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        generation(body)
+    if field:
+        assert caught.value.field == field
+        assert from_message(failures.text(caught.value), 400).field == field, "the client's library reads it as well"
+    assert len(failures.text(caught.value)) < 600
+
+
+def tensor(name: str, dtype: str, shape: list[int], raw: bytes) -> service_pb2.ModelInferRequest:
+    message = service_pb2.ModelInferRequest(model_name="covey")
+    message.inputs.add(name=name, datatype=dtype, shape=shape)
+    message.raw_input_contents.append(raw)
+    return message
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        tensor("text_input", "INT32", [1 << 40], b""),
+        tensor("input_ids", "INT32", [1 << 40], b"abcd"),
+        tensor("input_ids", "INT32", [1 << 32, 1 << 32], b"abcd"),
+        tensor("input_ids", "INT32", [-1], b"abcd"),
+        tensor("input_ids", "INT32", [1] * 10, b"abcd"),
+        tensor("input_ids", "INT32", [1], b"abc"),
+        tensor("stream", "BOOL", [8589934592], b"a"),
+        tensor("text_input", "BYTES", [1], struct.pack("<I", (1 << 32) - 1) + b"a"),
+        tensor("text_input", "BYTES", [1], b"\1\0"),
+        tensor("text_input", "BYTES", [1], b"\1\0\0\0\xff"),
+        tensor("stop_words", "BYTES", [100_000], bytes(400_000)),
+    ],
+)
+def test_shapes_and_bytes_that_do_not_agree_are_refused(message: service_pb2.ModelInferRequest) -> None:
+    with pytest.raises(InvalidRequest, match="got"):
+        grpc_bodies.inference(message, PROMPT_BYTES)
+
+
+def test_parameters_are_no_way_around_the_table() -> None:
+    for name in ("tenant", "priority", "sequence_id", "x"):
+        message = message_of(GOOD)
+        message.parameters[name].int64_param = 1
+        with pytest.raises(InvalidRequest) as caught:
+            grpc_bodies.inference(message, PROMPT_BYTES)
+        assert caught.value.field == name
+
+
+def test_bytes_behind_the_json_belong_to_a_tensor() -> None:
+    head = json.dumps(
+        {"inputs": [{"name": "text_input", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": 5}}]}
+    ).encode()
+    body = head + b"\1\0\0\0a"
+    asked, _ = http_bodies.inference("covey_unary", body, str(len(head)), PROMPT_BYTES)
+    assert asked.prompt == "a"
+    for wrong, header in ((body + b"x", str(len(head))), (body[:-1], str(len(head))), (body, "-1"), (body, "99999")):
+        with pytest.raises(InvalidRequest):
+            http_bodies.inference("covey_unary", wrong, header, PROMPT_BYTES)
+
+
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+ANY = st.recursive(PLAIN, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner))
+NAMES = st.sampled_from([field.name for field in INPUTS]) | st.text(max_size=5)
+TENSOR = st.fixed_dictionaries(
+    {},
+    optional={
+        "name": NAMES,
+        "datatype": st.sampled_from(["BYTES", "INT32", "FP32", "UINT64", "BOOL", "FP16", 3]),
+        "shape": st.lists(st.integers(-2, 3) | st.just(1 << 40), max_size=3) | ANY,
+        "data": ANY,
+        "parameters": st.dictionaries(st.sampled_from(["binary_data_size", "x"]), st.integers(-1, 9)) | ANY,
+    },
+)
+BODY = st.fixed_dictionaries(
+    {}, optional={"inputs": st.lists(TENSOR, max_size=3) | ANY, "outputs": ANY, "parameters": ANY, "id": ANY}
+)
+
+
+def _only_named_errors(act: Any) -> None:
+    """And what is taken can be sent."""
+    with suppress(InvalidRequest):
+        asked = act()
+        asked.request(asked.settings).to_grpc().SerializeToString()
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.dictionaries(NAMES, ANY, max_size=4))
+def test_fuzz_generate(body: dict[str, Any]) -> None:
+    raw = json.dumps(body).encode()
+    _only_named_errors(lambda: http_bodies.generation("covey", raw, PROMPT_BYTES))
+
+
+@settings(max_examples=150, deadline=None)
+@given(BODY, st.binary(max_size=20), st.none() | st.integers(-1, 300))
+def test_fuzz_infer(body: dict[str, Any], rest: bytes, header: int | None) -> None:
+    head = json.dumps(body).encode()
+    for said in (None if header is None else str(header), str(len(head))):
+        _only_named_errors(lambda said=said: http_bodies.inference("covey_unary", head + rest, said, PROMPT_BYTES)[0])
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.binary(max_size=60), st.integers(0, 200), st.integers(0, 255))
+def test_fuzz_grpc(garbage: bytes, at: int, byte: int) -> None:
+    """Random bytes, and a right message with one byte changed."""
+    right = bytearray(message_of(GOOD).SerializeToString())
+    right[at % len(right)] = byte
+    for raw in (garbage, bytes(right)):
+        _only_named_errors(
+            lambda raw=raw: grpc_bodies.inference(grpc_bodies.parsed(service_pb2.ModelInferRequest, raw), PROMPT_BYTES)
+        )

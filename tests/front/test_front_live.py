@@ -1,0 +1,451 @@
+"""The front before a real tritonserver: what strangers can send, and what they get."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import queue
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+from tritonclient.grpc import service_pb2
+from tritonclient.utils import InferenceServerException
+
+from covey.server import FREE, Server, processes
+from covey.server.errors import StartError
+from covey.server.front import Front, with_ports
+from covey_client import Client, ConnectionLost, CoveyClientError, InvalidRequest, Overloaded
+
+pytestmark = pytest.mark.e2e
+
+PROFILE = """
+models = ["covey", "covey_unary"]
+[speculation]
+drafters = []
+[front]
+connections = 40
+requests = 20
+rate = 1000.0
+read_seconds = 2.0
+"""
+GENERATE = "/v2/models/covey/generate"
+INFER = "/v2/models/covey_unary/infer"
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("profile") / "front.toml"
+    path.write_text(PROFILE)
+    return str(path)
+
+
+def before(server: Server, profile: str) -> Front:
+    return Front(replace(server.options, front_http_port=FREE, front_grpc_port=FREE, profile=profile))
+
+
+@pytest.fixture(scope="module")
+def front(canned_server: tuple[Server, Any], profile: str) -> Iterator[Front]:
+    made = before(canned_server[0], profile)
+    made.start()
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def until(act: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not act():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def call(front: Front, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, Any, Any]:
+    host, _, port = front.http_url.partition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=30)
+    try:
+        connection.request(method, path, body, headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read(), answer.headers
+    finally:
+        connection.close()
+
+
+def post(front: Front, path: str, body: Any) -> tuple[int, Any]:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    status, said, _ = call(front, "POST", path, raw)
+    return status, json.loads(said)
+
+
+def raw(front: Front, data: bytes, seconds: float = 10.0) -> bytes:
+    """What comes back on a connection of its own."""
+    host, _, port = front.http_url.partition(":")
+    with socket.create_connection((host, int(port)), timeout=seconds) as connection:
+        with suppress(OSError):  # it was refused before all of it was sent
+            connection.sendall(data)
+        try:
+            return connection.recv(4096)
+        except OSError as error:
+            return repr(error).encode()
+
+
+def inputs(kind: Any, text: str, **arrays: Any) -> list[Any]:
+    found = [kind.InferInput("text_input", [1], "BYTES")]
+    found[0].set_data_from_numpy(np.array([text.encode()], np.object_))
+    for name, array in arrays.items():
+        found.append(kind.InferInput(name, list(array.shape), {"int32": "INT32"}[str(array.dtype)]))
+        found[-1].set_data_from_numpy(array)
+    return found
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_the_client_s_library_finds_the_same_server(front: Front, protocol: Any) -> None:
+    url = front.grpc_url if protocol == "grpc" else front.http_url
+    with Client(url, transport=protocol) as client:
+        assert [chunk.text for chunk in client.stream("count 3")] == ["w0 ", "w1 ", "w2 "]
+        assert client.generate("count 2").tokens == (0, 1)
+        given = json.loads(client.generate("settings", max_tokens=3, stop_words=["ü"], temperature=0.5, seed=9).text)
+        assert given.pop("stream") is False
+        assert given == {
+            "text_input": "settings",
+            "max_tokens": 3,
+            "stop_words": ["ü"],
+            "temperature": 0.5,
+            "seed": 9,
+        }
+        with pytest.raises(InvalidRequest) as caught:
+            client.generate("count 1", top_p=7.0)
+        assert caught.value.field == "top_p"
+        with pytest.raises(Overloaded) as busy:
+            client.generate("error [UNAVAILABLE] queue full; try again in 3 s")
+        assert busy.value.retry_after == 3
+        parts = client.stream("late 3")
+        assert (next(parts).text, next(parts).text) == ("w0 ", "w1 ")
+        with pytest.raises(CoveyClientError, match="the target failed"):
+            next(parts)
+
+
+def test_tritonclient_over_http(front: Front) -> None:
+    client = tritonclient.http.InferenceServerClient(front.http_url)
+    assert client.is_server_live()
+    assert client.is_server_ready()
+    assert client.is_model_ready("covey")
+    assert client.get_server_metadata()["name"] == "covey"
+    assert len(client.get_model_metadata("covey")["inputs"]) > 20
+    assert client.get_model_config("covey")["model_transaction_policy"] == {"decoupled": True}
+    found = client.infer("covey_unary", inputs(tritonclient.http, "count 2"), request_id="7")
+    assert found.as_numpy("output_ids").tolist() == [0, 1]
+    assert found.as_numpy("text_output").tolist() == [b"w0 w1 "]
+    assert found.get_response()["id"] == "7"
+    wanted = [tritonclient.http.InferRequestedOutput("output_ids", binary_data=False)]
+    found = client.infer("covey_unary", inputs(tritonclient.http, "count 1"), outputs=wanted)
+    assert [output["name"] for output in found.get_response()["outputs"]] == ["output_ids"]
+    for act in (lambda: client.load_model("covey"), client.get_system_shared_memory_status, client.get_log_settings):
+        with pytest.raises(InferenceServerException, match="only on Triton's own ports"):
+            act()
+    client.close()
+
+
+def test_tritonclient_over_grpc(front: Front) -> None:
+    client = tritonclient.grpc.InferenceServerClient(front.grpc_url)
+    assert client.is_server_ready()
+    assert client.is_model_ready("covey_unary")
+    assert client.get_model_config("covey").config.model_transaction_policy.decoupled
+    assert len(client.get_model_metadata("covey").inputs) > 20
+    assert client.infer("covey_unary", inputs(tritonclient.grpc, "count 2")).as_numpy("output_ids").tolist() == [0, 1]
+    for act in (lambda: client.load_model("covey"), client.get_trace_settings, client.get_inference_statistics):
+        with pytest.raises(InferenceServerException, match="only on Triton's own ports") as caught:
+            act()
+        assert "UNIMPLEMENTED" in str(caught.value.status())
+    with pytest.raises(InferenceServerException, match="covey_unary for infer"):
+        client.infer("covey", inputs(tritonclient.grpc, "count 2"))
+    with pytest.raises(InferenceServerException, match="allowed: covey, covey_unary"):
+        client.infer("doomed", inputs(tritonclient.grpc, "count 2"))
+    came: queue.Queue[Any] = queue.Queue()
+    client.start_stream(lambda result, error: came.put((result, error)))
+    client.async_stream_infer("covey", inputs(tritonclient.grpc, "count 1"), request_id="a")
+    result, error = came.get(timeout=20)
+    assert error is None
+    assert result.get_response().id == "a"
+    assert result.get_response().parameters["triton_final_response"].bool_param
+    wrong = inputs(tritonclient.grpc, "count 1", max_tokens=np.array([0], np.int32))
+    client.async_stream_infer("covey", wrong)
+    assert "max_tokens: got 0" in str(came.get(timeout=20)[1])
+    client.async_stream_infer("covey", inputs(tritonclient.grpc, "count 1"))
+    assert came.get(timeout=20)[1] is None, "one wrong request ends no stream"
+    client.stop_stream()
+    client.close()
+
+
+def test_statuses(front: Front) -> None:
+    for path in ("/v2/repository/index", "/v2/models/doomed/generate", "/v2/models/covey/versions/2/generate", "/x"):
+        assert post(front, path, {"text_input": "count 1"})[0] == 404, path
+    assert call(front, "GET", GENERATE)[0] == 405
+    status, said = post(front, GENERATE, {"text_input": "a", "max_tokens": 0})
+    assert (status, said["error"]) == (400, "[INVALID_ARG] max_tokens: got 0, allowed: 1 to 1073741824")
+    assert post(front, GENERATE, {"text_input": "a", "stream": True})[0] == 400
+    body = json.dumps({"text_input": "error [UNAVAILABLE] queue full; try again in 3 s"}).encode()
+    status, _, headers = call(front, "POST", GENERATE, body)
+    assert (status, headers["retry-after"]) == (503, "3")
+    assert call(front, "POST", f"{GENERATE}_stream", body)[0] == 503, "before its first event a stream has a status"
+    assert call(front, "POST", GENERATE, b"", **{"Content-Encoding": "gzip"})[0] == 415
+    status, said, _ = call(front, "GET", "/metrics")
+    assert status == 200
+    assert b"nv_inference_request_success" in said
+    found = post(front, GENERATE, {"text_input": "count 1"})[1]
+    assert (found["output_ids"], found["drafters"]) == ([0], [])
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+@pytest.mark.parametrize("prompt", ["slow 400", "hang"])
+def test_a_caller_that_leaves_cancels(
+    front: Front, canned_server: tuple[Server, Any], protocol: Any, prompt: str
+) -> None:
+    tenant = f"{protocol}-{prompt.split()[0]}"
+    if protocol == "grpc":
+        client = Client(front.grpc_url)
+        stream = client.stream(prompt, tenant=tenant)
+        if prompt != "hang":
+            next(stream)
+        time.sleep(0.3)
+        client.close()
+    else:
+        host, _, port = front.http_url.partition(":")
+        body = json.dumps({"text_input": prompt, "stream": True, "tenant": tenant}).encode()
+        with socket.create_connection((host, int(port))) as connection:
+            head = f"POST {GENERATE}_stream HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+            connection.sendall(head.encode() + body)
+            if prompt != "hang":
+                assert connection.recv(100)
+            time.sleep(0.3)
+    until((canned_server[1].marks / tenant).exists, 4.0)
+
+
+JSON_HEAD = f"POST {GENERATE} HTTP/1.1\r\nHost: x\r\n".encode()
+ATTACKS: dict[str, tuple[bytes, bytes]] = {
+    "600,000 chunks": (JSON_HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\na\r\n" * 600_000, b" 411 "),
+    "endless header": (b"GET /v2 HTTP/1.1\r\nA: " + b"x" * 10_000_000, b" 431 "),
+    "endless headers": (b"GET /v2 HTTP/1.1\r\n" + b"a:b\r\n" * 1_000_000, b" 431 "),
+    "many headers": (b"GET /v2 HTTP/1.1\r\nHost: x\r\n" + b"a:b\r\n" * 1000 + b"\r\n", b" 431 "),
+    "5 MB of [": (JSON_HEAD + b"Content-Length: 5000000\r\n\r\n" + b"[" * 5_000_000, b" 413 "),
+    "1 MB of [": (JSON_HEAD + b"Content-Length: 1000000\r\n\r\n" + b"[" * 1_000_000, b" 400 "),
+    "64 MB": (JSON_HEAD + b"Content-Length: 67108864\r\n\r\n" + bytes(67108864), b" 413 "),
+    "no HTTP": (os.urandom(100_000), b" 400 "),
+    "two lengths": (JSON_HEAD + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\n", b" 400 "),
+    "a huge length": (JSON_HEAD + b"Content-Length: 99999999999999999999\r\n\r\n", b" 413 "),
+    "half a body": (JSON_HEAD + b"Content-Length: 100\r\n\r\n{", b" 408 "),
+    "half a head": (b"POST /v2/mod", b" 408 "),
+}
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_raw_bytes_are_refused_and_nobody_notices(front: Front, name: str) -> None:
+    data, status = ATTACKS[name]
+    pid = front.pid
+    with Client(front.grpc_url) as client:
+        beside = client.stream("slow 12")
+        next(beside)
+        assert status in raw(front, data)[:20]
+        assert len(list(beside)) == 11
+    front.check()
+    assert front.pid == pid
+    assert post(front, GENERATE, {"text_input": "count 1"})[0] == 200
+
+
+def test_bodies_that_kill_triton_are_refused(front: Front, canned_server: tuple[Server, Any]) -> None:
+    bodies: list[tuple[str, Any]] = [
+        (GENERATE, b'{"text_input":"a","max_tokens":2,"x\xff":1}'),
+        (GENERATE, b'{"text_input":"a","max_tokens":2,"\xed\xa0\x80":1}'),
+        (GENERATE, b'{"text_input":"\\ud800"}'),
+        *(
+            (INFER, {"inputs": [{"name": name, "datatype": dtype, "shape": [size], "data": [value]}]})
+            for name, dtype, size, value in (
+                ("text_input", "INT32", 1 << 40, 1),
+                ("text_input", "BYTES", 1 << 40, "a"),
+                ("input_ids", "INT32", 1 << 40, 1),
+                ("stream", "BOOL", 8589934592, True),
+            )
+        ),
+    ]
+    for path, body in bodies * 2:
+        status, said = post(front, path, body)
+        assert (status, said["error"][:13]) == (400, "[INVALID_ARG]"), body
+    canned_server[0].check()
+
+
+def test_grpc_messages_that_are_none(front: Front) -> None:
+    path = "/inference.GRPCInferenceService/"
+    with grpc.insecure_channel(front.grpc_url) as channel:
+        stream = channel.stream_stream(
+            f"{path}ModelStreamInfer", response_deserializer=service_pb2.ModelStreamInferResponse.FromString
+        )
+        messages = [b"\xff\xff", b"\x0a\x05cov\xff\xff", b"\x0a\x05covey" + b"\x2a\x00" * 500_000, b""]
+        answers = list(stream(iter(messages), timeout=30))
+        assert len(answers) == len(messages)
+        assert all("INVALID_ARG" in answer.error_message for answer in answers), answers
+        with pytest.raises(grpc.RpcError) as caught:
+            list(stream(iter([bytes(64 << 20)]), timeout=30))
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        with pytest.raises(grpc.RpcError) as caught:
+            channel.unary_unary(f"{path}ModelInfer")(b"\xff\xff\xff", timeout=30)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        with pytest.raises(grpc.RpcError) as caught:
+            channel.unary_unary(f"{path}ModelInfer")(b"", timeout=30, metadata=(("a", "x" * 100_000),))
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert post(front, GENERATE, {"text_input": "count 1"})[0] == 200
+
+
+def test_slow_senders_have_half_of_the_connections_for_a_while(front: Front) -> None:
+    host, _, port = front.http_url.partition(":")
+    held = [socket.create_connection((host, int(port))) for _ in range(30)]
+    for connection in held:
+        connection.sendall(b"GET /v2 HT")
+    time.sleep(0.5)
+    assert b" 429 " in raw(front, b"GET /v2 HTTP/1.1\r\n\r\n")
+    refused = pytest.raises(CoveyClientError, match="connections or calls of one address")
+    with Client(front.grpc_url) as client, refused:
+        client.generate("count 1")
+    assert b" 408 " in held[0].recv(100)
+    for connection in held:
+        connection.close()
+    until(lambda: call(front, "GET", "/v2")[0] == 200)
+
+
+def test_one_address_has_half_of_the_requests(front: Front) -> None:
+    with Client(front.grpc_url) as client:
+        streams = [client.stream("slow 60") for _ in range(10)]
+        for stream in streams:
+            next(stream)
+        body = json.dumps({"text_input": "count 1"}).encode()
+        status, _, headers = call(front, "POST", GENERATE, body)
+        assert (status, headers["retry-after"]) == (429, "1")
+        streams[0].close()
+        until(lambda: post(front, GENERATE, {"text_input": "count 1"})[0] == 200)
+        for stream in streams:
+            stream.close()
+
+
+def test_streams_outlive_tritonserver(canned_folder: Callable[[], Any], profile: str) -> None:
+    """On both protocols, and a caller that comes meanwhile is told when to come again."""
+    canned = canned_folder()
+    server = canned.server("covey", drain_seconds=0.0)
+    server.start()
+    front = before(server, profile)
+    front.start()
+    try:
+        came: dict[str, list[str]] = {"grpc": [], "http": []}
+
+        def read(protocol: Any) -> None:
+            url = front.grpc_url if protocol == "grpc" else front.http_url
+            with Client(url, transport=protocol, timeout=120) as client:
+                came[protocol].extend(chunk.text for chunk in client.stream("slow 30"))
+
+        threads = [threading.Thread(target=read, args=(protocol,)) for protocol in came]
+        for thread in threads:
+            thread.start()
+        until(lambda: all(len(found) > 4 for found in came.values()))
+        os.kill(server.pid, signal.SIGKILL)
+        until(lambda: not server.running)
+        until(lambda: call(front, "GET", "/v2/health/ready")[0] == 503)
+        body = json.dumps({"text_input": "count 1"}).encode()
+        status, _, headers = call(front, "POST", GENERATE, body)
+        assert (status, headers["retry-after"]) == (503, "2")
+        server.kill()
+        server.start()
+        for thread in threads:
+            thread.join(60)
+        assert {protocol: "".join(found) for protocol, found in came.items()} == dict.fromkeys(
+            came, "".join(f"w{index} " for index in range(30))
+        )
+        assert call(front, "GET", "/v2/health/ready")[0] == 200
+        _drain(server, front)
+    finally:
+        front.stop()
+        server.stop(drain_seconds=0)
+
+
+def test_streams_outlive_the_model_and_its_killer_does_not_kill_for_ever(
+    canned_folder: Callable[[], Any], profile: str
+) -> None:
+    """Triton leaves the streams of a process that died open. Whoever asked for the death is not asked for for ever."""
+    with canned_folder().server("covey", drain_seconds=0.0) as server:
+        front = before(server, profile)
+        front.start()
+        try:
+            with Client(front.grpc_url, timeout=90) as client:
+                pids = set()
+                came: list[str] = []
+                thread = threading.Thread(target=lambda: came.extend(chunk.text for chunk in client.stream("slow 60")))
+                thread.start()
+                until(lambda: bool(processes.by_model(server.pid).get("covey")))
+                time.sleep(1)
+                watch = threading.Event()
+
+                def look() -> None:
+                    while not watch.wait(0.05):
+                        pids.update(processes.by_model(server.pid).get("covey", ()))
+
+                looking = threading.Thread(target=look)
+                looking.start()
+                with pytest.raises(CoveyClientError):
+                    client.generate("die")
+                thread.join(60)
+                watch.set()
+                looking.join()
+                assert "".join(came) == "".join(f"w{index} " for index in range(60))
+                assert 2 <= len(pids) <= 3, "one request may kill it twice"
+        finally:
+            front.stop()
+
+
+def _drain(server: Server, front: Front) -> None:
+    """What is in flight ends, what comes is refused with a time, and what the server cuts gets an error."""
+    with Client(front.grpc_url) as client:
+        stream = client.stream("slow 10")
+        cut = client.stream("slow 400")
+        next(stream)
+        next(cut)
+        front.drain()
+        until(lambda: call(front, "GET", "/v2/health/ready")[0] == 503)
+        status, _, headers = call(front, "POST", GENERATE, b'{"text_input": "count 1"}')
+        assert (status, headers["retry-after"]) == (503, "5")
+        assert len(list(stream)) == 9
+        server.kill()
+        with pytest.raises((Overloaded, ConnectionLost)):
+            list(cut)
+
+
+def test_a_front_that_dies_is_started_again(canned_server: tuple[Server, Any], profile: str) -> None:
+    front = before(canned_server[0], profile)
+    front.start()
+    try:
+        first = front.pid
+        assert b"COVEY_ADMIN" not in Path(f"/proc/{first}/environ").read_bytes()
+        os.kill(first, signal.SIGKILL)
+
+        def back() -> bool:
+            front.check()
+            try:
+                return front.pid != first and call(front, "GET", "/v2/health/live")[0] == 200
+            except OSError:
+                return False
+
+        until(back)
+        with pytest.raises(StartError, match="not free"):
+            with_ports(front.options)
+    finally:
+        front.stop()
+    with_ports(front.options)

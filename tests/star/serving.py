@@ -1,0 +1,88 @@
+"""A drafter that can be held, senders to its service, and calls in threads of their own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from covey.drafters.neural import NeuralDrafter
+from covey.errors import CoveyError
+from covey.ports import Drafter
+from covey.profile import DrafterSettings
+from covey.star.service import DraftService
+from covey.types import DrafterInfo, DraftReply, DraftWork
+
+VOCABULARY = 97
+
+
+def neural(folder: Path, blocks: int = 80) -> NeuralDrafter:
+    return NeuralDrafter.load(folder, DrafterSettings(kv_blocks=blocks, block_size=16, dtype="float32"), name="draft")
+
+
+class Held:
+    """A drafter whose calls wait until they are let go, and that notes which came together."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self.drafter = drafter
+        self.together: list[int] = []
+        self.gate = threading.Event()
+        self.inside = threading.Event()
+        self.failure: CoveyError | None = None
+
+    def info(self) -> DrafterInfo:
+        return self.drafter.info()
+
+    def draft(self, work: DraftWork) -> DraftReply:
+        return self.draft_together([work])[0]
+
+    def draft_together(self, works: Sequence[DraftWork]) -> list[DraftReply]:
+        self.together.append(len(works))
+        self.inside.set()
+        assert self.gate.wait(30)
+        if self.failure is not None:
+            raise self.failure
+        made: list[DraftReply] = self.drafter.draft_together(works)  # type: ignore[attr-defined]
+        return made
+
+
+class From:
+    """One server's way to the service, as `Sender` has it."""
+
+    def __init__(self, service: DraftService, name: str) -> None:
+        self.service, self.name = service, name
+
+    def info(self) -> DrafterInfo:
+        return self.service.info()
+
+    def draft(self, work: DraftWork) -> DraftReply:
+        return self.service.draft(work, self.name)
+
+
+def prompt(rng: np.random.Generator, length: int) -> list[int]:
+    return [int(token) for token in rng.integers(3, VOCABULARY, length)]
+
+
+def later(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            found.append(call())
+        except CoveyError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread, found
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)

@@ -1,0 +1,152 @@
+"""What a shared drafter's service goes on after: messages made to break it, pauses, and faults of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from covey.errors import PortError
+from covey.ledger import new_origin
+from covey.ports import Drafter
+from covey.star.accounts import SETTLED
+from covey.star.service import DraftService
+from covey.star.speed import Speed
+from covey.types import DrafterInfo, DraftReply, DraftWork, RowStatus
+from tests.drafters.drafting import Sender, Text
+from tests.star.serving import VOCABULARY, From, Held, later, neural, prompt, until
+
+Serve = Callable[..., DraftService]
+LARGEST = 1.7e308  # a message may say so
+
+
+class Timed:
+    """A drafter that takes as long as it is told to, by a clock of its own."""
+
+    def __init__(self, drafter: Drafter, seconds: float) -> None:
+        self.drafter, self.seconds, self.time = drafter, seconds, 0.0
+
+    def now(self) -> float:
+        return self.time
+
+    def info(self) -> DrafterInfo:
+        return self.drafter.info()
+
+    def draft(self, work: DraftWork) -> DraftReply:
+        self.time += self.seconds
+        return replace(self.drafter.draft(work), draft_seconds=self.seconds)
+
+
+class Asking:
+    """Servers that ask for two tokens after one text each, in turns."""
+
+    def __init__(self, service: DraftService, count: int) -> None:
+        self.service, self.rng = service, np.random.default_rng(20)
+        self.senders = [Sender(From(service, f"{index}"), new_origin(f"{index}")) for index in range(count)]
+        self.texts = [Text(1, prompt(self.rng, 12)) for _ in self.senders]
+
+    def ask(self, index: int, **given: Any) -> DraftReply:
+        sender, text = self.senders[index], self.texts[index]
+        reply = self.service.draft(replace(sender.work([text], 2), **given), f"{index}")
+        sender._noted([text], reply)
+        text.seen = text.seen or None
+        text.tokens += prompt(self.rng, 2)
+        return reply
+
+
+def test_a_sender_that_can_wait_for_ever_ends_no_thread(folder: Path, serve: Serve) -> None:
+    asking = Asking(serve(neural(folder)), 2)
+    for index in (0, 1, 0, 1):
+        reply = asking.ask(index, patience=LARGEST, plain=LARGEST)
+        assert reply.status.tolist() == [RowStatus.OK]
+    list(asking.service.gauges())
+
+
+def test_who_is_refused_while_a_call_of_it_is_served_gets_that_one_s_answer(folder: Path, serve: Serve) -> None:
+    held, rng = Held(neural(folder)), np.random.default_rng(21)
+    service = serve(held)
+    sender, other = (Sender(From(service, name), new_origin(name)) for name in ("a", "b"))
+    first = later(lambda: sender.send([Text(1, prompt(rng, 12))], 2))
+    assert held.inside.wait(10)
+    service._accounts.admits = lambda _who: False  # type: ignore[method-assign]
+    assert sender.send([Text(2, prompt(rng, 12))], 2).again_seconds > 0
+    del service._accounts.admits
+    held.gate.set()
+    first[0].join(20)
+    assert first[1][0].status.tolist() == [RowStatus.OK]
+    assert other.send([Text(1, prompt(rng, 12))], 2).status.tolist() == [RowStatus.OK]
+    drafted = {labels["origin"]: n for name, labels, n in service.counters() if labels.get("outcome") == "drafted"}
+    assert drafted == {"a": 1, "b": 1}
+
+
+def test_a_lone_sender_leaves_no_tokens_that_break_the_drafter_for_who_comes_next(folder: Path, serve: Serve) -> None:
+    held, rng = Held(neural(folder)), np.random.default_rng(22)
+    held.gate.set()
+    service = serve(held, admission=False)
+    bad = Sender(None, new_origin("bad"))  # type: ignore[arg-type]
+    with pytest.raises(PortError, match="vocabulary"):
+        service.at_once(bad.work([Text(1, [5, VOCABULARY])], 2), "bad")
+    held.gate.clear()
+    held.inside.clear()
+    senders = [Sender(From(service, name), new_origin(name)) for name in ("a", "b")]
+    calls = [later(lambda: senders[0].send([Text(1, prompt(rng, 12))], 2))]
+    assert held.inside.wait(10)
+    calls.append(later(lambda: senders[1].send([Text(1, prompt(rng, 12))], 2)))
+    calls.append(later(lambda: service.draft(bad.work([Text(1, [5, VOCABULARY], seen=2)], 2), "bad")))
+    until(lambda: len(service._queue) == 2)
+    held.gate.set()
+    for thread, found in calls:
+        thread.join(20)
+        assert isinstance(found[0], DraftReply)
+    assert held.together == [1, 2]
+
+
+def test_one_that_was_slow_once_is_found_out_to_be_fast_again(folder: Path, serve: Serve) -> None:
+    """As a process that was paused in the middle of a call. Nobody who is told at once that it would be too late
+    measures anything."""
+    drafter = Timed(neural(folder), 0.004)
+    asking = Asking(serve(drafter, admission=False, now=drafter.now), 3)
+    for index in (0, 1, 2) * 5:
+        assert asking.ask(index, patience=0.4).status.tolist() == [RowStatus.OK]
+    drafter.seconds = 20.0
+    asking.ask(0, patience=0.4)
+    drafter.seconds = 0.004
+    found = [asking.ask(turn % 3, patience=0.4).status.tolist()[0] for turn in range(60)]
+    assert RowStatus.SKIPPED in found, "the pause was long enough"
+    assert found[-20:] == [RowStatus.OK] * 20
+
+
+def test_a_drafter_that_stays_too_slow_is_seldom_tried(folder: Path, serve: Serve) -> None:
+    drafter = Timed(neural(folder), 4.0)
+    asking = Asking(serve(drafter, admission=False, now=drafter.now), 3)
+    found = [asking.ask(turn % 3, patience=0.4).status.tolist()[0] for turn in range(200)]
+    assert 0 < found.count(RowStatus.OK) < 40
+
+
+def test_time_without_requests_is_no_part_of_a_sender_s_rounds(folder: Path, serve: Serve) -> None:
+    drafter = Timed(neural(folder), 0.004)
+    asking = Asking(serve(drafter, now=drafter.now), 2)
+    for request in range(6):
+        asking.texts = [Text(2 + request, prompt(asking.rng, 12)) for _ in asking.texts]
+        for turn in range(SETTLED):
+            for index in (0, 1):
+                assert asking.ask(index, plain=0.03).status.tolist() == [RowStatus.OK], (request, turn)
+            drafter.time += 0.02
+        drafter.time += 2.0
+
+
+def test_a_fault_in_choosing_whose_turn_it_is_loses_those_calls_alone(
+    folder: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, rng = serve(neural(folder)), np.random.default_rng(23)
+    sender = Sender(From(service, "a"), new_origin("a"))
+    monkeypatch.setattr(Speed, "depth", lambda *_given: 1 / 0)
+    thread, found = later(lambda: sender.send([Text(1, prompt(rng, 12))], 2))
+    thread.join(20)
+    assert isinstance(found[0], PortError)
+    monkeypatch.undo()
+    assert sender.send([Text(2, prompt(rng, 12))], 2).status.tolist() == [RowStatus.OK]
