@@ -280,7 +280,9 @@ def test_prompts_are_read_as_fast_as_rows_that_decode_can_bear(emitted: int, bea
 
     batch = made.plan(1000, 1.0, readable)
     assert batch.chunk.tolist() == [1, 24]
-    assert asked == [(1, 2.0, pytest.approx(bearable - 0.005))], "rows, their drafts, and what a pass may take"
+    assert asked == [(1, 2.0, 0.02, pytest.approx(bearable - 0.005))], (
+        "rows, their drafts, the least time per token that they ask for, and what a pass may take"
+    )
     assert made.plan(1000, 1.0, lambda *_: 0).chunk.tolist() == [1, 1], "a little is always read"
     assert made.plan(1000, 1.0, lambda *_: None).chunk.tolist() == [1, 400], "nothing is known"
 

@@ -222,7 +222,7 @@ class _Fixed:
             -(parents + 2).astype(np.float32),
         )
 
-    def readable(self, rows: int, drafts: float, seconds: float) -> int | None:  # noqa: ARG002
+    def readable(self, rows: int, drafts: float, tpot: float, seconds: float) -> int | None:  # noqa: ARG002
         return None
 
     def learn(self, done: Round) -> None:

@@ -32,7 +32,7 @@ PATIENCE = 10.0  # seconds
 LONGEST_REST = 60  # seconds that a refused caller is told to wait
 SPARED = 0.9  # share of what objectives allow a round to last that prompts may fill
 SPREAD = 8  # rounds in which a row is to make good what it is behind, or may lose what it is ahead
-Readable = Callable[[int, float, float], int | None]
+Readable = Callable[[int, float, float, float], int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,9 +185,9 @@ class Scheduler:
         budget = self.token_budget - decoding
         opens = []
         reading = self._by_urgency((each for each in self.running.values() if not each.decoding), now)
-        bearable = self._bearable(rows, now) if reading else math.inf
+        bearable, tpot = self._bearable(rows, now) if reading else (math.inf, math.inf)
         if bearable < math.inf:
-            tokens = readable(decoding, decoding * self.pace.drafts, bearable - self.pace.beside)
+            tokens = readable(decoding, decoding * self.pace.drafts, tpot, bearable - self.pace.beside)
             if tokens is not None:
                 budget = min(budget, max(tokens, 1, self._due_now(reading, now)))
                 self._bearable_tokens = budget
@@ -295,16 +295,18 @@ class Scheduler:
     def _order(self, active: ActiveRequest) -> tuple[int, tuple[int, float, float, int]]:
         return self.shares.rank(active.request.tenant), _urgency(active)
 
-    def _bearable(self, decoding: list[ActiveRequest], now: float) -> float:
+    def _bearable(self, decoding: list[ActiveRequest], now: float) -> tuple[float, float]:
         """Seconds that a round may last for all of these to keep to their objectives, where they get as many tokens as
-        rows did of late: what one is ahead, or behind, is spread over some rounds. Whose objective cannot be met any
-        more does not count. Does not mutate."""
-        least, fastest, tokens = math.inf, self.pace.fastest, SPARED * max(1.0, self.pace.row_tokens)
+        rows did of late: what one is ahead, or behind, is spread over some rounds. And the least time per token that
+        they ask for. Whose objective cannot be met any more does not count. Does not mutate."""
+        fastest, tokens = self.pace.fastest, SPARED * max(1.0, self.pace.row_tokens)
+        least = tightest = math.inf
         for active in decoding:
             tpot = active.request.objective.tpot
             if tpot < math.inf and not active.hopeless(now, fastest):
                 least = min(least, tokens * tpot + (active.deadline - tpot - now) / SPREAD)
-        return least
+                tightest = min(tightest, tpot)
+        return least, tightest
 
     def _due_now(self, reading: list[ActiveRequest], now: float) -> int:
         """Tokens of these prompts that must be read in a round, where rounds go on as of late, so that each is read
@@ -328,7 +330,7 @@ class Scheduler:
         reading = [each for each in running if not each.decoding]
         tokens = sum(each.known - each.num_cached_tokens for each in (*reading, *ahead, active))
         per_round = max(1, self.token_budget - len(running) + len(reading))
-        if self._bearable([each for each in running if each.decoding], now) < math.inf:
+        if self._bearable([each for each in running if each.decoding], now)[0] < math.inf:
             per_round = min(per_round, self._bearable_tokens)
         expected = now - request.arrival + self.pace.reading(tokens, per_round)
         too_many = len(running) + len(ahead) + 1 - self.max_running

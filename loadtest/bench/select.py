@@ -57,8 +57,8 @@ class Stopwatch:
         self.seconds += time.thread_time() - started
         return kept
 
-    def readable(self, rows: int, drafts: float, seconds: float) -> int | None:
-        return self._planner.readable(rows, drafts, seconds)
+    def readable(self, rows: int, drafts: float, tpot: float, seconds: float) -> int | None:
+        return self._planner.readable(rows, drafts, tpot, seconds)
 
     def learn(self, done: Round) -> None:
         self._planner.learn(done)

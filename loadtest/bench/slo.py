@@ -38,6 +38,7 @@ from loadtest.bench.slo_serving import (
 
 MIX = {URGENT: 0.6, CHAT: 0.2, SUMMARY: 0.2}
 FIXED_RATE = 4.0
+STAGGERED_RATES = (FIXED_RATE, 10.0)  # at its peak a class has twice its share of these
 SHARES, SCALES = (0.1, 0.3, 0.5, 0.7, 0.9), (0.6, 0.8, 1.0, 1.2, 1.4, 1.6)
 HARDEST = 0.45
 REQUESTS, FULL_REQUESTS, QUICK_REQUESTS = 200, 1000, 12
@@ -105,7 +106,8 @@ def _device(sweeps: dict[str, dict[float, dict[str, Point]]]) -> JsonDict:
         "hardest": hardest(sweeps.get("rate", {}), BLIND),
         "hardest_tuned": hardest(sweeps.get("rate", {}), TUNED_SYSTEMS),
         "staggered_attainment": {
-            name: point.attainment for name, point in sweeps.get("staggered", {}).get(1.0, {}).items()
+            f"{rate:g}": {name: point.attainment for name, point in systems.items()}
+            for rate, systems in sorted(sweeps.get("staggered", {}).items())
         },
         "min_goodput_covey_over_adaserve": min(
             (
@@ -203,7 +205,7 @@ def _jobs(count: int, quick: bool, trace: Sequence[object] | None, seed: int, pa
                 points.append(("urgent share", share, asked(_times(FIXED_RATE, count, trace, seed), mix, seed), 1.2))
             same = asked(_times(FIXED_RATE, count, trace, seed), MIX, seed)
             points += [("scale", scale, same, scale) for scale in SCALES]
-            points.append(("staggered", 1.0, _staggered(count, seed), 1.2))
+            points += [("staggered", rate, _staggered(rate, count, seed), 1.2) for rate in STAGGERED_RATES]
         for sweep, value, load, scale in points:
             if not sweeps or sweep in sweeps:
                 for system in systems:
@@ -216,12 +218,12 @@ def _times(rate: float, count: int, trace: Sequence[object] | None, seed: int) -
     return loads.recorded(trace, rate, count / rate, seed)  # type: ignore[arg-type]
 
 
-def _staggered(count: int, seed: int) -> list[Asked]:
+def _staggered(rate: float, count: int, seed: int) -> list[Asked]:
     """Each class has its peak in a third of the time of its own."""
     found: list[Asked] = []
-    span = STAGGERED * min(1.0, count / (STAGGERED * FIXED_RATE))
+    span = STAGGERED * min(1.0, count / (STAGGERED * rate))
     for place, (kind, share) in enumerate(MIX.items()):
-        times = loads.poisson(2 * FIXED_RATE * share, math.ceil(2 * FIXED_RATE * share * span), seed + place)
+        times = loads.poisson(2 * rate * share, math.ceil(2 * rate * share * span), seed + place)
         peak = (place + 0.5) * span / len(MIX)
         kept = [at for at in times if at <= span and _unit(at) < math.exp(-(((at - peak) / (span / 5)) ** 2))]
         found += asked(kept, {kind: 1.0}, seed + place)

@@ -118,3 +118,13 @@ def test_parts_name_devices_sweeps_and_systems() -> None:
     assert sorted({job.scale for job in jobs}) == list(slo.SCALES)
     every = {job.system.name for job in slo._jobs(12, False, None, 1, ("32B", "rate"))}
     assert every == {system.name for system in SYSTEMS}
+
+
+def test_each_class_has_its_peak_in_its_third() -> None:
+    load = slo._staggered(10.0, 900, 1)
+    span = 90.0
+    for place, kind in enumerate(MIX):
+        times = [each.at for each in load if each.kind == kind]
+        assert place < 3 * sum(times) / len(times) / span < place + 1
+    jobs = list(slo._jobs(12, False, None, 1, ("70B", "staggered", "off")))
+    assert [job.value for job in jobs] == list(slo.STAGGERED_RATES)

@@ -21,9 +21,10 @@ class Planner(Protocol):
         """Which drafts are worth verifying: these, or fewer of them. Does not mutate."""
         ...
 
-    def readable(self, rows: int, drafts: float, seconds: float) -> int | None:
+    def readable(self, rows: int, drafts: float, tpot: float, seconds: float) -> int | None:
         """Tokens of prompts that a pass over so many rows and drafts can read within these seconds, or that cost it
-        hardly anything: drafts that are chosen by the time that is left come afterwards. None where it is not known."""
+        hardly anything. Where drafts are chosen by the time that is left they come afterwards, unless rows need them:
+        who is to get a token in `tpot` seconds, and would not by plain rounds. None where it is not known."""
         ...
 
     def learn(self, done: Round) -> None:

@@ -100,6 +100,10 @@ class Expectations:
         """Seconds of rounds, but for what drafters take, with so many tokens in the pass and so many of prompts."""
         return self._costs.verifying(rows, tokens, prefill) + self._costs.overhead(rows)
 
+    def plain(self, rows: int) -> float:
+        """Seconds of a round of so many rows that neither drafts nor reads prompts."""
+        return float(self.verifying(rows, np.array([float(rows)]))[0])
+
     def readable(self, rows: int, drafts: float, seconds: float) -> int | None:
         """As `Planner.readable`; None before anything was measured."""
         return self._costs.readable(rows, drafts, seconds) if self.known else None

@@ -85,10 +85,12 @@ class RoundPlanner:
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:
         return self.selector.select(batch, drafted, budget)
 
-    def readable(self, rows: int, drafts: float, seconds: float) -> int | None:
+    def readable(self, rows: int, drafts: float, tpot: float, seconds: float) -> int | None:
         if self._expectations is None:
             return None
-        return self._expectations.readable(rows, 0.0 if self.selector.yields else drafts, seconds)
+        if self.selector.yields and self._expectations.plain(rows) <= tpot:
+            drafts = 0.0
+        return self._expectations.readable(rows, drafts, seconds)
 
     def learn(self, done: Round) -> None:
         """A patient policy learns of a round that drafted while the next one drafts."""

@@ -24,7 +24,7 @@ class Selector(Protocol):
     """Chooses among drafts."""
 
     log_q: bool  # whether it ranks them by what drafters take them for, noise apart
-    yields: bool  # whether it verifies fewer where prompts and objectives leave a pass less time
+    yields: bool  # whether it verifies but what is needed where prompts leave a pass no time
 
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:
         """Like `Planner.select`."""

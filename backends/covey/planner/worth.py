@@ -9,9 +9,9 @@ where tokens(m) - speed * seconds(m) is largest, in the pass as it is. So a node
 time it takes would bring otherwise, and a pass that prompts make long is not filled for being long already.
 
 Before that, rows whose objective can still be met are given what they need, 1 + the sum of their paths reaching A(r):
-as many rows, the cheapest first, as are on time in a round that is longer by just these nodes. A row that is hopeless
-or ahead is given nothing beforehand, and its nodes count for less where they take time: what is not theirs by need goes
-to others. Without objectives nothing of this happens.
+as many rows, the cheapest first, as are on time in a round that is longer by just these nodes and has room for them. A
+row that is hopeless or ahead is given nothing beforehand, and its nodes count for less where they take time: what is
+not theirs by need goes to others. Without objectives nothing of this happens.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """Nodes by path probability: each row's best first, which are places of `by_row` from `starts[row]` on."""
+    """Nodes row by row, each row's by falling path probability."""
 
     paths: Array
     by_row: Index
