@@ -58,7 +58,6 @@ class World:
         self.away: set[str] = set()
         monkeypatch.setattr(module.link, "Exchange", lambda *_given: Line("router", *_given[1:]))
         monkeypatch.setattr(module.link, "connect", self.connect)
-        monkeypatch.setattr(module, "to_triton", lambda _name: None)  # loggers outlive a test
         self.model = module.TritonPythonModel()
         parameters = {"targets": {"string_value": ",".join(TARGETS)}}
         self.model.initialize({"model_name": "covey", "model_config": json.dumps({"parameters": parameters})})
