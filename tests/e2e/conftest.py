@@ -15,3 +15,4 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     log_file = tmp_path_factory.mktemp("server") / "tritonserver.log"
     with Server(Options(http_port=FREE, grpc_port=FREE, metrics_port=FREE, log_file=log_file)) as running:
         yield running
+        running.kill()  # in order it takes long; that is for `test_drain` to see

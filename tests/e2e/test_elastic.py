@@ -66,6 +66,7 @@ def served(profile: str, folder: Path) -> Iterator[Server]:
     options = Options(profile=str(folder / "elastic.toml"), log_file=folder / "log", drain_seconds=5.0, **ports)
     with Server(options) as server:
         yield server
+        server.kill()  # in order it takes long; that is for `test_drain` to see
 
 
 @pytest.fixture(scope="module")

@@ -64,6 +64,7 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         with limited() as group:
             server.start()
         yield server
+        server.kill()  # in order it takes long; that is for `test_drain` to see
     finally:
         server.stop(drain_seconds=0)
         if group is not None:

@@ -53,6 +53,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     log, profile = folder / "server.log", str(folder / "server.toml")
     with Server(Options("127.0.0.1", FREE, FREE, FREE, profile=profile, log_file=log, drain_seconds=5.0)) as server:
         yield server
+        server.kill()  # in order it takes long; that is for `test_drain` to see
 
 
 @pytest.fixture(scope="module")
