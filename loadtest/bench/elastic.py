@@ -249,7 +249,7 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
         (f"rate: {SEVEN} refitted", "requests a second"): [(rate, at_rate(rate, fitted=True)) for rate in RATES],
     }
     panels = [
-        report.Panel(*axis, "throughput, on over off", _curves(result["emulated_cases"], points), from_zero=False)
+        report.Panel(*axis, "throughput, on over off", _curves(result["emulated_cases"], points))
         for axis, points in curves.items()
     ]
     if all(curve for panel in panels for curve in panel.lines.values()):
