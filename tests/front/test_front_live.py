@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import queue
+import random
 import signal
 import socket
 import threading
@@ -243,7 +244,8 @@ ATTACKS: dict[str, tuple[bytes, bytes]] = {
     "5 MB of [": (JSON_HEAD + b"Content-Length: 5000000\r\n\r\n" + b"[" * 5_000_000, b" 413 "),
     "1 MB of [": (JSON_HEAD + b"Content-Length: 1000000\r\n\r\n" + b"[" * 1_000_000, b" 400 "),
     "64 MB": (JSON_HEAD + b"Content-Length: 67108864\r\n\r\n" + bytes(67108864), b" 413 "),
-    "no HTTP": (os.urandom(100_000), b" 400 "),
+    "no HTTP": (b"x%s\n\n%s" % (random.Random(1).randbytes(1000), random.Random(2).randbytes(99_000)), b" 400 "),
+    "no end": (b"x" + random.Random(3).randbytes(100_000).replace(b"\n", b""), b" 431 "),
     "two lengths": (JSON_HEAD + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\n", b" 400 "),
     "a huge length": (JSON_HEAD + b"Content-Length: 99999999999999999999\r\n\r\n", b" 413 "),
     "half a body": (JSON_HEAD + b"Content-Length: 100\r\n\r\n{", b" 408 "),

@@ -29,7 +29,7 @@ from covey_client.resumption import Resumption
 from covey_client.transport import AsyncCall
 from covey_client.wire import MODEL
 
-LOOK_SECONDS = 0.1  # a small model is back after 0.3 s
+LOOK_SECONDS = 0.1  # an outage between two looks is not seen: with 0.25 s those of a small model were not
 PATIENT_SECONDS = 5.0  # for one look: one that gets no answer says nothing about the server
 SILENT_SECONDS = 2.0  # of a call from before the server was away
 # How often the server may go away without anything new from an answer before it is given up: it may be the reason.

@@ -3,7 +3,6 @@ again itself when it ends."""
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import signal
@@ -17,6 +16,7 @@ from pathlib import Path
 from covey.server import preflight
 from covey.server.errors import StartError
 from covey.server.options import Options, reachable
+from covey.server.process import end_with_launcher
 from covey.server.restarts import Restarts
 from covey_client import secret
 
@@ -24,7 +24,6 @@ PORTS = {"front_http_port": "FRONT_HTTP_PORT", "front_grpc_port": "FRONT_GRPC_PO
 START_SECONDS = 30.0
 END_SECONDS = 5.0
 LOOK_SECONDS = 0.05
-_PR_SET_PDEATHSIG = 1
 log = logging.getLogger("covey.server.front")
 
 
@@ -97,7 +96,6 @@ class Front:
         self._process = None
 
     def _open(self) -> None:
-        prctl = ctypes.CDLL(None, use_errno=True).prctl  # looked up before the fork
         options = self.options
         upstream = reachable(options.host)
         profile = Path(options.profile)
@@ -114,7 +112,7 @@ class Front:
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr.fileno(),
             start_new_session=True,  # Ctrl-C is for the launcher, which drains
-            preexec_fn=lambda: prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0),  # noqa: PLW1509 - one system call
+            preexec_fn=end_with_launcher(signal.SIGKILL),  # noqa: PLW1509 - one system call
         )
 
     def _listens(self, port: int | None) -> bool:

@@ -323,7 +323,7 @@ def _ending(code: int) -> str:
 
 def _in_child() -> Callable[[], None]:
     """What the child does before it becomes tritonserver."""
-    steps = [step for step in (_end_with_launcher(), private_memory.keeper()) if step is not None]
+    steps = [step for step in (end_with_launcher(signal.SIGTERM), private_memory.keeper()) if step is not None]
 
     def in_child() -> None:
         for step in steps:
@@ -332,14 +332,14 @@ def _in_child() -> Callable[[], None]:
     return in_child
 
 
-def _end_with_launcher() -> Callable[[], None] | None:
-    """Have the kernel end tritonserver when a launcher is killed outright. The kernel watches the starting *thread*,
-    so a server that is started from a passing thread goes without."""
+def end_with_launcher(by: signal.Signals) -> Callable[[], None] | None:
+    """Have the kernel end a child when a launcher is killed outright. The kernel watches the starting *thread*, so a
+    child that is started from a passing thread goes without."""
     if threading.current_thread() is not threading.main_thread():
         return None
     prctl = ctypes.CDLL(None, use_errno=True).prctl  # looked up before the fork
 
     def in_child() -> None:
-        prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+        prctl(_PR_SET_PDEATHSIG, int(by), 0, 0, 0)
 
     return in_child
