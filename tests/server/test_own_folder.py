@@ -113,14 +113,20 @@ def without_tokenizer(at: Path) -> Path:
     return at
 
 
-def adapter(at: Path) -> Path:
-    (at / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "somebody/base", "r": 8}))
-    (at / "adapter_model.safetensors").write_bytes(b"")
+def adapter(**config: Any) -> Callable[[Path], Path]:
+    def build(at: Path) -> Path:
+        settings = {"peft_type": "LORA", "base_model_name_or_path": str(written(at / "base", model_type="mamba"))}
+        (at / "adapter_config.json").write_text(json.dumps(settings | config))
+        (at / "adapter_model.safetensors").write_bytes(b"")
+        return at
+
+    return build
+
+
+def adapter_in_a_profile(at: Path) -> Path:
+    adapter()(at)
+    (at / "own.toml").write_text(f'models = ["target"]\n[target]\nfolder = "{at}"\n')
     return at
-
-
-def adapter_and_base(at: Path) -> Path:
-    return adapter(written(at))
 
 
 def saying(**config: Any) -> Callable[[Path], Path]:
@@ -146,8 +152,17 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
         saying(vocab_size=97),
         ("its tokenizer has 4096 tokens, its model 97",),
     ),
-    "adapter": (adapter, ("an adapter is not served by itself", "somebody/base", "merge_and_unload")),
-    "adapter beside a model": (adapter_and_base, ("an adapter is not served by itself",)),
+    "adapter of what is refused": (adapter(), ("an adapter needs its base", "a state-space layer")),
+    "adapter of nothing": (adapter(base_model_name_or_path=""), ("write the base's folder or name there",)),
+    "adapter of what is gone": (
+        adapter(base_model_name_or_path="/gone"),
+        ("needs its base: /gone: no such folder",),
+    ),
+    "another kind of adapter": (adapter(peft_type="IA3"), ("type IA3 cannot be merged at load", "merge_and_unload")),
+    "adapter with magnitudes": (adapter(use_dora=True), ("use_dora cannot be merged at load", "merge_and_unload")),
+    "adapter with modules": (adapter(modules_to_save=["lm_head"]), ("modules_to_save cannot be merged at load",)),
+    "adapter with biases": (adapter(bias="all"), ("bias = all cannot be merged at load",)),
+    "adapter of a changed base": (adapter(init_lora_weights="pissa"), ("init_lora_weights = pissa cannot be merged",)),
     "no tokenizer": (without_tokenizer, ("no tokenizer.json", "take tokenize, detokenize, ensemble out of models")),
     "remote code": (
         saying(model_type="mine", auto_map={"AutoModelForCausalLM": "modeling_mine.Mine"}),
@@ -185,6 +200,12 @@ def test_refused_in_one_line_that_says_what_to_do(case: str, tmp_path: Path) -> 
     assert "\n" not in said
     assert all(part in said for part in wanted), said
     assert str(tmp_path) in said
+
+
+def test_an_adapter_in_a_profile_is_said_to_belong_behind_model(tmp_path: Path) -> None:
+    adapter_in_a_profile(tmp_path)
+    with pytest.raises(SettingError, match=r"an adapter is not served by itself: MODEL= merges one into .*base; or"):
+        preflight.weights(Options(profile=str(tmp_path / "own.toml")), ("target",))
 
 
 @pytest.mark.parametrize("model_type", ["mamba", "no_such_model"])
@@ -243,17 +264,17 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_name_is_the_folder_in_the_cache(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = written(tmp_path / "files")
     snapshot = cached(home, "somebody/tiny", files, "v2")
-    assert hub.folder("somebody/tiny@v2") == str(snapshot)
-    assert hub.folder(f"somebody/tiny@{COMMIT}") == str(snapshot)
+    assert hub.folder("somebody/tiny@v2", tmp_path) == str(snapshot)
+    assert hub.folder(f"somebody/tiny@{COMMIT}", tmp_path) == str(snapshot)
     options = hub.with_folders(Options(model="somebody/tiny@v2", drafter="somebody/tiny@v2"))
     assert (options.model, options.drafter) == (str(snapshot), str(snapshot))
     preflight.weights(options, ("target",))
     with pytest.raises(SettingError, match=r"^somebody/tiny: neither a folder nor .* run hf download$"):
-        hub.folder("somebody/tiny")
+        hub.folder("somebody/tiny", tmp_path)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "somebody" / "tiny").mkdir(parents=True)
-    assert hub.folder("somebody/tiny") == "somebody/tiny", "a folder goes before the hub's name"
-    assert hub.folder("/no/such/folder") == "/no/such/folder"
+    assert hub.folder("somebody/tiny", tmp_path) == "somebody/tiny", "a folder goes before the hub's name"
+    assert hub.folder("/no/such/folder", tmp_path) == "/no/such/folder"
 
 
 def test_what_the_configuration_rules_out_is_not_fetched(home: Path, tmp_path: Path) -> None:
@@ -261,4 +282,4 @@ def test_what_the_configuration_rules_out_is_not_fetched(home: Path, tmp_path: P
     (files / "model.safetensors").unlink()
     cached(home, "somebody/mamba", files)
     with pytest.raises(SettingError, match="state-space"):
-        hub.folder("somebody/mamba")
+        hub.folder("somebody/mamba", tmp_path)

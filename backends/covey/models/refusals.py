@@ -193,8 +193,8 @@ def by_files(folder: Path) -> None:
     if adapter.is_file():
         base = _object(adapter).get("base_model_name_or_path") or "its base"
         raise SettingError(
-            f"{folder}: an adapter is not served by itself: merge it into {base} (peft's merge_and_unload, then "
-            "save_pretrained) and give the folder of the result"
+            f"{folder}: an adapter is not served by itself: MODEL= merges one into {base}; or do that once (peft's "
+            "merge_and_unload, then save_pretrained) and give the folder of the result"
         )
     if not (folder / "config.json").is_file():
         if any(folder.glob("*.gguf")):
@@ -226,9 +226,9 @@ def weight_files(folder: Path) -> list[Path]:
     return named
 
 
-def described(folder: Path) -> dict[str, Any]:
-    """The folder's config.json as it is written."""
-    return _object(folder / "config.json")
+def described(folder: Path, name: str = "config.json") -> dict[str, Any]:
+    """The folder's config.json, or another file of settings, as it is written."""
+    return _object(folder / name)
 
 
 def _object(path: Path) -> dict[str, Any]:
