@@ -39,7 +39,6 @@ from covey.types import (
     ResizeStatus,
     RowJudged,
     RowStatus,
-    Rule,
     TargetInfo,
     TargetReply,
     TargetWork,
@@ -59,14 +58,12 @@ class _Text:
     states: list[int]
     tenant: str
     num_prompt: int
-    rejection: bool
     subject: str
     num_cached_tokens: int = 0
 
     @classmethod
     def of(cls, model: HashModel, opening: Open) -> _Text:
-        rejection = opening.sampling.rule is Rule.REJECTION
-        text = cls([], [0], opening.tenant, opening.num_prompt, rejection, f"@{opening.tokens[0]}")
+        text = cls([], [0], opening.tenant, opening.num_prompt, f"@{opening.tokens[0]}")
         text.append(model, opening.tokens.tolist())
         return text
 
@@ -384,7 +381,7 @@ class EmulatedDrafter:
         """A position is hit if a chain that begins there would begin right: all of them count as first of a draft, so
         hits replayed as rounds are the drafter's own as far as its rates are equal at all positions. Of a prompt, for
         whose tenant it has rates, it says what one would say that gives every token their mean; of others nothing."""
-        if judge < 0 or text.rejection:
+        if judge < 0:
             return RowJudged(reach, reach)
         first = min(reach, max(judge, text.num_prompt, text.num_cached_tokens))
         hits = [

@@ -45,7 +45,7 @@ from covey.wire.checks import (
 )
 from covey.wire.token import same
 
-VERSION = 10
+VERSION = 11
 REQUEST_TENSOR = "message"
 REPLY_TENSOR = "reply"
 
@@ -84,6 +84,7 @@ TARGET_REPLY = Layout(
         "tokens": "i4",
         "logprobs": "f4",
         "divergence": "f4",
+        "chances": "f4",
     },
 )
 DRAFT_WORK = Layout(
@@ -99,6 +100,7 @@ DRAFT_WORK = Layout(
         "width": "i4",
         "rounds": "i4",
         "judge": "i4",
+        "judge_chances": "f4",
         **_OPENS,
     },
 )
@@ -236,6 +238,7 @@ def encode_target_reply(reply: TargetReply) -> Ints:
         tokens=reply.tokens,
         logprobs=reply.logprobs,
         divergence=reply.divergence,
+        chances=reply.chances,
     )
 
 
@@ -295,7 +298,8 @@ def encode_draft_work(work: DraftWork) -> Ints:
         depth=work.depth,
         width=work.width,
         rounds=work.rounds,
-        judge=work.reading.judge if work.reading else None,
+        judge=work.reading and work.reading.judge,
+        judge_chances=work.reading and work.reading.chances,
         **_opens_out(work.opens, work.frees),
     )
 
@@ -304,7 +308,10 @@ def decode_draft_work(message: Ints) -> DraftWork:
     fields = unpack(DRAFT_WORK, message)
     sequence, epoch, origin, q_rows, log_q, budget = _numbers(fields.pop("head"), 6)
     patience, plain, needed = _numbers(fields.pop("seconds"), 3)
-    judge = fields.pop("judge")
+    judge, chances = fields.pop("judge"), fields.pop("judge_chances")
+    if len(chances):
+        must(len(judge) > 0 and len(chances) % len(judge) == 0, "%d chances of %d rows", len(chances), len(judge))
+        chances = chances.reshape(len(judge), -1)
     opens, frees = _opens_in(fields)
     for name in _OPENS:
         del fields[name]
@@ -317,7 +324,7 @@ def decode_draft_work(message: Ints) -> DraftWork:
         sequence=sequence,
         epoch=epoch,
         origin=origin,
-        reading=Reading(judge, budget) if budget >= 0 else None,
+        reading=Reading(judge, budget, chances) if budget >= 0 else None,
         patience=patience,
         plain=plain,
         needed=needed,
