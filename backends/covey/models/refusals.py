@@ -89,7 +89,8 @@ _FEATURES = {
     "is_encoder_decoder": _ENCODER_DECODER,
     "quantization_config": (
         "a model with quantised weights",
-        "serve the one that it was made from (base_model of its card), in bfloat16",
+        "DEQUANTISE=1 (--dequantise) serves what they stand for, in the memory of plain ones; or serve the one that it "
+        "was made from (base_model of its card), in bfloat16",
     ),
     "kv_lora_rank": _LATENT,
     "alibi": _ALIBI,
