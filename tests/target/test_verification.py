@@ -8,7 +8,7 @@ import torch
 
 from covey.sampling.drawing import SettingsTable
 from covey.target.verification import Places, Verified, merged, pick, verify
-from covey.types import Ints, Rule, Sampling, Trees
+from covey.types import Ints, Rule, Sampling, Top, Trees
 
 VOCAB = 8
 SAYS = [5, 2, 6]  # after as many tokens
@@ -59,10 +59,13 @@ def test_rows_are_picked_and_merged_whole(seed: int) -> None:
         accepted[faulty] = 0
         emitted = int(np.where(faulty, 0, accepted + 1).sum())
         path, tokens = (rng.integers(0, 99, size).astype(np.int32) for size in (accepted.sum(), emitted))
-        return Verified(accepted, path, tokens, tokens / np.float32(7), faulty, rng.random(count).astype(np.float32))
+        places, width = rng.random(count).astype(np.float32), int(rng.integers(0, 3))
+        top = Top(np.repeat(tokens, width).reshape(emitted, width), np.zeros((emitted, width), np.float32))
+        return Verified(accepted, path, tokens, tokens / np.float32(7), faulty, places, top)
 
     def listed(verified: Verified) -> list[tuple[object, ...]]:
         columns = verified.accepted, by_row(verified.path, verified.accepted), verified.faulty, verified.divergence
+        assert all(set(row) <= {token, -1} for row, token in zip(verified.top.ids.tolist(), verified.tokens.tolist()))
         return list(zip(*columns, *(by_row(each, verified.emitted) for each in (verified.tokens, verified.logprobs))))
 
     whole = some(rows)

@@ -3,7 +3,8 @@ that stands there?
 
 A token's logits draw the next position, with its request's noise. So a position is judged by the read of the token
 before it, or by the proposal that was made for it; the draw behind the last token waits in the session for what will
-stand there. Draws know no penalties, as proposals do not.
+stand there. Draws know their request's bias and no penalties, as
+proposals do.
 
 Whether the token that stands there won is cheaper to say than which token did (`sampling/winning.py`). That noise is
 bounded excludes too little to look for it first: at 4,096 tokens of a small model 0 to 9 % of them.
@@ -20,6 +21,7 @@ import torch
 from covey.drafters.sessions import Session
 from covey.models.lanes import Lanes, Pass
 from covey.models.opening import Model
+from covey.sampling.bias import biased
 from covey.sampling.drawing import draw_unpenalised
 from covey.sampling.noise import Index
 from covey.sampling.settings import SettingsTable
@@ -100,12 +102,14 @@ class TextReader:
             for row, log_q in zip(whose[prompt].tolist(), _log_q(logits, prompt, text[prompt])):
                 pieces[row].log_q.append(log_q)
         if len(drawn):
-            won = wins(select(logits, drawn), text[drawn], self._table, settings[drawn], positions[drawn])
+            mine = biased(select(logits, drawn), self._table, settings[drawn])
+            won = wins(mine, text[drawn], self._table, settings[drawn], positions[drawn])
             for row, hit in zip(whose[drawn].tolist(), won.tolist()):
                 pieces[row].hits.append(Hit.HIT if hit else Hit.MISS)
         ahead = np.flatnonzero(positions == known)
         if len(ahead):
-            draws = draw_unpenalised(select(logits, ahead), self._table, settings[ahead], positions[ahead])
+            mine = biased(select(logits, ahead), self._table, settings[ahead])
+            draws = draw_unpenalised(mine, self._table, settings[ahead], positions[ahead])
             for row, token in zip(whose[ahead].tolist(), draws.tolist()):
                 pieces[row].draws.append(token)
 

@@ -13,9 +13,10 @@ import numpy.typing as npt
 from torch import Tensor
 
 from covey.sampling.drawing import Context, Fault, SettingsTable, draw
+from covey.sampling.likeliest import likeliest
 from covey.sampling.rejection import judge
 from covey.target.divergence import UNJUDGED, block_divergence
-from covey.types import Floats, Ints, Trees
+from covey.types import Floats, Ints, Top, Trees
 from covey.verify import Walk, walk
 
 Mask = npt.NDArray[np.bool_]
@@ -42,6 +43,7 @@ class Verified:
     logprobs: Floats
     faulty: Mask
     divergence: Floats  # see `divergence.py`; UNJUDGED where that is not asked for
+    top: Top  # aligned with tokens
 
     @property
     def emitted(self) -> Ints:
@@ -98,15 +100,18 @@ def _coupled(places: Places, table: SettingsTable, trees: Trees) -> Verified:
     draws = draw(places.logits, table, places.settings, places.positions, places.contexts)
     walked = walk(trees, draws.tokens)
     faults = draws.faults[walked.places] != Fault.NONE  # a failed draw matches no child: it can only be a row's last
-    return _verified(trees, walked, draws.logprobs[walked.places], np.logical_or.reduceat(faults, walked.offsets[:-1]))
+    top = likeliest(places.logits, table, places.settings, walked.places)
+    ended = np.logical_or.reduceat(faults, walked.offsets[:-1])
+    return _verified(trees, walked, draws.logprobs[walked.places], top, ended)
 
 
 def _rejection(places: Places, table: SettingsTable, trees: Trees, rounds: Ints) -> Verified:
     judged = judge(places.logits, table, places.settings, places.positions, places.contexts, trees, rounds)
-    return _verified(trees, judged.walk, judged.logprobs, judged.faults != Fault.NONE)
+    top = likeliest(places.logits, table, places.settings, judged.walk.places)
+    return _verified(trees, judged.walk, judged.logprobs, top, judged.faults != Fault.NONE)
 
 
-def _verified(trees: Trees, walked: Walk, logprobs: Floats, faults: Mask) -> Verified:
+def _verified(trees: Trees, walked: Walk, logprobs: Floats, top: Top, faults: Mask) -> Verified:
     """`faults`: rows whose last place has no token."""
     accepted, tokens = walked.accepted, walked.tokens
     path: Ints = walked.path - np.repeat(trees.offsets[:-1], accepted)  # numbered within their trees
@@ -116,9 +121,9 @@ def _verified(trees: Trees, walked: Walk, logprobs: Floats, faults: Mask) -> Ver
         emits, runs = np.ones(len(tokens), np.bool_), np.ones(len(path), np.bool_)
         emits[walked.offsets[1:][faults] - 1] = False
         runs[np.cumsum(accepted)[late] - 1] = False
-        tokens, logprobs, path = tokens[emits], logprobs[emits], path[runs]
+        tokens, logprobs, path, top = tokens[emits], logprobs[emits], path[runs], top.at(emits)
         accepted, faulty = np.where(late, accepted - 1, accepted), faults & ~late
-    return Verified(accepted, path, tokens, logprobs, faulty, np.full(trees.rows, UNJUDGED, np.float32))
+    return Verified(accepted, path, tokens, logprobs, faulty, np.full(trees.rows, UNJUDGED, np.float32), top)
 
 
 def pick(verified: Verified, rows: Ints) -> Verified:
@@ -133,6 +138,7 @@ def pick(verified: Verified, rows: Ints) -> Verified:
         verified.logprobs[tokens],
         verified.faulty[rows],
         verified.divergence[rows],
+        verified.top.at(tokens),
     )
 
 
@@ -145,6 +151,7 @@ def merged(second: Mask, one: Verified, two: Verified) -> Verified:
         np.concatenate([one.logprobs, two.logprobs]),
         np.concatenate([one.faulty, two.faulty]),
         np.concatenate([one.divergence, two.divergence]),
+        Top.joined([one.top, two.top]),
     )
     return pick(both, np.where(second, len(one.accepted) + np.cumsum(second) - 1, np.cumsum(~second) - 1))
 
