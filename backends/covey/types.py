@@ -234,7 +234,9 @@ class TargetReply:
     drafted. `num_cached_tokens[r]` is how many tokens of the row have KV now, and `reused[r]` how many of those came
     from a prefix hit.
     `divergence[r]`, where that was asked for, is the mean over drafted positions of 1 - TV(p, q) at temperature 1, or
-    a lower bound of it (`covey.target.divergence`); -1: nothing with q rows was verified."""
+    a lower bound of it (`covey.target.divergence`); -1: nothing with q rows was verified.
+    `chances`, aligned with tokens and empty where no row is under the rejection rule, are the probabilities with which
+    those rows' tokens were drawn, all settings applied; 0 for other rows."""
 
     status: Ints
     num_cached_tokens: Ints
@@ -248,6 +250,7 @@ class TargetReply:
     epoch: int
     seconds: float  # inside the pass, on the target's side
     divergence: Floats = field(default_factory=lambda: NO_FLOATS)  # empty: not asked for
+    chances: Floats = field(default_factory=lambda: NO_FLOATS)
     top: Top = NO_TOP  # aligned with tokens, where any row asked for it; else without places
 
 
@@ -270,7 +273,8 @@ class Resized:
 
 
 class Hit(IntEnum):
-    """What a drafter would have drawn at a place where text stands, with the request's own noise."""
+    """What a drafter would have drawn at a place where text stands, with the request's own noise; under the rejection
+    rule, whether a draft of it would have been accepted there, by a throw of the dice that has min(1, q / p) for it."""
 
     MISS = 0
     HIT = 1  # the token that stands there
@@ -280,10 +284,13 @@ class Hit(IntEnum):
 @dataclass(frozen=True, slots=True)
 class Reading:
     """What a call that reads is to do: compute at most `budget` tokens' keys over all rows, those of the first rows
-    first, and judge what is read on the way, in row r from position `judge[r]` of its text on; -1: nothing of it."""
+    first, and judge what is read on the way, in row r from position `judge[r]` of its text on; -1: nothing of it.
+    `chances[r]` are those of the row's last tokens (`TargetReply.chances`); 0: not said, or drawn by the coupled rule,
+    which needs none."""
 
     judge: Ints
     budget: int
+    chances: Floats = field(default_factory=lambda: NO_FLOATS)  # [rows, any]; empty: none is said
 
 
 class RowJudged(NamedTuple):

@@ -200,7 +200,7 @@ def _judged(rows: Sequence[Lookup | None], reading: Reading) -> Judged:
             continue
         count, hits = min(len(lookup.unread), budget), list[int]()
         budget -= count
-        if judge < 0 or lookup.chains:
+        if judge < 0:
             lookup.read(count)
         else:
             hits = lookup.judge(count, max(judge, lookup.num_prompt))

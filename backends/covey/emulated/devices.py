@@ -41,7 +41,6 @@ from covey.types import (
     ResizeStatus,
     RowJudged,
     RowStatus,
-    Rule,
     TargetInfo,
     TargetReply,
     TargetWork,
@@ -62,16 +61,14 @@ class _Text:
     states: list[int]
     tenant: str
     num_prompt: int
-    rejection: bool
     subject: str
     top: int  # `top_logprobs`
     num_cached_tokens: int = 0
 
     @classmethod
     def of(cls, model: HashModel, opening: Open) -> _Text:
-        rejection = opening.sampling.rule is Rule.REJECTION
         subject, top = f"@{opening.tokens[0]}", opening.sampling.top_logprobs
-        text = cls([], [0], opening.tenant, opening.num_prompt, rejection, subject, top)
+        text = cls([], [0], opening.tenant, opening.num_prompt, subject, top)
         text.append(model, opening.tokens.tolist())
         return text
 
@@ -401,7 +398,7 @@ class EmulatedDrafter:
         """A position is hit if a chain that begins there would begin right: all of them count as first of a draft, so
         hits replayed as rounds are the drafter's own as far as its rates are equal at all positions. Of a prompt, for
         whose tenant it has rates, it says what one would say that gives every token their mean; of others nothing."""
-        if judge < 0 or text.rejection:
+        if judge < 0:
             return RowJudged(reach, reach)
         first = min(reach, max(judge, text.num_prompt, text.num_cached_tokens))
         hits = [

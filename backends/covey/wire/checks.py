@@ -17,6 +17,7 @@ from covey.types import (
     DrafterInfo,
     DraftReply,
     DraftWork,
+    Floats,
     Hit,
     Ints,
     Judged,
@@ -80,6 +81,7 @@ def check_draft_work(work: DraftWork) -> None:
         _rows(rows, judge=work.reading.judge)
         _within(-1, judge=work.reading.judge)
         must(not work.depth.any(), "a call that reads is to draft, too")
+        _shares("chances", work.reading.chances)
     _times(work.patience, work.plain, work.needed)
     _opens(work.opens)
 
@@ -96,6 +98,9 @@ def check_target_reply(reply: TargetReply, rows: int | None) -> None:
         not np.count_nonzero(reply.accepted > reply.offsets[1:] - reply.offsets[:-1]),
         "more tokens accepted than emitted",
     )
+    if len(reply.chances):
+        _rows(len(reply.tokens), chances=reply.chances)
+        _shares("chances", reply.chances)
     if len(reply.divergence):
         _rows(len(reply.status), divergence=reply.divergence)
         shares = (reply.divergence >= 0) & (reply.divergence <= 1) | (reply.divergence == -1)
@@ -144,6 +149,10 @@ def check_info(info: TargetInfo | DrafterInfo) -> None:
         _numbers({name: getattr(info, name) for name in ("least_blocks", "total_blocks", "most_blocks")}, 0)
         must(0 <= blocks[0] <= blocks[1] <= blocks[2], "KV memory of %d to %d to %d blocks", *blocks)
         _numbers({"wait_seconds": info.wait_seconds, "step_seconds": info.step_seconds}, 0.0)
+
+
+def _shares(name: str, values: Floats) -> None:
+    must(bool(((values >= 0) & (values <= 1)).all()), "%s %s: each is a share", name, values)
 
 
 def _head(sequence: int, epoch: int, origin: int) -> None:

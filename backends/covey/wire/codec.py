@@ -47,7 +47,7 @@ from covey.wire.checks import (
 )
 from covey.wire.token import same
 
-VERSION = 11
+VERSION = 12
 REQUEST_TENSOR = "message"
 REPLY_TENSOR = "reply"
 
@@ -86,6 +86,7 @@ TARGET_REPLY = Layout(
         "tokens": "i4",
         "logprobs": "f4",
         "divergence": "f4",
+        "chances": "f4",
         "top_ids": "i4",
         "top_logprobs": "f4",
     },
@@ -103,6 +104,7 @@ DRAFT_WORK = Layout(
         "width": "i4",
         "rounds": "i4",
         "judge": "i4",
+        "judge_chances": "f4",
         **_OPENS,
     },
 )
@@ -240,6 +242,7 @@ def encode_target_reply(reply: TargetReply) -> Ints:
         tokens=reply.tokens,
         logprobs=reply.logprobs,
         divergence=reply.divergence,
+        chances=reply.chances,
         top_ids=reply.top.ids,
         top_logprobs=reply.top.logprobs,
     )
@@ -311,7 +314,8 @@ def encode_draft_work(work: DraftWork) -> Ints:
         depth=work.depth,
         width=work.width,
         rounds=work.rounds,
-        judge=work.reading.judge if work.reading else None,
+        judge=work.reading and work.reading.judge,
+        judge_chances=work.reading and work.reading.chances,
         **_opens_out(work.opens, work.frees),
     )
 
@@ -320,7 +324,10 @@ def decode_draft_work(message: Ints) -> DraftWork:
     fields = unpack(DRAFT_WORK, message)
     sequence, epoch, origin, q_rows, log_q, budget = _numbers(fields.pop("head"), 6)
     patience, plain, needed = _numbers(fields.pop("seconds"), 3)
-    judge = fields.pop("judge")
+    judge, chances = fields.pop("judge"), fields.pop("judge_chances")
+    if len(chances):
+        must(len(judge) > 0 and len(chances) % len(judge) == 0, "%d chances of %d rows", len(chances), len(judge))
+        chances = chances.reshape(len(judge), -1)
     opens, frees = _opens_in(fields)
     for name in _OPENS:
         del fields[name]
@@ -333,7 +340,7 @@ def decode_draft_work(message: Ints) -> DraftWork:
         sequence=sequence,
         epoch=epoch,
         origin=origin,
-        reading=Reading(judge, budget) if budget >= 0 else None,
+        reading=Reading(judge, budget, chances) if budget >= 0 else None,
         patience=patience,
         plain=plain,
         needed=needed,
