@@ -61,7 +61,7 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def before(server: Server, profile: str) -> Front:
-    return Front(replace(server.options, front_http_port=FREE, front_grpc_port=FREE, profile=profile))
+    return Front(replace(server.options, front_http_port=FREE, front_grpc_port=FREE, profile=profile), server.deaths)
 
 
 @pytest.fixture(scope="module")

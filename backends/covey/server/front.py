@@ -13,6 +13,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from covey.deaths import Deaths
 from covey.server import preflight
 from covey.server.errors import StartError
 from covey.server.options import Options, reachable
@@ -28,10 +29,11 @@ log = logging.getLogger("covey.server.front")
 
 
 class Front:
-    """One front process; `options` are a running server's, with the ports that were chosen."""
+    """One front process; `options` and `deaths` are a running server's, with the ports that were chosen."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, deaths: Deaths) -> None:
         self.options = with_ports(options)
+        self._deaths = deaths
         self._process: subprocess.Popen[bytes] | None = None
         self._restarts = Restarts(time.monotonic)
         self._again_at: float | None = None
@@ -103,7 +105,7 @@ class Front:
             *(sys.executable, "-m", "covey.front", "--host", options.front_host),
             *("--http-port", str(options.front_http_port), "--grpc-port", str(options.front_grpc_port)),
             *("--upstream", f"{upstream}:{options.grpc_port}"),
-            *("--upstream-metrics", f"{upstream}:{options.metrics_port}"),
+            *("--upstream-metrics", f"{upstream}:{options.metrics_port}", "--deaths", str(self._deaths.fd)),
             *("--profile", str(profile.resolve()) if profile.is_file() else options.profile),
         ]
         self._process = subprocess.Popen(
@@ -111,6 +113,7 @@ class Front:
             env=_environment(),
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr.fileno(),
+            pass_fds=(self._deaths.fd,),
             start_new_session=True,  # Ctrl-C is for the launcher, which drains
             preexec_fn=end_with_launcher(signal.SIGKILL),  # noqa: PLW1509 - one system call
         )

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import BinaryIO
 
 from covey import admin
+from covey.deaths import Deaths
 from covey.errors import PortError
 from covey.server import (
     backend_dir,
@@ -58,6 +59,7 @@ class Server:
         self.left_out: dict[str, str] = {}  # drafters that do not fit the target, and why
         self.swept: tuple[str, ...] = ()  # shared memory that a killed server had left
         self.log_file = Path()
+        self.deaths = Deaths()
         self._secret = ""  # the one in use
         self._watcher = watcher or (lambda _loaded, _all: None)
         self._process: subprocess.Popen[bytes] | None = None
@@ -150,7 +152,8 @@ class Server:
             self._wait_until_ready()
             if shared_memory.open_to_others(self._claim.prefix):
                 _log.warning("other users of this machine can read the prompts of this server in %s", "/dev/shm")
-            self._revival = Revival(self.control, self.pid, not_the_orchestrators(self.options, self.models))
+            revived = not_the_orchestrators(self.options, self.models)
+            self._revival = Revival(self.control, self.pid, revived, self.deaths.note)
             self._paused = PausedWatch(self.pid)
         except BaseException:
             self.kill()
