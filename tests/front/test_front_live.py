@@ -497,13 +497,17 @@ def _drain(server: Server, front: Front) -> None:
             list(cut)
 
 
-def test_a_front_that_dies_is_started_again(canned_server: tuple[Server, Any], profile: str) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_front_that_dies_or_does_not_answer_is_started_again(
+    canned_server: tuple[Server, Any], profile: str, number: signal.Signals
+) -> None:
     front = before(canned_server[0], profile)
     front.start()
     try:
         first = front.pid
         assert b"COVEY_ADMIN" not in Path(f"/proc/{first}/environ").read_bytes()
-        os.kill(first, signal.SIGKILL)
+        time.sleep(0.6)  # it has answered the launcher once
+        os.kill(first, number)
 
         def back() -> bool:
             front.check()
