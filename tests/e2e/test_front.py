@@ -25,7 +25,7 @@ SETTINGS: dict[str, Any] = {"max_tokens": 32, "temperature": 1.0, "return_log_pr
 
 @pytest.fixture(scope="module")
 def front(server: Server) -> Iterator[Front]:
-    made = Front(replace(server.options, front_http_port=FREE, front_grpc_port=FREE))
+    made = Front(replace(server.options, front_http_port=FREE, front_grpc_port=FREE), server.deaths)
     made.start()
     try:
         yield made

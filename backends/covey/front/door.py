@@ -21,11 +21,11 @@ class Gone(Exception):
 class Door:
     """One front's; made in the event loop."""
 
-    def __init__(self, profile: Profile, grpc_url: str, metrics_url: str) -> None:
+    def __init__(self, profile: Profile, grpc_url: str, metrics_url: str, deaths: int) -> None:
         self.settings = profile.front
         self.prompt_bytes = profile.limits.prompt_bytes
         self.admission = Admission(profile.front)
-        self.upstream = Upstream(grpc_url, metrics_url, lambda: self.admission.draining)
+        self.upstream = Upstream(grpc_url, metrics_url, deaths, lambda: self.admission.draining)
 
     @property
     def ready(self) -> bool:

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from covey.front import answers, failures, http_bodies
 from covey.front.asked import NOT_IN_PARTS, STREAM, UNARY, VERSION, served
@@ -26,7 +26,6 @@ NOWHERE = (
 )
 EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 AGAIN = {"retry-after": "2"}
-SLOW_READER_SECONDS = 60.0
 Answering = Callable[["Call", bytes], Coroutine[Any, Any, None]]
 
 
@@ -34,15 +33,8 @@ class Call:
     """One POST to a model."""
 
     def __init__(self, door: Door, request: Request, send: Send) -> None:
-        self.door, self.request, self._send = door, request, send
+        self.door, self.request, self.send = door, request, send
         self.model = served(request.path_params["model"], request.path_params.get("version", ""))
-
-    async def send(self, message: Message) -> None:
-        """A caller that reads nothing for a minute is given up."""
-        try:
-            await asyncio.wait_for(self._send(message), SLOW_READER_SECONDS)
-        except asyncio.TimeoutError:
-            raise Gone from None
 
     async def answer(self, body: bytes, headers: dict[str, str]) -> None:
         await Response(body, headers=headers)(self.request.scope, self.request.receive, self.send)
@@ -91,10 +83,12 @@ async def generate_stream(call: Call, body: bytes) -> None:
                     begun = True
                     await call.send({"type": "http.response.start", "status": 200, "headers": EVENTS})
                 await _event(call, answers.event(chunk, asked.model, asked.outputs))
-    except CoveyClientError as error:
+    except Gone:
+        raise
+    except Exception as problem:
         if not begun:
             raise
-        await _event(call, {"error": failures.text(error)})
+        await _event(call, {"error": failures.text(failures.told("an answer over HTTP", problem))})
     await call.send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
@@ -137,11 +131,13 @@ def app(door: Door) -> Starlette:
             Route(f"{path}/generate_stream", Model(door, generate_stream), methods=["POST"]),
             Route(f"{path}/infer", Model(door, infer), methods=["POST"]),
         ]
-    return Starlette(routes=routes, exception_handlers={CoveyClientError: _refusal, HTTPException: _no_route})
+    return Starlette(
+        routes=routes, exception_handlers={Exception: _refusal, CoveyClientError: _refusal, HTTPException: _no_route}
+    )
 
 
-async def _refusal(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, CoveyClientError)
+async def _refusal(_request: Request, problem: Exception) -> Response:
+    error = failures.told("an HTTP request", problem)
     again = failures.retry_after(error)
     headers = {} if again is None else {"retry-after": str(again)}
     return JSONResponse({"error": failures.text(error)}, failures.kind(error).http, headers)
