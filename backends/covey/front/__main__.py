@@ -27,7 +27,8 @@ log = logging.getLogger("covey.front")
 
 
 async def serve(wanted: argparse.Namespace) -> None:
-    door = Door(profile.load(wanted.profile), wanted.upstream, wanted.upstream_metrics)
+    folders = dict(entry.split("=", 1) for entry in wanted.folder)
+    door = Door(profile.load(wanted.profile), wanted.upstream, wanted.upstream_metrics, folders)
     calls = grpc_service.server(door)
     host = f"[{wanted.host}]" if ":" in wanted.host else wanted.host
     calls.add_insecure_port(f"{host}:{wanted.grpc_port}")
@@ -86,6 +87,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--grpc-port", type=int, required=True)
     parser.add_argument("--upstream", required=True, metavar="HOST:PORT", help="tritonserver's gRPC port")
     parser.add_argument("--upstream-metrics", required=True, metavar="HOST:PORT")
+    parser.add_argument("--folder", action="append", default=[], metavar="[TARGET]=FOLDER", help="of a target's files")
     parser.add_argument("--profile", default=profile.DEFAULT_PROFILE)
     logging.basicConfig(format="%(name)s: %(message)s", level=logging.WARNING)
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # its warnings are one for each wrong request
