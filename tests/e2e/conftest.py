@@ -23,7 +23,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def front(server: Server) -> Iterator[Front]:
     """What strangers reach of it."""
-    made = Front(replace(server.options, front_http_port=FREE, front_grpc_port=FREE))
+    made = Front(replace(server.options, front_http_port=FREE, front_grpc_port=FREE), server.deaths)
     made.start()
     try:
         yield made

@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Route
 
 from covey.front import answers, failures, http_bodies
 from covey.front.asked import NOT_IN_PARTS, STREAM, UNARY, VERSION, served
-from covey.front.door import Door
+from covey.front.door import Door, Gone
 from covey.front.http_calls import Call, Posted, caller
 from covey.front.openai import errors
 from covey.front.openai.routes import routes as openai_routes
@@ -54,10 +54,12 @@ async def generate_stream(call: Call, body: bytes) -> None:
         async with call.door.stream(asked) as stream:
             async for chunk in stream:
                 await call.event(json.dumps(answers.event(chunk, asked.model, asked.outputs)).encode())
-    except CoveyClientError as error:
+    except Gone:
+        raise
+    except Exception as problem:
         if not call.begun:
             raise
-        await call.event(json.dumps({"error": failures.text(error)}).encode())
+        await call.event(json.dumps({"error": failures.text(failures.told("an answer over HTTP", problem))}).encode())
     await call.end()
 
 
@@ -98,15 +100,17 @@ def app(door: Door) -> Starlette:
             Route(f"{path}/generate_stream", Posted(door, generate_stream), methods=["POST"]),
             Route(f"{path}/infer", Posted(door, infer), methods=["POST"]),
         ]
-    return Starlette(routes=routes, exception_handlers={CoveyClientError: _refusal, HTTPException: _no_route})
+    return Starlette(
+        routes=routes, exception_handlers={Exception: _refusal, CoveyClientError: _refusal, HTTPException: _no_route}
+    )
 
 
 def _model(request: Request) -> str:
     return served(request.path_params["model"], request.path_params.get("version", ""))
 
 
-async def _refusal(request: Request, error: Exception) -> Response:
-    assert isinstance(error, CoveyClientError)
+async def _refusal(request: Request, problem: Exception) -> Response:
+    error = failures.told("an HTTP request", problem)
     again = failures.retry_after(error)
     headers = {} if again is None else {"retry-after": str(again)}
     body = errors.body(error) if errors.ours(request.url.path) else {"error": failures.text(error)}

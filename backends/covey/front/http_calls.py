@@ -10,12 +10,11 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from covey.front.door import Door, Gone
 
 EVENTS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
-SLOW_READER_SECONDS = 60.0
 Answering = Callable[["Call", bytes], Coroutine[Any, Any, None]]
 
 
@@ -28,7 +27,7 @@ class Call:
 
     async def answer(self, body: bytes, headers: Mapping[str, str]) -> None:
         self.begun = True
-        await Response(body, headers=dict(headers))(self.request.scope, self.request.receive, self._given_time)
+        await Response(body, headers=dict(headers))(self.request.scope, self.request.receive, self._send)
 
     async def json(self, value: Any, headers: Mapping[str, str] | None = None) -> None:
         await self.answer(json.dumps(value).encode(), {"content-type": "application/json", **(headers or {})})
@@ -38,19 +37,12 @@ class Call:
         if not self.begun:
             self.begun = True
             raw = [(name.encode(), value.encode()) for name, value in {**EVENTS, **(headers or {})}.items()]
-            await self._given_time({"type": "http.response.start", "status": 200, "headers": raw})
+            await self._send({"type": "http.response.start", "status": 200, "headers": raw})
         body = b"data: %s\n\n" % data
-        await self._given_time({"type": "http.response.body", "body": body, "more_body": True})
+        await self._send({"type": "http.response.body", "body": body, "more_body": True})
 
     async def end(self) -> None:
-        await self._given_time({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _given_time(self, message: Message) -> None:
-        """A caller that reads nothing for a minute is given up."""
-        try:
-            await asyncio.wait_for(self._send(message), SLOW_READER_SECONDS)
-        except asyncio.TimeoutError:
-            raise Gone from None
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 class Posted:

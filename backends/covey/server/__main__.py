@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
         with progress:
             server.start()
         if front.wanted(server.options):
-            door = front.Front(server.options)
+            door = front.Front(server.options, server.deaths)
             door.start()
     except SettingError as error:
         server.kill()

@@ -24,7 +24,7 @@ def shaped(status: int, message: str, param: str = "", code: str = "") -> dict[s
 
 def body(error: CoveyClientError) -> dict[str, Any]:
     status, field = failures.kind(error).http, error.field if isinstance(error, InvalidRequest) else ""
-    text = str(error)[: failures.LONGEST_TEXT]
+    text = failures.text(error).partition("] ")[2]  # its code is the status
     code = ""
     if status == 404 and field == "model":
         code = "model_not_found"

@@ -8,15 +8,16 @@ from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 from typing import Any
 
+from covey.front import failures
 from covey.front.asked import Asked
-from covey.front.door import Door
+from covey.front.door import Door, Gone
 from covey.front.http_bodies import json_object
 from covey.front.http_calls import Call, caller
 from covey.front.openai import choices, errors, fields, prompts
 from covey.front.openai.fields import Given
 from covey.front.openai.served import Model, served
 from covey.front.openai.shapes import Shape, log_probs
-from covey_client.errors import CoveyClientError, InvalidRequest
+from covey_client.errors import InvalidRequest
 from covey_client.response import Chunk
 from covey_client.wire import MODEL
 
@@ -94,10 +95,12 @@ async def _stream(call: Call, wanted: Wanted) -> None:
                     shown[index] += len(chunk.text)
                     said = shape.part(index, chunk, probabilities, first=first)
                     await call.event(_json({**said, "usage": None} if given.usage else said), headers)
-    except CoveyClientError as error:
+    except Gone:
+        raise
+    except Exception as problem:
         if not call.begun:
             raise
-        await call.event(_json(errors.body(error)))
+        await call.event(_json(errors.body(failures.told("an answer over HTTP", problem))))
     else:
         if given.usage:
             await call.event(_json(shape.totals(_in_order(last), given.n)))
