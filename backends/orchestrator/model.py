@@ -8,11 +8,13 @@ measuring and wait for what is left.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
 import logging
 import os
+import signal
 import socket
 import sys
 import threading
@@ -40,6 +42,7 @@ from covey.private import kept_folder
 from covey.roster import Roster, State
 from covey.rounds import RoundRecord
 from covey.scheduler import Scheduler
+from covey.server import processes
 from covey.server.command import HTTP_VARIABLE
 from covey.server.control import of_this_server
 from covey.shares import Rules
@@ -52,6 +55,7 @@ from covey.tritonio.metrics import Metrics
 from covey.tritonio.outlets import INSPECT, Asked, PeerOutlet, Sender, SenderOutlet, take_each
 from covey.tritonio.reports import SECRET, Reports
 from covey.tritonio.residency import BlsResidency
+from covey.tritonio.stuck import Stuck, StuckWatch
 from covey.tritonio.supervisor import Supervisor
 from covey.types import ANY_VOCABULARY, NO_OBJECTIVE, DrafterInfo, TargetInfo
 from covey.worker import Thread
@@ -81,7 +85,9 @@ class TritonPythonModel:
         explicit = speculation.state not in ("", profile.AUTO)
         self._state_file = learnt.file_in(speculation.state, self._name) if explicit else None
         self._keeper: learnt.Keeper | None = None
-        self._ports = Ports(bls.BlsTarget, bls.BlsDrafter)
+        self._stuck = stuck = Stuck(_end)
+        self._ports = Ports(partial(bls.BlsTarget, stuck=stuck), partial(bls.BlsDrafter, stuck=stuck))
+        self._stuck_watch = StuckWatch(stuck)
         self._target_model = parameters["target"]["string_value"]
         self._target = self._ports.target(self._target_model)
         self._controller = parameters["controller"]["string_value"]
@@ -107,6 +113,7 @@ class TritonPythonModel:
         self._stopping.set()
         self._asked.set()
         self._exchange.close()
+        self._stuck_watch.stop()
         if self._started.is_set() and self._engine is not None:
             if self._streamer.open:
                 self._streamer.fail_all(Overloaded("the server is stopping"))
@@ -283,7 +290,7 @@ class TritonPythonModel:
         settings = self._profile.memory
         return Memory(
             self._target,
-            BlsResidency(self._controller, self._ports),
+            BlsResidency(self._controller, self._ports, self._stuck),
             roster,
             self._clock,
             POLICIES[settings.policy](settings),
@@ -484,3 +491,10 @@ class TritonPythonModel:
             if owner == id(peer):
                 outlet.cancelled = True
                 self._engine.cancel(key)
+
+
+def _end(model: str) -> None:
+    """The processes of a model of this server, which all have one parent."""
+    for pid in processes.by_model(os.getppid()).get(model, ()):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)

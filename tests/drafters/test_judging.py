@@ -18,6 +18,7 @@ from tests.drafters.drafting import Sender, Text, hits_of, replayed, rows_of
 from tests.drafters.neural_reference import SAMPLINGS, VOCAB, Reference, load, text
 
 PENALISED = Sampling(temperature=1.0, repetition_penalty=1.5, min_tokens=9, end_ids=(1,), logprobs=True, seed=16)
+BIASED = Sampling(temperature=1.0, logit_bias=((3, 4.0), (7, -100.0), (20, 3.0)), seed=18)
 REJECTION = Sampling(temperature=1.0, rule=Rule.REJECTION, seed=17)
 
 
@@ -33,7 +34,7 @@ def partly_right(folder: Path, rng: np.random.Generator, sampling: Sampling, len
 
 
 @pytest.mark.parametrize("kind", ["folder", "deep", "other"])
-@pytest.mark.parametrize("sampling", [*SAMPLINGS, PENALISED], ids=range(len(SAMPLINGS) + 1))
+@pytest.mark.parametrize("sampling", [*SAMPLINGS, PENALISED, BIASED], ids=range(len(SAMPLINGS) + 2))
 def test_a_hit_is_where_it_would_have_proposed_the_token(
     kind: str, sampling: Sampling, request: pytest.FixtureRequest
 ) -> None:

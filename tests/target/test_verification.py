@@ -8,7 +8,7 @@ import torch
 
 from covey.sampling.drawing import SettingsTable
 from covey.target.verification import Places, Verified, merged, pick, verify
-from covey.types import Ints, Rule, Sampling, Trees
+from covey.types import Ints, Rule, Sampling, Top, Trees
 
 VOCAB = 8
 SAYS = [5, 2, 6]  # after as many tokens
@@ -60,11 +60,14 @@ def test_rows_are_picked_and_merged_whole(seed: int) -> None:
         emitted = int(np.where(faulty, 0, accepted + 1).sum())
         path, tokens = (rng.integers(0, 99, size).astype(np.int32) for size in (accepted.sum(), emitted))
         logprobs, chances = tokens / np.float32(-7), tokens / np.float32(100)
-        return Verified(accepted, path, tokens, logprobs, chances, faulty, rng.random(count).astype(np.float32))
+        places, width = rng.random(count).astype(np.float32), int(rng.integers(0, 3))
+        top = Top(np.repeat(tokens, width).reshape(emitted, width), np.zeros((emitted, width), np.float32))
+        return Verified(accepted, path, tokens, logprobs, chances, faulty, places, top)
 
     def listed(verified: Verified) -> list[tuple[object, ...]]:
         columns = verified.accepted, by_row(verified.path, verified.accepted), verified.faulty, verified.divergence
         packed = verified.tokens, verified.logprobs, verified.chances
+        assert all(set(row) <= {token, -1} for row, token in zip(verified.top.ids.tolist(), verified.tokens.tolist()))
         return list(zip(*columns, *(by_row(each, verified.emitted) for each in packed)))
 
     whole = some(rows)

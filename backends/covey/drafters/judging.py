@@ -3,7 +3,8 @@ that stands there?
 
 A token's logits draw the next position, with its request's noise. So a position is judged by the read of the token
 before it, or by the proposal that was made for it; the draw behind the last token waits in the session for what will
-stand there. Draws know no penalties, as proposals do not.
+stand there. Draws know their request's bias and no penalties, as
+proposals do.
 
 Whether the token that stands there won is cheaper to say than which token did (`sampling/winning.py`). That noise is
 bounded excludes too little to look for it first: at 4,096 tokens of a small model 0 to 9 % of them.
@@ -25,6 +26,7 @@ import torch
 from covey.drafters.sessions import Session
 from covey.models.lanes import Lanes, Pass
 from covey.models.opening import Model
+from covey.sampling.bias import biased
 from covey.sampling.drawing import draw_unpenalised
 from covey.sampling.noise import Index
 from covey.sampling.proposals import would_accept
@@ -107,22 +109,22 @@ class TextReader:
             for row, log_q in zip(whose[prompt].tolist(), _log_q(logits, prompt, text[prompt])):
                 pieces[row].log_q.append(log_q)
         if len(drawn):
-            hits = np.empty(len(drawn), np.bool_)
+            hits, mine = np.empty(len(drawn), np.bool_), biased(select(logits, drawn), self._table, settings[drawn])
             dice = self._table.rejection[settings[drawn]]
             if dice.any():
                 at, ends = drawn[dice], positions[drawn[dice]] - known[drawn[dice]]
                 said = [pieces[row].chances[end] for row, end in zip(whose[at].tolist(), ends.tolist())]
-                hits[dice] = would_accept(
-                    select(logits, at), text[at], np.asarray(said), self._table, settings[at], positions[at]
-                )
+                part = select(mine, np.flatnonzero(dice))
+                hits[dice] = would_accept(part, text[at], np.asarray(said), self._table, settings[at], positions[at])
             if not dice.all():
-                at = drawn[~dice]
-                hits[~dice] = wins(select(logits, at), text[at], self._table, settings[at], positions[at])
+                at, part = drawn[~dice], select(mine, np.flatnonzero(~dice))
+                hits[~dice] = wins(part, text[at], self._table, settings[at], positions[at])
             for row, hit in zip(whose[drawn].tolist(), hits.tolist()):
                 pieces[row].hits.append(Hit.HIT if hit else Hit.MISS)
         ahead = np.flatnonzero(positions == known)
         if len(ahead):
-            draws = draw_unpenalised(select(logits, ahead), self._table, settings[ahead], positions[ahead])
+            mine = biased(select(logits, ahead), self._table, settings[ahead])
+            draws = draw_unpenalised(mine, self._table, settings[ahead], positions[ahead])
             for row, token in zip(whose[ahead].tolist(), draws.tolist()):
                 pieces[row].draws.append(token)
 

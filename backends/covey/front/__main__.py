@@ -20,6 +20,7 @@ from covey import profile
 from covey.front import grpc_service, http_app
 from covey.front.door import Door
 from covey.front.http_protocol import HEADER_BYTES, bounded
+from covey.front.log import to_stderr
 
 CLOSING_SECONDS = 1.0  # in which last answers are written
 DESCRIPTORS = 1 << 16
@@ -27,7 +28,8 @@ log = logging.getLogger("covey.front")
 
 
 async def serve(wanted: argparse.Namespace) -> None:
-    door = Door(profile.load(wanted.profile), wanted.upstream, wanted.upstream_metrics)
+    folders = dict(entry.split("=", 1) for entry in wanted.folder)
+    door = Door(profile.load(wanted.profile), wanted.upstream, wanted.upstream_metrics, wanted.deaths, folders)
     calls = grpc_service.server(door)
     host = f"[{wanted.host}]" if ":" in wanted.host else wanted.host
     calls.add_insecure_port(f"{host}:{wanted.grpc_port}")
@@ -86,8 +88,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--grpc-port", type=int, required=True)
     parser.add_argument("--upstream", required=True, metavar="HOST:PORT", help="tritonserver's gRPC port")
     parser.add_argument("--upstream-metrics", required=True, metavar="HOST:PORT")
+    parser.add_argument("--folder", action="append", default=[], metavar="[TARGET]=FOLDER", help="of a target's files")
+    parser.add_argument("--deaths", required=True, type=int, metavar="FD", help="what the launcher writes them to")
     parser.add_argument("--profile", default=profile.DEFAULT_PROFILE)
-    logging.basicConfig(format="%(name)s: %(message)s", level=logging.WARNING)
+    to_stderr()
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # its warnings are one for each wrong request
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)

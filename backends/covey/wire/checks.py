@@ -29,10 +29,11 @@ from covey.types import (
     TargetWork,
     Trees,
 )
-from covey_client.wire import INPUTS, SAMPLING
+from covey_client.wire import INPUT_BY_NAME, INPUTS, SAMPLING
 
 FEW = 128
 MOST_DEPTH = MOST_WIDTH = 1024  # of a draft: what it allocates grows with both
+_BIAS = INPUT_BY_NAME["logit_bias"]
 _LAST_STATUS = max(RowStatus)
 _LARGEST = sys.float_info.max  # a bound that keeps infinity out, as any bound does a number that is none
 
@@ -91,6 +92,7 @@ def check_target_reply(reply: TargetReply, rows: int | None) -> None:
     _rows(len(reply.status), cached=reply.num_cached_tokens, reused=reply.reused, accepted=reply.accepted)
     check_offsets("offsets", reply.offsets, len(reply.status), len(reply.tokens))
     _rows(len(reply.tokens), logprobs=reply.logprobs)
+    _within(-1, top_ids=reply.top.ids.reshape(-1))
     _within(0, cached=reply.num_cached_tokens, reused=reply.reused, accepted=reply.accepted, tokens=reply.tokens)
     must(
         not np.count_nonzero(reply.accepted > reply.offsets[1:] - reply.offsets[:-1]),
@@ -239,3 +241,7 @@ def _sampling(sampling: Sampling) -> None:
         _numbers({name: getattr(sampling, name)}, low, high)
     for token in (*sampling.end_ids, *(token for word in sampling.bad_words for token in word)):
         must(isinstance(token, int) and token >= 0, "token %r among end_ids or bad_words", token)
+    for token, value in sampling.logit_bias:
+        must(isinstance(token, int) and token >= 0, "token %r in logit_bias", token)
+        _numbers({"logit_bias": value}, _BIAS.low, _BIAS.high)
+    must(len(dict(sampling.logit_bias)) == len(sampling.logit_bias), "logit_bias has a token twice")

@@ -17,6 +17,7 @@ import numpy as np
 
 from covey.errors import PortError
 from covey.types import (
+    NO_TOP,
     DrafterInfo,
     DraftReply,
     DraftWork,
@@ -32,6 +33,7 @@ from covey.types import (
     TargetInfo,
     TargetReply,
     TargetWork,
+    Top,
     Trees,
 )
 from covey.wire.checks import (
@@ -45,7 +47,7 @@ from covey.wire.checks import (
 )
 from covey.wire.token import same
 
-VERSION = 11
+VERSION = 12
 REQUEST_TENSOR = "message"
 REPLY_TENSOR = "reply"
 
@@ -85,6 +87,8 @@ TARGET_REPLY = Layout(
         "logprobs": "f4",
         "divergence": "f4",
         "chances": "f4",
+        "top_ids": "i4",
+        "top_logprobs": "f4",
     },
 )
 DRAFT_WORK = Layout(
@@ -239,6 +243,8 @@ def encode_target_reply(reply: TargetReply) -> Ints:
         logprobs=reply.logprobs,
         divergence=reply.divergence,
         chances=reply.chances,
+        top_ids=reply.top.ids,
+        top_logprobs=reply.top.logprobs,
     )
 
 
@@ -247,16 +253,26 @@ def decode_target_reply(message: Ints, rows: int | None = None) -> TargetReply:
     fields = unpack(TARGET_REPLY, message)
     free_blocks, total_blocks, epoch = _numbers(fields.pop("head"), 3)
     (seconds,) = _numbers(fields.pop("seconds"), 1)
+    top = _top_in(fields.pop("top_ids"), fields.pop("top_logprobs"), len(fields["tokens"]))
     reply = TargetReply(
         num_cached_tokens=fields.pop("cached"),
         free_blocks=free_blocks,
         total_blocks=total_blocks,
         epoch=epoch,
         seconds=seconds,
+        top=top,
         **fields,
     )
     check_target_reply(reply, rows)
     return reply
+
+
+def _top_in(ids: Ints, logprobs: Floats, tokens: int) -> Top:
+    if not len(ids) and not len(logprobs):
+        return NO_TOP
+    whole = len(ids) == len(logprobs) and tokens > 0 and len(ids) % tokens == 0
+    must(whole, "%d top_ids and %d top_logprobs of %d tokens", len(ids), len(logprobs), tokens)
+    return Top(ids.reshape(tokens, -1), logprobs.reshape(tokens, -1))
 
 
 def encode_resize(blocks: int) -> Ints:
@@ -461,6 +477,7 @@ def _open_in(item: Any, tokens: Ints) -> Open:
     sampling = item["sampling"]
     sampling["end_ids"] = tuple(sampling["end_ids"])
     sampling["bad_words"] = tuple(tuple(word) for word in sampling["bad_words"])
+    sampling["logit_bias"] = tuple((token, value) for token, value in sampling["logit_bias"])
     sampling["rule"] = Rule(sampling["rule"])
     return Open(item["tag"], tokens, item["num_prompt"], Sampling(**sampling), item["tenant"], item["rounds"])
 
