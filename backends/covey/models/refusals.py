@@ -29,7 +29,7 @@ EXACT = {
     "ministral3": "queries that grow with the position",
     "smollm3": "layers without rotary positions",
     "phi": "",
-    "phi3": "long rotary factors: up to the original length",
+    "phi3": "long rotary factors: see below",
     "granite": "scaled logits, embeddings and residuals",
     "cohere": "scaled logits",
     "cohere2": "scaled logits, sliding window, layers without positions",
