@@ -131,6 +131,11 @@ class FrontSettings:
     origins: tuple[str, ...] = setting(
         (), "web pages that a browser lets ask, as https://host[:port], or * for all", pattern=r"\*|https?://[^/\s]+"
     )
+    certificate: str = setting("", "file with the front's own and those between it and its authority; empty: no TLS")
+    private_key: str = setting("", "file with the key of that; its owner's alone")
+    callers_authorities: str = setting(
+        "", "file of those that may sign callers' certificates; empty: callers need none"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,8 @@ def _front(options: Options) -> str:
     if options.front_http_port is None:
         return ""
     host = reachable(options.front_host)
-    http = f"http://{host}:{options.front_http_port}"
+    scheme = "https" if options.deployment().front.certificate else "http"
+    http = f"{scheme}://{host}:{options.front_http_port}"
     return f"For strangers: {http}, OpenAI's API at {http}/v1, gRPC {host}:{options.front_grpc_port}.\n"
 
 
