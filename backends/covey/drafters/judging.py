@@ -87,13 +87,15 @@ class TextReader:
             left = later
 
     def _wanted(self, piece: Piece, count: int) -> Index:
-        """The positions that the next `count` tokens are to predict. What follows a text is no part of its prompt."""
+        """The positions that the next `count` tokens are to predict: not what follows a text as part of its prompt, nor
+        tokens whose chance is to be said and is not."""
         session, start = piece.session, piece.session.read
         if piece.judge < 0:
             return np.zeros(0, np.int64)
         positions: Index = np.arange(max(piece.judge, start + 1), start + count + 1)
-        prompt = self._table.num_prompt[session.sequence.settings]
-        found: Index = positions[(positions >= prompt) | (positions < session.known)]
+        prompt, known = int(self._table.num_prompt[session.sequence.settings]), session.known
+        said = known - int(np.count_nonzero(piece.chances)) if session.rejection else prompt  # from where on
+        found: Index = positions[(positions < min(prompt, known)) | (positions >= max(prompt, said))]
         return found
 
     def _note(self, pieces: list[Piece], wanted: list[Index], logits: torch.Tensor) -> None:

@@ -289,9 +289,7 @@ class NeuralDrafter:
             chances, unread = NO_FLOATS, session.unread
             if session.rejection and judge >= 0:
                 chances = reading.chances[row] if len(reading.chances) else NO_FLOATS
-                said = session.known - int(np.count_nonzero(chances))  # from where on
-                prompt = int(self._table.num_prompt[session.sequence.settings])
-                judge, unread = (judge if said <= max(judge, prompt) else said), max(0, unread - 1)
+                unread = max(0, unread - 1)
             count = min(unread, budget)
             if session.known > self._model.max_positions or not self._make_room(
                 (work,), work, session, session.sequence.num_cached_tokens + count
