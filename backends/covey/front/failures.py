@@ -3,6 +3,7 @@ which the library reads as the same error again."""
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from covey_client.errors import (
     ServerError,
 )
 
+log = logging.getLogger("covey.front")
 MOST_SHOWN = 80
 LONGEST_TEXT = 500
 
@@ -60,8 +62,17 @@ def kind(error: CoveyClientError) -> Kind:
 
 
 def text(error: CoveyClientError) -> str:
-    """With its code, as Covey's models say it."""
-    return f"[{kind(error).code}] {str(error)[:LONGEST_TEXT]}"
+    """With its code, as Covey's models say it; what JSON can say and Unicode cannot is escaped."""
+    said = f"[{kind(error).code}] {str(error)[:LONGEST_TEXT]}"
+    return said.encode(errors="backslashreplace").decode()
+
+
+def told(doing: str, error: Exception) -> CoveyClientError:
+    """What a caller is told. An error that nobody foresaw says nothing to it; its kind and place are logged."""
+    if isinstance(error, CoveyClientError):
+        return error
+    log.error("%s failed", doing, exc_info=error)
+    return ServerError("an internal error; the server's log says where")
 
 
 def retry_after(error: CoveyClientError) -> int | None:

@@ -4,7 +4,6 @@ refused as any other request."""
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any
@@ -25,10 +24,11 @@ NOT_HERE = (
     "not on this port, which has health, metadata, config and inference of the public models; model control, shared "
     "memory, statistics, tracing and logs are only on Triton's own ports"
 )
-log = logging.getLogger("covey.front")
 METADATA_BYTES = 16 << 10
 MOST_AT_ONCE = 64  # requests of one stream
 ROOM_BYTES = 1 << 10  # beside the longest body
+IDLE_SECONDS = 300.0  # of a connection without a call, which its owner opens again without noticing
+CONNECTIONS_A_CALL = 4  # as many connections as calls at once: of those that only are there
 Act = Callable[[bytes, Any], Awaitable[Any]]
 
 
@@ -43,6 +43,9 @@ def server(door: Door) -> grpc.aio.Server:
             ("grpc.absolute_max_metadata_size", METADATA_BYTES),
             ("grpc.max_concurrent_streams", 256),
             ("grpc.so_reuseport", 0),
+            ("grpc.server_handshake_timeout_ms", int(door.settings.read_seconds * 1000)),
+            ("grpc.max_connection_idle_ms", int(IDLE_SECONDS * 1000)),
+            ("grpc.max_allowed_incoming_connections", CONNECTIONS_A_CALL * door.settings.connections),
             ("grpc.keepalive_time_ms", 60_000),  # finds callers that have gone without a word
             ("grpc.keepalive_timeout_ms", 20_000),
         ],
@@ -101,8 +104,6 @@ class Service:
         def ended(task: asyncio.Task[None]) -> None:
             running.discard(task)
             room.release()
-            if not task.cancelled() and (error := task.exception()) is not None:
-                log.error("a request of a stream: %r", error)
 
         try:
             async for data in messages:
@@ -139,9 +140,11 @@ class Service:
                     async with self._door.stream(asked, context.time_remaining()) as stream:
                         async for chunk in stream:
                             await write(grpc_bodies.answer(chunk, asked), final=bool(chunk.finish_reason))
-            except CoveyClientError as error:
+            except Gone:
+                raise
+            except Exception as problem:
                 named = service_pb2.ModelInferResponse(id=identity)
-                await write(named, final=True, error=failures.text(error))
+                await write(named, final=True, error=failures.text(failures.told("a request of a stream", problem)))
 
 
 class _Rest(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -161,7 +164,8 @@ def _handlers(service: Service) -> grpc.GenericRpcHandler:
             try:
                 with service._door.admission.connection(_caller(context)):
                     return bytes((await act(data, context)).SerializeToString())
-            except CoveyClientError as error:
+            except Exception as problem:
+                error = failures.told("a gRPC call", problem)
                 await context.abort(failures.kind(error).grpc, failures.text(error))
                 raise
 

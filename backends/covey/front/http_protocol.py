@@ -20,6 +20,7 @@ from covey.profile import FrontSettings
 
 HEADER_BYTES = 16 << 10
 MOST_HEADERS = 64
+SLOW_READER_SECONDS = 60.0  # in which a caller must read something of what waits for it
 LINGER_SECONDS = 1.0  # in which a refused sender may find the answer before the connection is cut
 
 
@@ -74,6 +75,7 @@ class BoundedProtocol(H11Protocol):
         self._held = ExitStack()
         self._refused = False
         self._late: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -90,6 +92,7 @@ class BoundedProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._held.close()
         self._wait_no_more()
+        self._read_again()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -101,6 +104,24 @@ class BoundedProtocol(H11Protocol):
                 self._wait()
         else:
             self._wait_no_more()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.conn.their_state is h11.SEND_BODY and self._late is None:  # the next one's beginning came with the last
+            self._wait()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self.loop.call_later(SLOW_READER_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._read_again()
+
+    def _read_again(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - ours is known better
         status, text = self.conn.problem
