@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ from covey.scheduler import Scheduler
 from covey.server import processes
 from covey.server.command import HTTP_VARIABLE
 from covey.server.control import of_this_server
+from covey.server.ends import Ends, EndsWatch
 from covey.shares import Rules
 from covey.streaming import Outlet, Streamer
 from covey.tokenization import load_tokenizer, tokenizer_digest
@@ -92,6 +94,8 @@ class TritonPythonModel:
         self._target = self._ports.target(self._target_model)
         self._controller = parameters["controller"]["string_value"]
         self._supervisor = Supervisor(partial(bls.control, self._controller), self._back)
+        drafters = Ends(os.getppid(), self._profile.speculation.drafters)
+        self._ends_watch = EndsWatch(drafters, replace(of_this_server(), seconds=STOP_SECONDS), self._drafter_died)
         self._clock = RealClock()
         self._keys = itertools.count(1)
         self._metrics = Metrics(self._name)
@@ -114,6 +118,7 @@ class TritonPythonModel:
         self._asked.set()
         self._exchange.close()
         self._stuck_watch.stop()
+        self._ends_watch.stop()
         if self._started.is_set() and self._engine is not None:
             if self._streamer.open:
                 self._streamer.fail_all(Overloaded("the server is stopping"))
@@ -361,6 +366,11 @@ class TritonPythonModel:
         if isinstance(error, StubDead):
             self._engine.roster.gone(name)
         self._supervisor.report(name, error)
+
+    def _drafter_died(self, name: str) -> None:
+        """Also one that nobody asks anything."""
+        if self._started.is_set() and self._engine is not None and name in self._engine.roster.names:
+            self._drafter_failed(name, StubDead(f"{name}: its process ended"))
 
     def _back(self, model: str) -> None:
         if self._engine is not None and model in self._engine.roster.names:

@@ -36,6 +36,7 @@ from covey.server import FREE, Server, processes
 from covey.server.errors import StartError
 from covey.server.front import Front, with_ports
 from covey_client import Client, ConnectionLost, CoveyClientError, InvalidRequest, Overloaded
+from loadtest.fuzz.attack import Attack
 
 pytestmark = pytest.mark.e2e
 
@@ -522,3 +523,17 @@ def test_a_front_that_dies_or_does_not_answer_is_started_again(
     finally:
         front.stop()
     with_ports(front.options)
+
+
+def test_requests_that_no_client_would_send_get_documented_answers(front: Front) -> None:
+    """A slice of `python -m loadtest.fuzz`."""
+    attack, pid = Attack(front.http_url, front.grpc_url), front.pid
+    with Client(front.grpc_url) as client:
+        beside = client.stream("slow 40")
+        next(beside)
+        attack.run(1500, seed=7)
+        assert len(list(beside)) == 39
+    assert attack.requests >= 1500
+    assert not attack.wrong
+    front.check()
+    assert front.pid == pid

@@ -13,14 +13,17 @@ import resource
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import uvicorn
 
 from covey import profile
+from covey.errors import SettingError
 from covey.front import grpc_service, http_app
 from covey.front.door import Door
 from covey.front.http_protocol import HEADER_BYTES, bounded
 from covey.front.log import to_stderr
+from covey.front.tls import Tls
 
 CLOSING_SECONDS = 1.0  # in which last answers are written
 DESCRIPTORS = 1 << 16
@@ -32,7 +35,12 @@ async def serve(wanted: argparse.Namespace) -> None:
     door = Door(profile.load(wanted.profile), wanted.upstream, wanted.upstream_metrics, wanted.deaths, folders)
     calls = grpc_service.server(door)
     host = f"[{wanted.host}]" if ":" in wanted.host else wanted.host
-    calls.add_insecure_port(f"{host}:{wanted.grpc_port}")
+    tls = Tls.of(door.settings)
+    if tls is None:
+        calls.add_insecure_port(f"{host}:{wanted.grpc_port}")
+    else:
+        calls.add_secure_port(f"{host}:{wanted.grpc_port}", tls.of_grpc())
+        _shake_hands_within(door.settings.read_seconds)
     http = _Http(
         uvicorn.Config(
             http_app.app(door),
@@ -50,6 +58,7 @@ async def serve(wanted: argparse.Namespace) -> None:
             backlog=256,
             h11_max_incomplete_event_size=HEADER_BYTES,
             timeout_graceful_shutdown=int(CLOSING_SECONDS),
+            **({} if tls is None else tls.of_uvicorn()),
         )
     )
     ending = asyncio.Event()
@@ -71,6 +80,12 @@ async def serve(wanted: argparse.Namespace) -> None:
     await calls.stop(CLOSING_SECONDS)
     await serving
     await door.upstream.close()
+
+
+def _shake_hands_within(seconds: float) -> None:
+    """What uvicorn cannot be told: the bounds of `http_protocol` begin when there is a connection."""
+    loop = asyncio.get_running_loop()
+    loop.create_server = partial(loop.create_server, ssl_handshake_timeout=seconds)  # type: ignore[method-assign]
 
 
 class _Http(uvicorn.Server):
@@ -97,7 +112,11 @@ def main(arguments: Sequence[str]) -> int:
     most = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    asyncio.run(serve(parser.parse_args(arguments)))
+    try:
+        asyncio.run(serve(parser.parse_args(arguments)))
+    except SettingError as error:
+        print(f"covey: the front cannot start: {error}", file=sys.stderr)
+        return 2
     return 0
 
 

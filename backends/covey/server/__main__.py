@@ -13,6 +13,7 @@ from types import FrameType
 from rich.console import Console
 
 from covey.errors import SettingError
+from covey.front.tls import Tls
 from covey.server import front
 from covey.server.errors import ServerDied
 from covey.server.options import parse, reachable
@@ -37,6 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         if front.wanted(server.options):
             front.with_ports(server.options)  # what cannot be listened on is refused before anything is loaded
+            Tls.of(server.options.deployment().front)
         with progress:
             server.start()
         if front.wanted(server.options):

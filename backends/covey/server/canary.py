@@ -10,6 +10,8 @@ import http.client
 import logging
 import os
 import signal
+import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -30,6 +32,21 @@ def answers(address: str, seconds: float) -> bool:
         return False
     finally:
         connection.close()
+    return True
+
+
+def shakes_hands(address: str, seconds: float) -> bool:
+    """The same of a port that speaks TLS: whoever refuses us, for want of a certificate, is there."""
+    host, _, port = address.rpartition(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with socket.create_connection((host, int(port)), seconds) as connection:
+            context.wrap_socket(connection).close()
+    except ssl.SSLError:
+        return True
+    except OSError:
+        return False
     return True
 
 

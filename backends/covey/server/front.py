@@ -16,8 +16,9 @@ from pathlib import Path
 
 from covey import profile
 from covey.deaths import Deaths
+from covey.front.tls import Tls
 from covey.server import preflight
-from covey.server.canary import Canary, CanaryWatch, answers
+from covey.server.canary import Canary, CanaryWatch, answers, shakes_hands
 from covey.server.errors import StartError
 from covey.server.options import Options, reachable
 from covey.server.process import end_with_launcher
@@ -38,6 +39,7 @@ class Front:
     def __init__(self, options: Options, deaths: Deaths) -> None:
         self.options = with_ports(options)
         self._deaths = deaths
+        self._tls = Tls.of(options.deployment().front)
         self._process: subprocess.Popen[bytes] | None = None
         self._restarts = Restarts(time.monotonic)
         self._again_at: float | None = None
@@ -69,7 +71,8 @@ class Front:
         except BaseException:
             self.stop()
             raise
-        self._canary = CanaryWatch(Canary("the front", self._running, partial(answers, self.http_url), SILENT_SECONDS))
+        asks = partial(answers if self._tls is None else shakes_hands, self.http_url)
+        self._canary = CanaryWatch(Canary("the front", self._running, asks, SILENT_SECONDS))
 
     def check(self) -> None:
         """Start it again where it has ended, at once or after rests that grow. Never waits."""
