@@ -83,6 +83,7 @@ def test_what_cannot_be_compiled_says_why() -> None:
     tokenizer = tokenizer_of(FOLDER, VOCAB, (END,))
     assert problem(GRAMMARS["schema"], tokenizer) == ""
     assert "unclosed" in problem(of_regex("(ab"), tokenizer)
+    assert "no text fits" in problem(of_schema('{"$ref": "#"}'), tokenizer)
     assert "objec" in problem(of_schema('{"type": "objec"}'), tokenizer)
     with pytest.raises(SettingError, match="ends a text"):
         tokenizer_of(FOLDER, VOCAB, ())
