@@ -101,6 +101,24 @@ def test_covey_s_own_fields_and_what_drafting_brought(asking: openai.OpenAI) -> 
     assert found["mean_acceptance_length"] == pytest.approx(1 + accepted / found["num_spec_steps"])
 
 
+def test_the_likeliest_tokens_and_an_output_that_fits_a_schema(asking: openai.OpenAI, direct: Client) -> None:
+    own = direct.generate(PROMPT, max_tokens=8, temperature=1.0, seed=7, return_log_probs=True, top_logprobs=2)
+    said = asking.completions.create(model="covey", prompt=PROMPT, max_tokens=8, seed=7, logprobs=2)
+    found = said.choices[0].logprobs
+    assert found is not None
+    assert found.top_logprobs is not None
+    likeliest = [max(place.values()) for place in found.top_logprobs]
+    assert likeliest == pytest.approx([top[0][1] for top in own.top], abs=1e-4)
+    schema: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": ["left", "right"]}}}
+    fits = asking.chat.completions.create(
+        model="covey", messages=MESSAGES, max_tokens=LENGTH, response_format=schema, logprobs=True, top_logprobs=1
+    )
+    assert fits.choices[0].message.content in ('"left"', '"right"')
+    assert fits.choices[0].logprobs is not None
+    assert fits.choices[0].logprobs.content is not None
+    assert all(len(place.top_logprobs) == 1 for place in fits.choices[0].logprobs.content)
+
+
 def test_tokens_there_and_back(front: Front, asking: openai.OpenAI) -> None:
     def ask(path: str, body: dict[str, Any]) -> Any:
         host, _, port = front.http_url.partition(":")

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from covey.server import Server
+from covey.server.front import Front
 
 pytestmark = pytest.mark.e2e
 
@@ -35,12 +36,13 @@ def blocks() -> list[tuple[str, str, str, str]]:
 
 
 @pytest.mark.parametrize(("name", "mark", "kind", "body"), blocks(), ids=[block[0] for block in blocks()])
-def test_block_runs(server: Server, name: str, mark: str, kind: str, body: str) -> None:
+def test_block_runs(server: Server, front: Front, name: str, mark: str, kind: str, body: str) -> None:
     if mark != "server":
         assert body.lstrip().startswith(EXEMPT) or mark.startswith("not run"), f"{name}: neither run nor exempt"
         return
     for port, now in ((8000, server.http_url), (8001, server.grpc_url), (8002, server.metrics_url.split("/")[2])):
         body = body.replace(f"localhost:{port}", now)
+    body = body.replace("localhost:8010", front.http_url)
     body = body.replace(".venv/bin/covey", f"{Path(sys.executable).parent}/covey")
     metrics = server.metrics_url.split("/")[2]
     body = body.replace("covey status", f"covey status --url {server.http_url} --metrics-url {metrics}")

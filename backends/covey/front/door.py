@@ -29,7 +29,7 @@ class Door:
         self.settings = profile.front
         self.prompt_bytes = profile.limits.prompt_bytes
         self.most_tokens = profile.limits.max_tokens  # of a request that says nothing
-        self.texts = {name: Texts(folder) for name, folder in folders.items()}
+        self.texts = {name: Texts(folder, self.prompt_bytes) for name, folder in folders.items()}
         self.admission = Admission(profile.front)
         self.upstream = Upstream(grpc_url, metrics_url, deaths, lambda: self.admission.draining)
 

@@ -42,7 +42,7 @@ COMPLETION = ("prompt", "echo")
 GRAMMARS = {"guided_json": "grammar_json", "guided_regex": "grammar_regex"}
 COMMON = ("model", "n", "stream", "stream_options", "logprobs", "ignore_eos", "logit_bias", "response_format")
 MOST_CHOICES = 128
-MOST_SHOWN = 16  # unknown names of one body
+MOST_SHOWN = 8  # unknown names of one body
 SEEDS = 1 << 64
 
 
@@ -179,7 +179,7 @@ def _count(value: Any) -> int:
 
 
 def _with_nearest(name: str, known: set[str]) -> str:
-    shown = ascii(name[:50])[1:-1].replace('"', "'")
+    shown = ascii(name[:40])[1:-1].replace('"', "'")
     near = difflib.get_close_matches(name[:50], known, 1, 0.75)
     return f"{shown} ({near[0]}?)" if near else shown
 

@@ -25,8 +25,8 @@ async def tokenize(call: Call, body: bytes) -> None:
         found = await model.texts.chat(prompts.messages(said["messages"]), prompts.template_settings(said))
     else:
         text, special = said.get("prompt"), said.get("add_special_tokens", True)
-        if not isinstance(text, str) or len(text) > call.door.prompt_bytes:
-            raise refused("prompt", text, f"a text of at most {call.door.prompt_bytes} bytes, or messages")
+        if not isinstance(text, str):
+            raise refused("prompt", text, "a text, or messages")
         if not isinstance(special, bool):
             raise refused("add_special_tokens", special, "true or false")
         found = await model.texts.encode(text, special=special)

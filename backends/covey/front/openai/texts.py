@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from covey.errors import SettingError
+from covey.front.failures import refused
 from covey_client.chat import Template
 from covey_client.errors import InvalidRequest, ServerError
 
@@ -27,8 +28,9 @@ UNFINISHED = "\ufffd"  # what the bytes of half a character decode to
 class Texts:
     """Of one target's folder."""
 
-    def __init__(self, folder: str) -> None:
-        self._folder = Path(folder)
+    def __init__(self, folder: str, prompt_bytes: int) -> None:
+        """`prompt_bytes`: the longest text that is cut into tokens."""
+        self._folder, self._most = Path(folder), prompt_bytes
         self._worker = ThreadPoolExecutor(1, "covey-texts")
         self._tokenizer: Tokenizer | None = None
         self._template: Template | None = None
@@ -68,9 +70,11 @@ class Texts:
 
     def _encode(self, text: str, *, special: bool) -> list[int]:
         try:
-            text.encode()
+            size = len(text.encode())
         except UnicodeEncodeError:
-            raise InvalidRequest("prompt: got a lone surrogate, allowed: Unicode text", "prompt") from None
+            raise refused("prompt", "a lone surrogate", "Unicode text") from None
+        if size > self._most:
+            raise refused("prompt", f"{size} bytes", f"at most {self._most} bytes")
         return list(self._read().encode_batch_fast([text], add_special_tokens=special)[0].ids)
 
     def _piece(self, token: int) -> str:
