@@ -21,11 +21,11 @@ FOREIGN = ("torch", "transformers", "triton_python_backend_utils", "tritonclient
 ORDER = [
     {"errors", "types"},
     {
-        *("ports", "profile", "clock", "footprint", "private", "admin"),
+        *("ports", "profile", "clock", "footprint", "private", "admin", "deaths", "log_rate"),
         *("worker", "ledger", "wire", "registry", "objectives", "pace", "shares"),
     },
     {"company", "routing"},
-    {"bandits", "kv", "trees", "verify", "text", "tokenization", "vocabulary", "prompts", "model_folder"},
+    {"bandits", "kv", "trees", "verify", "text", "tokenization", "grammar", "vocabulary", "prompts", "model_folder"},
     {"scheduler", "active", "roster"},
     {"rounds"},
     {"planner"},

@@ -8,16 +8,19 @@ measuring and wait for what is left.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
 import logging
 import os
+import signal
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,8 +43,10 @@ from covey.private import kept_folder
 from covey.roster import Roster, State
 from covey.rounds import RoundRecord
 from covey.scheduler import Scheduler
+from covey.server import processes
 from covey.server.command import HTTP_VARIABLE
 from covey.server.control import of_this_server
+from covey.server.ends import Ends, EndsWatch
 from covey.shares import Rules
 from covey.streaming import Outlet, Streamer
 from covey.tokenization import load_tokenizer, tokenizer_digest
@@ -52,6 +57,7 @@ from covey.tritonio.metrics import Metrics
 from covey.tritonio.outlets import INSPECT, Asked, PeerOutlet, Sender, SenderOutlet, take_each
 from covey.tritonio.reports import SECRET, Reports
 from covey.tritonio.residency import BlsResidency
+from covey.tritonio.stuck import Stuck, StuckWatch
 from covey.tritonio.supervisor import Supervisor
 from covey.types import ANY_VOCABULARY, NO_OBJECTIVE, DrafterInfo, TargetInfo
 from covey.worker import Thread
@@ -81,11 +87,15 @@ class TritonPythonModel:
         explicit = speculation.state not in ("", profile.AUTO)
         self._state_file = learnt.file_in(speculation.state, self._name) if explicit else None
         self._keeper: learnt.Keeper | None = None
-        self._ports = Ports(bls.BlsTarget, bls.BlsDrafter)
+        self._stuck = stuck = Stuck(_end)
+        self._ports = Ports(partial(bls.BlsTarget, stuck=stuck), partial(bls.BlsDrafter, stuck=stuck))
+        self._stuck_watch = StuckWatch(stuck)
         self._target_model = parameters["target"]["string_value"]
         self._target = self._ports.target(self._target_model)
         self._controller = parameters["controller"]["string_value"]
         self._supervisor = Supervisor(partial(bls.control, self._controller), self._back)
+        drafters = Ends(os.getppid(), self._profile.speculation.drafters)
+        self._ends_watch = EndsWatch(drafters, replace(of_this_server(), seconds=STOP_SECONDS), self._drafter_died)
         self._clock = RealClock()
         self._keys = itertools.count(1)
         self._metrics = Metrics(self._name)
@@ -107,6 +117,8 @@ class TritonPythonModel:
         self._stopping.set()
         self._asked.set()
         self._exchange.close()
+        self._stuck_watch.stop()
+        self._ends_watch.stop()
         if self._started.is_set() and self._engine is not None:
             if self._streamer.open:
                 self._streamer.fail_all(Overloaded("the server is stopping"))
@@ -283,7 +295,7 @@ class TritonPythonModel:
         settings = self._profile.memory
         return Memory(
             self._target,
-            BlsResidency(self._controller, self._ports),
+            BlsResidency(self._controller, self._ports, self._stuck),
             roster,
             self._clock,
             POLICIES[settings.policy](settings),
@@ -354,6 +366,11 @@ class TritonPythonModel:
         if isinstance(error, StubDead):
             self._engine.roster.gone(name)
         self._supervisor.report(name, error)
+
+    def _drafter_died(self, name: str) -> None:
+        """Also one that nobody asks anything."""
+        if self._started.is_set() and self._engine is not None and name in self._engine.roster.names:
+            self._drafter_failed(name, StubDead(f"{name}: its process ended"))
 
     def _back(self, model: str) -> None:
         if self._engine is not None and model in self._engine.roster.names:
@@ -484,3 +501,10 @@ class TritonPythonModel:
             if owner == id(peer):
                 outlet.cancelled = True
                 self._engine.cancel(key)
+
+
+def _end(model: str) -> None:
+    """The processes of a model of this server, which all have one parent."""
+    for pid in processes.by_model(os.getppid()).get(model, ()):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)

@@ -120,7 +120,7 @@ def run(session: Session) -> None:
         "output_tokens": [SHORTEST, SHORTEST * 2 if quick else LONGEST],
     }
     with session.server(wanted.options()) as server, contextlib.ExitStack() as stack:
-        front = Front(replace(server.options, front_http_port=FREE, front_grpc_port=FREE))
+        front = Front(replace(server.options, front_http_port=FREE, front_grpc_port=FREE), server.deaths)
         stack.callback(front.stop)
         front.start()
         triton = [

@@ -140,6 +140,7 @@ def test_only_the_outputs_that_are_asked_for_are_answered() -> None:
         ({"text_input": "a", "stop_words": ["a"] * 5000}, "stop_words"),
         ({"text_input": "a", "inspect": "decisions"}, "inspect"),
         ({"text_input": "\ud800"}, "text_input"),
+        (b'{"text_input":"a","\\ud800":1}', ""),
         ({"text_input": "a" * 1001}, "text_input"),
         ({"text_input": "ü" * 501}, "text_input"),
         ({"text_input": ""}, "text_input"),
@@ -160,7 +161,7 @@ def test_what_is_wrong_is_refused_by_its_field(body: bytes | dict[str, Any], fie
     if field:
         assert caught.value.field == field
         assert from_message(failures.text(caught.value), 400).field == field, "the client's library reads it as well"
-    assert len(failures.text(caught.value)) < 600
+    assert len(failures.text(caught.value).encode()) < 600
 
 
 def tensor(name: str, dtype: str, shape: list[int], raw: bytes) -> service_pb2.ModelInferRequest:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
+import logging
 import os
 import queue
 import random
@@ -22,13 +24,19 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.http
+import uvicorn
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
+from uvicorn.server import ServerState
 
+from covey.front import failures, http_protocol, log
+from covey.front.admission import Admission
+from covey.profile import FrontSettings
 from covey.server import FREE, Server, processes
 from covey.server.errors import StartError
 from covey.server.front import Front, with_ports
 from covey_client import Client, ConnectionLost, CoveyClientError, InvalidRequest, Overloaded
+from loadtest.fuzz.attack import Attack
 
 pytestmark = pytest.mark.e2e
 
@@ -54,7 +62,7 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def before(server: Server, profile: str) -> Front:
-    return Front(replace(server.options, front_http_port=FREE, front_grpc_port=FREE, profile=profile))
+    return Front(replace(server.options, front_http_port=FREE, front_grpc_port=FREE, profile=profile), server.deaths)
 
 
 @pytest.fixture(scope="module")
@@ -91,16 +99,21 @@ def post(front: Front, path: str, body: Any) -> tuple[int, Any]:
     return status, json.loads(said)
 
 
-def raw(front: Front, data: bytes, seconds: float = 10.0) -> bytes:
-    """What comes back on a connection of its own."""
+def raw(front: Front, data: bytes, wanted: bytes = b"", seconds: float = 10.0) -> bytes:
+    """What comes back on a connection of its own, until something wanted is in it."""
     host, _, port = front.http_url.partition(":")
     with socket.create_connection((host, int(port)), timeout=seconds) as connection:
         with suppress(OSError):  # it was refused before all of it was sent
             connection.sendall(data)
+        came = b""
         try:
-            return connection.recv(4096)
+            while some := connection.recv(4096):
+                came += some
+                if wanted in came:
+                    break
         except OSError as error:
-            return repr(error).encode()
+            return came or repr(error).encode()
+        return came
 
 
 def inputs(kind: Any, text: str, **arrays: Any) -> list[Any]:
@@ -250,6 +263,10 @@ ATTACKS: dict[str, tuple[bytes, bytes]] = {
     "a huge length": (JSON_HEAD + b"Content-Length: 99999999999999999999\r\n\r\n", b" 413 "),
     "half a body": (JSON_HEAD + b"Content-Length: 100\r\n\r\n{", b" 408 "),
     "half a head": (b"POST /v2/mod", b" 408 "),
+    "half a body behind a request": (
+        JSON_HEAD + b"Content-Length: 2\r\n\r\n{}" + JSON_HEAD + b"Content-Length: 9\r\n\r\n{",
+        b" 408 ",
+    ),
 }
 
 
@@ -260,7 +277,7 @@ def test_raw_bytes_are_refused_and_nobody_notices(front: Front, name: str) -> No
     with Client(front.grpc_url) as client:
         beside = client.stream("slow 12")
         next(beside)
-        assert status in raw(front, data)[:20]
+        assert status in raw(front, data, status)
         assert len(list(beside)) == 11
     front.check()
     assert front.pid == pid
@@ -324,6 +341,68 @@ def test_slow_senders_have_half_of_the_connections_for_a_while(front: Front) -> 
     for connection in held:
         connection.close()
     until(lambda: call(front, "GET", "/v2")[0] == 200)
+
+
+def test_silent_grpc_connections_do_not_stay(front: Front) -> None:
+    host, _, port = front.grpc_url.partition(":")
+    held = [socket.create_connection((host, int(port)), timeout=20) for _ in range(200)]  # 160 are let in
+    with suppress(OSError):
+        while held[0].recv(100):  # ours are the server's settings
+            pass
+    refused = 0
+    for connection in held:
+        connection.setblocking(False)
+        with suppress(OSError):
+            refused += connection.recv(100) == b""
+        connection.close()
+    assert refused
+    with Client(front.grpc_url) as client:
+        assert client.generate("count 1").tokens == (0,)
+
+
+def test_an_error_that_nobody_foresaw_says_nothing_of_a_prompt(capsys: pytest.CaptureFixture[str]) -> None:
+    log.to_stderr()
+    for _ in range(100):
+        with pytest.raises(UnicodeEncodeError) as caught:
+            "a secret\ud800".encode()
+        assert "secret" not in failures.text(failures.told("a test", caught.value))
+    logging.getLogger().handlers.clear()
+    said = capsys.readouterr().err
+    assert "secret" not in said
+    assert "a test failed\nUnicodeEncodeError at" in said
+    assert said.count("failed") == 20
+
+
+def test_who_reads_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the route: a response of a megabyte that nobody takes."""
+    monkeypatch.setattr(http_protocol, "SLOW_READER_SECONDS", 0.2)
+
+    async def app(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(100):
+            await send({"type": "http.response.body", "body": bytes(1 << 17), "more_body": True})
+
+    async def run() -> None:
+        settings = FrontSettings()
+        config = uvicorn.Config(app, lifespan="off", http=http_protocol.bounded(Admission(settings), settings))
+        config.load()
+        made: list[Any] = []
+
+        def protocol() -> Any:
+            made.append(config.http_protocol_class(config=config, server_state=ServerState(), app_state={}))
+            return made[-1]
+
+        server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0)
+        _, writer = await asyncio.open_connection(*server.sockets[0].getsockname(), limit=1024)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        async with asyncio.timeout(10):
+            while not (made and made[0].transport.is_closing()):
+                await asyncio.sleep(0.02)
+        assert not made[0].tasks or await asyncio.wait(made[0].tasks, timeout=5)
+        writer.close()
+        server.close()
+
+    asyncio.run(run())
 
 
 def test_one_address_has_half_of_the_requests(front: Front) -> None:
@@ -419,13 +498,17 @@ def _drain(server: Server, front: Front) -> None:
             list(cut)
 
 
-def test_a_front_that_dies_is_started_again(canned_server: tuple[Server, Any], profile: str) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_front_that_dies_or_does_not_answer_is_started_again(
+    canned_server: tuple[Server, Any], profile: str, number: signal.Signals
+) -> None:
     front = before(canned_server[0], profile)
     front.start()
     try:
         first = front.pid
         assert b"COVEY_ADMIN" not in Path(f"/proc/{first}/environ").read_bytes()
-        os.kill(first, signal.SIGKILL)
+        time.sleep(0.6)  # it has answered the launcher once
+        os.kill(first, number)
 
         def back() -> bool:
             front.check()
@@ -440,3 +523,17 @@ def test_a_front_that_dies_is_started_again(canned_server: tuple[Server, Any], p
     finally:
         front.stop()
     with_ports(front.options)
+
+
+def test_requests_that_no_client_would_send_get_documented_answers(front: Front) -> None:
+    """A slice of `python -m loadtest.fuzz`."""
+    attack, pid = Attack(front.http_url, front.grpc_url), front.pid
+    with Client(front.grpc_url) as client:
+        beside = client.stream("slow 40")
+        next(beside)
+        attack.run(1500, seed=7)
+        assert len(list(beside)) == 39
+    assert attack.requests >= 1500
+    assert not attack.wrong
+    front.check()
+    assert front.pid == pid

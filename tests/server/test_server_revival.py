@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from covey.deaths import Deaths, read
 from covey.server.control import Control, ControlError
 from covey.server.revival import Revival
 from covey.tritonio import supervisor
@@ -71,7 +72,7 @@ def triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[Triton]:
 @pytest.fixture
 def revival(triton: Triton) -> Iterator[Revival]:
     made = Revival(Control("", 0), os.getpid(), tuple(triton.running))
-    until_watched(made, 2)
+    until_watched(made, 3)
     yield made
     made.stop(SECONDS)
 
@@ -87,7 +88,7 @@ def test_what_dies_is_reloaded_each_time(triton: Triton, revival: Revival) -> No
     for _ in range(2):
         triton.running["tokenize"].kill()
         assert triton.loaded.acquire(timeout=SECONDS)
-        until_watched(revival, 2)
+        until_watched(revival, 3)
     assert triton.calls == 2 * [("unload", "tokenize"), ("load", "tokenize")]
 
 
@@ -95,7 +96,7 @@ def test_what_died_within_a_call_is_reloaded_once_though_its_zombie_stays(triton
     triton.waits = False
     triton.running["tokenize"].kill()
     assert triton.loaded.acquire(timeout=SECONDS)
-    until_watched(revival, 2)
+    until_watched(revival, 3)
     time.sleep(1)
     assert triton.calls == [("unload", "tokenize"), ("load", "tokenize")]
 
@@ -104,7 +105,7 @@ def test_what_cannot_be_loaded_yet_is_tried_again(triton: Triton, revival: Reviv
     triton.failures = 2
     triton.running["tokenize"].kill()
     assert triton.loaded.acquire(timeout=SECONDS)
-    until_watched(revival, 2)
+    until_watched(revival, 3)
     assert triton.calls.count(("load", "tokenize")) == 3
 
 
@@ -114,7 +115,7 @@ def test_what_somebody_unloads_is_left_alone_until_it_is_loaded_again(triton: Tr
     assert triton.calls == [("unload", "tokenize")]
     triton.load("tokenize")
     triton.loaded.acquire()
-    until_watched(revival, 2)
+    until_watched(revival, 3)
     triton.running["tokenize"].kill()
     assert triton.loaded.acquire(timeout=SECONDS)
 
@@ -124,14 +125,49 @@ def test_what_had_died_before_it_was_looked_for_is_reloaded_too(triton: Triton) 
     triton.running["controller"].wait()
     revival = Revival(Control("", 0), os.getpid(), tuple(triton.running))
     assert triton.loaded.acquire(timeout=SECONDS)
-    until_watched(revival, 2)
+    until_watched(revival, 3)
     revival.stop(SECONDS)
 
 
 def test_nothing_is_brought_back_to_a_server_that_ends(triton: Triton) -> None:
     revival = Revival(Control("", 0), os.getpid(), tuple(triton.running))
-    until_watched(revival, 2)
+    until_watched(revival, 3)
     revival.stop(SECONDS)
     triton.running["controller"].kill()
     time.sleep(0.5)
     assert not triton.calls
+
+
+def test_a_death_is_told_once_and_when_it_happened(triton: Triton) -> None:
+    """Of the public model: the front gives up streams from before it. Other models' deaths are not."""
+    deaths = Deaths()
+    triton.load("covey")
+    triton.loaded.acquire()
+    revival = Revival(Control("", 0), os.getpid(), tuple(triton.running), deaths.note)
+    until_watched(revival, 4)  # the server as well
+    before = time.monotonic()
+    for model in ("tokenize", "covey"):
+        triton.running[model].kill()
+        assert triton.loaded.acquire(timeout=SECONDS)
+        until_watched(revival, 4)
+    count, at = read(deaths.fd)
+    assert count == 1
+    assert before < at < time.monotonic()
+    revival.stop(SECONDS)
+
+
+def test_a_server_that_takes_its_models_along_died_once(triton: Triton) -> None:
+    deaths = Deaths()
+    with subprocess.Popen([sys.executable, "-c", SLEEP]) as server:
+        triton.load("covey")
+        revival = Revival(Control("", 0), server.pid, (), deaths.note)
+        revival._follow("covey", triton.running["covey"].pid)
+        server.kill()
+        server.wait()
+        triton.running["covey"].kill()
+        deadline = time.monotonic() + SECONDS
+        while revival._watched:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert read(deaths.fd)[0] == 1
+        revival.stop(SECONDS)

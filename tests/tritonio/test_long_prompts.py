@@ -168,7 +168,7 @@ def test_priorities_are_a_tenant_s_own() -> None:
 
 def test_lines_of_a_kind_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     adapters.load(monkeypatch, "tokenizer")
-    from covey.tritonio.log import Rate
+    from covey.log_rate import Rate
 
     now = [0.0]
     rate = Rate(3, 10.0, lambda: now[0])

@@ -13,13 +13,17 @@ import resource
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import uvicorn
 
 from covey import profile
+from covey.errors import SettingError
 from covey.front import grpc_service, http_app
 from covey.front.door import Door
 from covey.front.http_protocol import HEADER_BYTES, bounded
+from covey.front.log import to_stderr
+from covey.front.tls import Tls
 
 CLOSING_SECONDS = 1.0  # in which last answers are written
 DESCRIPTORS = 1 << 16
@@ -27,10 +31,16 @@ log = logging.getLogger("covey.front")
 
 
 async def serve(wanted: argparse.Namespace) -> None:
-    door = Door(profile.load(wanted.profile), wanted.upstream, wanted.upstream_metrics)
+    folders = dict(entry.split("=", 1) for entry in wanted.folder)
+    door = Door(profile.load(wanted.profile), wanted.upstream, wanted.upstream_metrics, wanted.deaths, folders)
     calls = grpc_service.server(door)
     host = f"[{wanted.host}]" if ":" in wanted.host else wanted.host
-    calls.add_insecure_port(f"{host}:{wanted.grpc_port}")
+    tls = Tls.of(door.settings)
+    if tls is None:
+        calls.add_insecure_port(f"{host}:{wanted.grpc_port}")
+    else:
+        calls.add_secure_port(f"{host}:{wanted.grpc_port}", tls.of_grpc())
+        _shake_hands_within(door.settings.read_seconds)
     http = _Http(
         uvicorn.Config(
             http_app.app(door),
@@ -48,6 +58,7 @@ async def serve(wanted: argparse.Namespace) -> None:
             backlog=256,
             h11_max_incomplete_event_size=HEADER_BYTES,
             timeout_graceful_shutdown=int(CLOSING_SECONDS),
+            **({} if tls is None else tls.of_uvicorn()),
         )
     )
     ending = asyncio.Event()
@@ -71,6 +82,12 @@ async def serve(wanted: argparse.Namespace) -> None:
     await door.upstream.close()
 
 
+def _shake_hands_within(seconds: float) -> None:
+    """What uvicorn cannot be told: the bounds of `http_protocol` begin when there is a connection."""
+    loop = asyncio.get_running_loop()
+    loop.create_server = partial(loop.create_server, ssl_handshake_timeout=seconds)  # type: ignore[method-assign]
+
+
 class _Http(uvicorn.Server):
     """Signals are this module's."""
 
@@ -86,14 +103,20 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--grpc-port", type=int, required=True)
     parser.add_argument("--upstream", required=True, metavar="HOST:PORT", help="tritonserver's gRPC port")
     parser.add_argument("--upstream-metrics", required=True, metavar="HOST:PORT")
+    parser.add_argument("--folder", action="append", default=[], metavar="[TARGET]=FOLDER", help="of a target's files")
+    parser.add_argument("--deaths", required=True, type=int, metavar="FD", help="what the launcher writes them to")
     parser.add_argument("--profile", default=profile.DEFAULT_PROFILE)
-    logging.basicConfig(format="%(name)s: %(message)s", level=logging.WARNING)
+    to_stderr()
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # its warnings are one for each wrong request
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    asyncio.run(serve(parser.parse_args(arguments)))
+    try:
+        asyncio.run(serve(parser.parse_args(arguments)))
+    except SettingError as error:
+        print(f"covey: the front cannot start: {error}", file=sys.stderr)
+        return 2
     return 0
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from covey.front.admission import DOWN, Admission
+from covey.front.admission import DOWN, Admission, Caller
 from covey.front.asked import Asked
+from covey.front.openai.texts import Texts
 from covey.front.upstream import Upstream
 from covey.profile import Profile
 from covey_client.async_client import AsyncStream
@@ -21,28 +22,35 @@ class Gone(Exception):
 class Door:
     """One front's; made in the event loop."""
 
-    def __init__(self, profile: Profile, grpc_url: str, metrics_url: str) -> None:
+    def __init__(
+        self, profile: Profile, grpc_url: str, metrics_url: str, deaths: int, folders: Mapping[str, str]
+    ) -> None:
+        """`folders` of the targets, by name where there are several."""
         self.settings = profile.front
         self.prompt_bytes = profile.limits.prompt_bytes
+        self.most_tokens = profile.limits.max_tokens  # of a request that says nothing
+        self.texts = {name: Texts(folder) for name, folder in folders.items()}
         self.admission = Admission(profile.front)
-        self.upstream = Upstream(grpc_url, metrics_url, lambda: self.admission.draining)
+        self.upstream = Upstream(grpc_url, metrics_url, deaths, lambda: self.admission.draining)
 
     @property
     def ready(self) -> bool:
         return self.upstream.up and not self.admission.draining
 
     @contextmanager
-    def admitted(self, caller: str, size: int) -> Iterator[None]:
+    def admitted(self, caller: Caller, size: int) -> Iterator[None]:
         """While one request is in flight. Raises Overloaded."""
-        with self.admission.request(caller, size):
+        with self.admission.request(caller.name, size):
             if not self.upstream.up:
                 raise Overloaded(DOWN)
             yield
 
-    def stream(self, asked: Asked, seconds: float | None = None) -> AsyncStream:
+    def stream(self, asked: Asked, caller: Caller, seconds: float | None = None) -> AsyncStream:
+        if caller.tenant:
+            asked = asked.of_tenant(caller.tenant)
         most = self.settings.answer_seconds
         return self.upstream.answer(asked, most if seconds is None else min(seconds, most))
 
-    async def whole(self, asked: Asked, seconds: float | None = None) -> Completion:
-        async with self.stream(asked, seconds) as stream:
+    async def whole(self, asked: Asked, caller: Caller, seconds: float | None = None) -> Completion:
+        async with self.stream(asked, caller, seconds) as stream:
             return Completion.join([chunk async for chunk in stream])

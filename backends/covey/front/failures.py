@@ -3,6 +3,7 @@ which the library reads as the same error again."""
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from covey_client.errors import (
     ServerError,
 )
 
+log = logging.getLogger("covey.front")
 MOST_SHOWN = 80
 LONGEST_TEXT = 500
 
@@ -28,6 +30,10 @@ class TooLong(InvalidRequest):
 
 class NotServed(InvalidRequest):
     """No such route, model or version here."""
+
+
+class NoKey(InvalidRequest):
+    """This server answers those who have a key, and the caller sent none that it knows."""
 
 
 class TooMany(Overloaded):
@@ -44,6 +50,7 @@ class Kind:
 Status = grpc.StatusCode
 KINDS: tuple[tuple[type[CoveyClientError], Kind], ...] = (  # the first that fits
     (TooLong, Kind(413, Status.RESOURCE_EXHAUSTED, "INVALID_ARG")),
+    (NoKey, Kind(401, Status.UNAUTHENTICATED, "INVALID_ARG")),
     (NotServed, Kind(404, Status.NOT_FOUND, "INVALID_ARG")),
     (InvalidRequest, Kind(400, Status.INVALID_ARGUMENT, "INVALID_ARG")),
     (TooMany, Kind(429, Status.RESOURCE_EXHAUSTED, "UNAVAILABLE")),
@@ -60,8 +67,17 @@ def kind(error: CoveyClientError) -> Kind:
 
 
 def text(error: CoveyClientError) -> str:
-    """With its code, as Covey's models say it."""
-    return f"[{kind(error).code}] {str(error)[:LONGEST_TEXT]}"
+    """With its code, as Covey's models say it; what JSON can say and Unicode cannot is escaped."""
+    said = f"[{kind(error).code}] {str(error)[:LONGEST_TEXT]}"
+    return said.encode(errors="backslashreplace").decode()
+
+
+def told(doing: str, error: Exception) -> CoveyClientError:
+    """What a caller is told. An error that nobody foresaw says nothing to it; its kind and place are logged."""
+    if isinstance(error, CoveyClientError):
+        return error
+    log.error("%s failed", doing, exc_info=error)
+    return ServerError("an internal error; the server's log says where")
 
 
 def retry_after(error: CoveyClientError) -> int | None:

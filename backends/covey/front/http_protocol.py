@@ -16,10 +16,12 @@ from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
 from covey.front.admission import Admission
 from covey.front.failures import TooMany
+from covey.front.openai import errors
 from covey.profile import FrontSettings
 
 HEADER_BYTES = 16 << 10
 MOST_HEADERS = 64
+SLOW_READER_SECONDS = 60.0  # in which a caller must read something of what waits for it
 LINGER_SECONDS = 1.0  # in which a refused sender may find the answer before the connection is cut
 
 
@@ -34,6 +36,7 @@ class BoundedConnection(h11.Connection):
         super().__init__(h11.SERVER, HEADER_BYTES)
         self._most = most
         self.problem = 400, "this is no HTTP/1.1"
+        self.path = ""  # of the last request
 
     def next_event(self) -> Any:
         try:
@@ -43,6 +46,7 @@ class BoundedConnection(h11.Connection):
                 self.problem = error.error_status_hint, str(error)
             raise
         if isinstance(event, h11.Request):
+            self.path = event.target.decode("latin-1").partition("?")[0]
             self._check(event)
         return event
 
@@ -74,6 +78,7 @@ class BoundedProtocol(H11Protocol):
         self._held = ExitStack()
         self._refused = False
         self._late: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -90,6 +95,7 @@ class BoundedProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._held.close()
         self._wait_no_more()
+        self._read_again()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -101,6 +107,24 @@ class BoundedProtocol(H11Protocol):
                 self._wait()
         else:
             self._wait_no_more()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.conn.their_state is h11.SEND_BODY and self._late is None:  # the next one's beginning came with the last
+            self._wait()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self.loop.call_later(SLOW_READER_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._read_again()
+
+    def _read_again(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - ours is known better
         status, text = self.conn.problem
@@ -123,7 +147,10 @@ class BoundedProtocol(H11Protocol):
         self._end()
 
     def _answer(self, status: int, text: str) -> None:
-        body = json.dumps({"error": f"[INVALID_ARG] {text}" if status != 429 else f"[UNAVAILABLE] {text}"}).encode()
+        said: dict[str, Any] = {"error": f"[INVALID_ARG] {text}" if status != 429 else f"[UNAVAILABLE] {text}"}
+        if errors.ours(self.conn.path):
+            said = errors.shaped(status, text)
+        body = json.dumps(said).encode()
         again = b"retry-after: 1\r\n" if status == 429 else b""
         head = b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\nconnection: close\r\n%scontent-length: %d\r\n\r\n"
         self.transport.write(head % (status, STATUS_PHRASES[status], again, len(body)) + body)

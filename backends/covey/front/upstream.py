@@ -1,7 +1,7 @@
 """tritonserver behind the front: whether it is there, answers of `covey` that go on when it dies, and its metrics.
 
-Triton never ends the streams of a model whose process died. The launcher reloads the model, which is then not ready for
-a moment: calls from before that moment which have been silent since are given up and asked for again.
+Triton never ends the streams of a model whose process died. The launcher counts such deaths (`covey.deaths`) and
+reloads the model: calls from before the last death which have been silent since are given up and asked for again.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import grpc  # type: ignore[import-untyped]
 import grpc.aio  # type: ignore[import-untyped]
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from covey.deaths import read
 from covey.front.asked import Asked
 from covey_client.address import Address
 from covey_client.asking import ask
@@ -29,18 +30,18 @@ from covey_client.resumption import Resumption
 from covey_client.transport import AsyncCall
 from covey_client.wire import MODEL
 
-LOOK_SECONDS = 0.1  # an outage between two looks is not seen: with 0.25 s those of a small model were not
+LOOK_SECONDS = 0.25
 PATIENT_SECONDS = 5.0  # for one look: one that gets no answer says nothing about the server
 SILENT_SECONDS = 2.0  # of a call from before the server was away
-# How often the server may go away without anything new from an answer before it is given up: it may be the reason.
-OUTAGES, OUTAGES_BEFORE_ANYTHING = 2, 1
+# How often the server may die without anything new from an answer before it is given up: it may be the reason.
+DEATHS, DEATHS_BEFORE_ANYTHING = 2, 1
 METRICS_SECONDS = 1.0  # that one reading of the metrics serves everybody
 
 
 class Upstream:
     """One server; made in the event loop."""
 
-    def __init__(self, grpc_url: str, metrics_url: str, draining: Callable[[], bool]) -> None:
+    def __init__(self, grpc_url: str, metrics_url: str, deaths_fd: int, draining: Callable[[], bool]) -> None:
         address = Address.parse(grpc_url, port=8001)
         self._metrics_address = Address.parse(metrics_url, port=8002)
         self._transport = AsyncGrpcTransport(address)
@@ -51,9 +52,17 @@ class Upstream:
         self._metrics, self._read_at = b"", -METRICS_SECONDS
         self._reading = asyncio.Lock()
         self._calls: weakref.WeakSet[_Call] = weakref.WeakSet()
-        self._went = 0.0  # when it was last seen to have gone
-        self.up = False  # by the last look
-        self.outages = 0
+        self._deaths_fd = deaths_fd
+        self._ready, self._ready_after = False, 0  # by the last look, and how many deaths there had been before it
+
+    @property
+    def up(self) -> bool:
+        """Whether it was ready at the last look and has not died since."""
+        return self._ready and self.deaths == self._ready_after
+
+    @property
+    def deaths(self) -> int:
+        return read(self._deaths_fd)[0]
 
     def answer(self, asked: Asked, seconds: float) -> AsyncStream:
         """Chunks of it; leaving the stream gives the rest up."""
@@ -72,20 +81,19 @@ class Upstream:
         while True:
             await self.look()
             if not self._draining():
+                _, died = read(self._deaths_fd)
                 for call in list(self._calls):
-                    call.judge(self._went, time.monotonic())
+                    call.judge(died, time.monotonic())
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self) -> None:
+        deaths = self.deaths
         try:
             said = await self._stub.ModelReady(service_pb2.ModelReadyRequest(name=MODEL), timeout=PATIENT_SECONDS)
-            up = bool(said.ready)
+            self._ready = bool(said.ready)
         except grpc.aio.AioRpcError as error:
-            up = self.up and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        if self.up and not up:
-            self._went = time.monotonic()
-            self.outages += 1
-        self.up = up
+            self._ready = self._ready and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        self._ready_after = deaths
 
     async def metrics(self) -> bytes:
         """What the metrics port says; raises CoveyClientError."""
@@ -124,8 +132,8 @@ class _Call:
     def cancel(self) -> None:
         self._inner.cancel()
 
-    def judge(self, went: float, now: float) -> None:
-        if not self._lost and self._heard <= went < now - SILENT_SECONDS:
+    def judge(self, died: float, now: float) -> None:
+        if not self._lost and self._heard <= died < now - SILENT_SECONDS:
             self._lost = True
             self._inner.cancel()
 
@@ -143,15 +151,22 @@ class _Patience(Resumption):
     ) -> None:
         super().__init__(build, settings)
         self._upstream, self._draining = upstream, draining
-        self._outages, self._most = upstream.outages, OUTAGES_BEFORE_ANYTHING
+        self._deaths, self._most = upstream.deaths, DEATHS_BEFORE_ANYTHING
 
     def rest(self, error: CoveyClientError) -> float | None:
-        if self._draining() or self._upstream.outages - self._outages > self._most:
-            return None
-        return super().rest(error)
+        return None if self._draining() or self._too_many() else super().rest(error)
+
+    def request(self) -> Request:
+        """Raises where a death has become known during the rest."""
+        if self._too_many():
+            raise ConnectionLost("the server died again and again while it had this request")
+        return super().request()
+
+    def _too_many(self) -> bool:
+        return self._upstream.deaths - self._deaths > self._most
 
     def new(self, chunk: Chunk) -> Chunk | None:
         found = super().new(chunk)
         if found is not None:
-            self._outages, self._most = self._upstream.outages, OUTAGES
+            self._deaths, self._most = self._upstream.deaths, DEATHS
         return found

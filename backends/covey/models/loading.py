@@ -56,7 +56,7 @@ def read_config(folder: Path) -> Any:
         try:
             return AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
         except Exception as error:  # transformers raises many kinds; all mean that it cannot read this
-            said = str(error).splitlines()[0]
+            said = " ".join(line.strip() for line in str(error).splitlines()[:2])
             raise UnsupportedModel(f"{folder}: model type {kind!r} is not supported: {said}") from error
 
 
@@ -99,6 +99,10 @@ def load_module(
     missing = sorted(report.get("missing_keys", ()))
     if missing:
         raise SettingError(f"{folder}: the weights lack {missing[0]} and {len(missing) - 1} more; copy them whole")
+    for name, stored, wanted in sorted(report.get("mismatched_keys", ())):
+        raise SettingError(
+            f"{folder}: {name} is {tuple(stored)}, by config.json {tuple(wanted)}: copy both from one model"
+        )
     return module.to(device).eval().requires_grad_(False)
 
 
@@ -116,6 +120,7 @@ def _read(folder: Path, config: Any, dtype: torch.dtype, attention: str) -> _Loa
         local_files_only=True,
         trust_remote_code=False,
         use_safetensors=True,
+        ignore_mismatched_sizes=True,  # whoever asked is told which
         output_loading_info=True,
     )
     return loaded
@@ -137,6 +142,7 @@ def _streamed(
             state_dict=stored,
             dtype=dtype,
             attn_implementation=attention,
+            ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
         return loaded
@@ -161,16 +167,19 @@ def find_end_ids(folder: Path, config: Any) -> tuple[int, ...]:
         ends = getattr(config, "eos_token_id", None)
     if ends is None:
         return ()
-    ids = [int(i) for i in ends] if isinstance(ends, (list, tuple)) else [int(ends)]
+    try:
+        ids = [int(i) for i in ends] if isinstance(ends, (list, tuple)) else [int(ends)]
+    except (ValueError, TypeError) as error:
+        raise SettingError(f"{folder}: eos_token_id: got {ends!r}, allowed: one token id or a list") from error
     return tuple(i for i in ids if 0 <= i < int(config.vocab_size))
 
 
 def find_max_positions(config: Any) -> int:
     """Positions that keys may have. Where rotary factors change beyond a length, keys already kept would be wrong:
-    such a model is served up to that length."""
+    such a model is served up to that length. Whoever wants longer texts has all of them read with the long factors."""
     most = int(getattr(config, "max_position_embeddings", None) or 2048)
     rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type") == "longrope":
+    if rope.get("rope_type") == "longrope" and rope.get("short_factor") != rope.get("long_factor"):
         own = getattr(config, "original_max_position_embeddings", None)
         original: Any = rope.get("original_max_position_embeddings") or own or most
         most = min(most, int(original))

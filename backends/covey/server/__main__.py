@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import time
@@ -12,12 +13,14 @@ from types import FrameType
 from rich.console import Console
 
 from covey.errors import SettingError
+from covey.front.tls import Tls
 from covey.server import front
 from covey.server.errors import ServerDied
-from covey.server.options import parse
+from covey.server.options import parse, reachable
 from covey.server.process import Server
 from covey.server.progress import LoadProgress, ready_message
 from covey.server.restarts import Restarts
+from covey_client.running import Ports
 
 STOPPED, DIED, NOT_STARTED = 0, 1, 2
 LOOK_SECONDS = 0.5
@@ -35,10 +38,11 @@ def main(arguments: Sequence[str]) -> int:
     try:
         if front.wanted(server.options):
             front.with_ports(server.options)  # what cannot be listened on is refused before anything is loaded
+            Tls.of(server.options.deployment().front)
         with progress:
             server.start()
         if front.wanted(server.options):
-            door = front.Front(server.options)
+            door = front.Front(server.options, server.deaths)
             door.start()
     except SettingError as error:
         server.kill()
@@ -51,10 +55,13 @@ def main(arguments: Sequence[str]) -> int:
     if server.swept:
         print(f"removed {len(server.swept)} shared memory regions of servers that were killed", file=sys.stderr)
     options = server.options if door is None else door.options
+    ports = Ports(reachable(options.host), options.grpc_port, options.http_port, options.metrics_port, os.getpid())
+    ports.write()
     print(ready_message(options, str(server.log_file), server.left_out), flush=True)
     try:
         return _serve(server, door)
     finally:
+        ports.forget()
         if door is not None:
             door.stop()
 

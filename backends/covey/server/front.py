@@ -11,9 +11,14 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from covey import profile
+from covey.deaths import Deaths
+from covey.front.tls import Tls
 from covey.server import preflight
+from covey.server.canary import Canary, CanaryWatch, answers, shakes_hands
 from covey.server.errors import StartError
 from covey.server.options import Options, reachable
 from covey.server.process import end_with_launcher
@@ -24,17 +29,21 @@ PORTS = {"front_http_port": "FRONT_HTTP_PORT", "front_grpc_port": "FRONT_GRPC_PO
 START_SECONDS = 30.0
 END_SECONDS = 5.0
 LOOK_SECONDS = 0.05
+SILENT_SECONDS = 3.0  # after which one that runs is ended: it answers in milliseconds, and parses for 0.1 s at most
 log = logging.getLogger("covey.server.front")
 
 
 class Front:
-    """One front process; `options` are a running server's, with the ports that were chosen."""
+    """One front process; `options` and `deaths` are a running server's, with the ports that were chosen."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, deaths: Deaths) -> None:
         self.options = with_ports(options)
+        self._deaths = deaths
+        self._tls = Tls.of(options.deployment().front)
         self._process: subprocess.Popen[bytes] | None = None
         self._restarts = Restarts(time.monotonic)
         self._again_at: float | None = None
+        self._canary: CanaryWatch | None = None
 
     @property
     def http_url(self) -> str:
@@ -62,6 +71,8 @@ class Front:
         except BaseException:
             self.stop()
             raise
+        asks = partial(answers if self._tls is None else shakes_hands, self.http_url)
+        self._canary = CanaryWatch(Canary("the front", self._running, asks, SILENT_SECONDS))
 
     def check(self) -> None:
         """Start it again where it has ended, at once or after rests that grow. Never waits."""
@@ -83,6 +94,9 @@ class Front:
 
     def stop(self) -> None:
         """Last answers have a second. Does nothing the second time."""
+        if self._canary is not None:
+            self._canary.stop()
+            self._canary = None
         if self._process is None:
             return
         for _ in range(2):  # the first drains
@@ -95,22 +109,27 @@ class Front:
             self._process.wait()
         self._process = None
 
+    def _running(self) -> int:
+        return self._process.pid if self._process is not None and self._process.poll() is None else 0
+
     def _open(self) -> None:
         options = self.options
         upstream = reachable(options.host)
-        profile = Path(options.profile)
+        own = Path(options.profile)
         words = [
             *(sys.executable, "-m", "covey.front", "--host", options.front_host),
             *("--http-port", str(options.front_http_port), "--grpc-port", str(options.front_grpc_port)),
             *("--upstream", f"{upstream}:{options.grpc_port}"),
-            *("--upstream-metrics", f"{upstream}:{options.metrics_port}"),
-            *("--profile", str(profile.resolve()) if profile.is_file() else options.profile),
+            *("--upstream-metrics", f"{upstream}:{options.metrics_port}", "--deaths", str(self._deaths.fd)),
+            *("--profile", str(own.resolve()) if own.is_file() else options.profile),
+            *(word for name, folder in _folders(options).items() for word in ("--folder", f"{name}={folder}")),
         ]
         self._process = subprocess.Popen(
             words,
             env=_environment(),
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr.fileno(),
+            pass_fds=(self._deaths.fd,),
             start_new_session=True,  # Ctrl-C is for the launcher, which drains
             preexec_fn=end_with_launcher(signal.SIGKILL),  # noqa: PLW1509 - one system call
         )
@@ -143,6 +162,15 @@ def with_ports(options: Options) -> Options:
         for listener in held:
             listener.close()
     return replace(options, front_http_port=chosen["front_http_port"], front_grpc_port=chosen["front_grpc_port"])
+
+
+def _folders(options: Options) -> dict[str, str]:
+    """Where each target's tokenizer and chat template are, by the target's name where there are several."""
+    settings, repository = options.deployment(), options.repository_folder()
+    named = profile.targets(settings, profile.find(options.profile))
+    if not named:
+        return {"": options.model or settings.target.folder or str(repository / "target" / "1")}
+    return {name: each.target.folder or str(repository / f"target_{name}" / "1") for name, (_, each) in named.items()}
 
 
 def _environment() -> dict[str, str]:

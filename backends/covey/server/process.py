@@ -13,11 +13,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
 from covey import admin
+from covey.deaths import Deaths
 from covey.errors import PortError
 from covey.server import (
     backend_dir,
@@ -32,6 +34,7 @@ from covey.server import (
     shared_memory,
     targets,
 )
+from covey.server.canary import Canary, CanaryWatch, answers
 from covey.server.control import Control, ControlError
 from covey.server.errors import Crashed, ServerDied, StartError
 from covey.server.options import ORCHESTRATOR, PUBLIC_MODELS, Options, reachable
@@ -43,6 +46,7 @@ Watcher = Callable[[tuple[str, ...], tuple[str, ...]], None]  # called with the 
 POLL_SECONDS = 0.1
 STOP_SECONDS = 5.0  # given to a reload under way when nobody waits for requests either
 SETTLE_SECONDS = 0.2  # after closing the models that forward: what they took has reached `covey`
+SILENT_SECONDS = 10.0  # after which a tritonserver that runs is ended; strangers' requests may hold its threads up
 _PR_SET_PDEATHSIG = 1
 _log = logging.getLogger("covey.server")
 
@@ -58,6 +62,7 @@ class Server:
         self.left_out: dict[str, str] = {}  # drafters that do not fit the target, and why
         self.swept: tuple[str, ...] = ()  # shared memory that a killed server had left
         self.log_file = Path()
+        self.deaths = Deaths()
         self._secret = ""  # the one in use
         self._watcher = watcher or (lambda _loaded, _all: None)
         self._process: subprocess.Popen[bytes] | None = None
@@ -67,6 +72,7 @@ class Server:
         self._backends: backend_dir.Assembled | None = None
         self._revival: Revival | None = None
         self._paused: PausedWatch | None = None
+        self._canary: CanaryWatch | None = None
 
     @property
     def http_url(self) -> str:
@@ -150,8 +156,11 @@ class Server:
             self._wait_until_ready()
             if shared_memory.open_to_others(self._claim.prefix):
                 _log.warning("other users of this machine can read the prompts of this server in %s", "/dev/shm")
-            self._revival = Revival(self.control, self.pid, not_the_orchestrators(self.options, self.models))
+            revived = not_the_orchestrators(self.options, self.models)
+            self._revival = Revival(self.control, self.pid, revived, self.deaths.note)
             self._paused = PausedWatch(self.pid)
+            asks = partial(answers, self.http_url)
+            self._canary = CanaryWatch(Canary("tritonserver", lambda: self.pid, asks, SILENT_SECONDS))
         except BaseException:
             self.kill()
             raise
@@ -250,6 +259,9 @@ class Server:
             self._backends = None
 
     def _end_revival(self, seconds: float) -> None:
+        if self._canary is not None:
+            self._canary.stop()
+            self._canary = None
         if self._paused is not None:
             self._paused.stop()
             self._paused = None

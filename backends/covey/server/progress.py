@@ -82,7 +82,9 @@ def _front(options: Options) -> str:
     if options.front_http_port is None:
         return ""
     host = reachable(options.front_host)
-    return f"For strangers: http://{host}:{options.front_http_port}, gRPC {host}:{options.front_grpc_port}.\n"
+    scheme = "https" if options.deployment().front.certificate else "http"
+    http = f"{scheme}://{host}:{options.front_http_port}"
+    return f"For strangers: {http}, OpenAI's API at {http}/v1, gRPC {host}:{options.front_grpc_port}.\n"
 
 
 def ready_message(options: Options, log_file: str, left_out: Mapping[str, str] = MappingProxyType({})) -> str:

@@ -13,18 +13,20 @@ import os
 import re
 import select
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 
 from covey import profile
 from covey.errors import StubDead
 from covey.server import processes
 from covey.server.control import LOAD_SECONDS, Control, ControlError
-from covey.server.options import Options
+from covey.server.options import ORCHESTRATOR, Options
 from covey.tritonio.supervisor import Supervisor
 
 LOOK_SECONDS = 0.5  # between two looks for the processes of models that are being loaded or were unloaded
 ENSEMBLE = re.compile(r'^\s*platform:\s*"ensemble"', re.MULTILINE)
 TARGET = "target"
+SERVER = "tritonserver"
 NOBODY = 0
 log = logging.getLogger("covey.revival")
 
@@ -46,16 +48,23 @@ def not_the_orchestrators(options: Options, models: tuple[str, ...]) -> tuple[st
 class Revival:
     """Watches some models of one running server until it is stopped."""
 
-    def __init__(self, control: Control, server: int, models: tuple[str, ...]) -> None:
+    def __init__(
+        self, control: Control, server: int, models: tuple[str, ...], died: Callable[[], None] = lambda: None
+    ) -> None:
+        """`died` is told, at once and on this one's thread, when the public model's process has ended, or all of the
+        server."""
         self._control = control
         self._server = server
+        self._died = died
         self._lost = dict.fromkeys(models, NOBODY)  # model -> the process of it that ended; models to look for
-        self._watched: dict[int, tuple[str, int]] = {}  # pidfd -> model, process
+        self._watched: dict[int, tuple[str, int]] = {}  # pidfd -> model, process; the server's too
+        self._ended = False  # the server has
         self._supervisor = Supervisor(self._act, self._came_back)
         self._stopped = threading.Event()
         self._wake, self._waker = os.pipe()
         self._ends = select.poll()
         self._ends.register(self._wake, select.POLLIN)
+        self._follow(SERVER, server)
         self._thread = threading.Thread(target=self._run, name="revival", daemon=True)
         self._thread.start()
 
@@ -85,7 +94,16 @@ class Revival:
                     self._ends.unregister(fd)
                     os.close(fd)
                     model, process = self._watched.pop(fd)
-                    self._lost[model] = process
+                    if model in (SERVER, ORCHESTRATOR):
+                        self._note(model)
+                    if model != SERVER:
+                        self._lost[model] = process
+
+    def _note(self, model: str) -> None:
+        """A server that ends takes its models along: that is one death, whichever is seen first."""
+        if not self._ended:
+            self._ended = model == SERVER or processes.state(self._server) in ("", "Z")
+            self._died()
 
     def _look(self) -> None:
         """Watch the models that are back; report those that Triton takes for ready though their process ended.
@@ -100,16 +118,21 @@ class Revival:
             if model not in dead:
                 self._watch(model, living[model])
             elif before.get(model) == after.get(model) == "READY" and self._lost[model] == ended:
+                if model == ORCHESTRATOR and ended == NOBODY:  # nobody saw it end
+                    self._note(model)
                 self._supervisor.report(model, StubDead(f"{model}: its process ended"))
 
     def _watch(self, model: str, pids: list[int]) -> None:
         known = {pid for _model, pid in self._watched.values()}
         with contextlib.suppress(ProcessLookupError):  # it ended just now: it stays lost
             for pid in set(pids) - known:
-                fd = os.pidfd_open(pid)
-                self._watched[fd] = (model, pid)
-                self._ends.register(fd, select.POLLIN)
+                self._follow(model, pid)
             del self._lost[model]
+
+    def _follow(self, model: str, pid: int) -> None:
+        fd = os.pidfd_open(pid)
+        self._watched[fd] = (model, pid)
+        self._ends.register(fd, select.POLLIN)
 
     def _came_back(self, model: str) -> None:
         """On the supervisor's thread. What ended may stay a zombie: Triton waits for none that died within a call."""

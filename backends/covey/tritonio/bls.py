@@ -10,6 +10,7 @@ import triton_python_backend_utils as pb_utils
 
 from covey.errors import PortError, PortTimeout, StubDead
 from covey.tritonio.log import RATE
+from covey.tritonio.stuck import Stuck
 from covey.types import DrafterInfo, DraftReply, DraftWork, Ints, Resized, TargetInfo, TargetReply, TargetWork
 from covey.wire import codec
 from covey.wire.token import token
@@ -60,14 +61,17 @@ def deliver(model: str, message: Ints) -> Ints:
 class BlsTarget:
     """`covey.ports.Target` in another model of this server."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, stuck: Stuck) -> None:
         self.model = model
+        self._stuck = stuck
 
     def info(self) -> TargetInfo:
         return codec.decode_target_info(call(self.model, codec.pack(codec.INFO_REQUEST)))
 
     def step(self, work: TargetWork) -> TargetReply:
-        return codec.decode_target_reply(deliver(self.model, codec.encode_target_work(work)), len(work.tags))
+        with self._stuck.call(self.model, int(work.chunk.sum()) + len(work.trees.tokens)):
+            reply = deliver(self.model, codec.encode_target_work(work))
+        return codec.decode_target_reply(reply, len(work.tags))
 
     def resize(self, blocks: int) -> Resized:
         return codec.decode_resized(deliver(self.model, codec.encode_resize(blocks)))
@@ -76,8 +80,9 @@ class BlsTarget:
 class BlsDrafter:
     """`covey.ports.Drafter` in another model of this server."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, stuck: Stuck) -> None:
         self.model = model
+        self._stuck = stuck
 
     def info(self) -> DrafterInfo:
         return codec.decode_drafter_info(call(self.model, codec.pack(codec.INFO_REQUEST)))
@@ -86,7 +91,10 @@ class BlsDrafter:
         return codec.decode_resized(deliver(self.model, codec.encode_resize(blocks)))
 
     def draft(self, work: DraftWork) -> DraftReply:
-        return codec.decode_draft_reply(deliver(self.model, codec.encode_draft_work(work)), len(work.tags))
+        opened = sum(len(opening.tokens) for opening in work.opens)
+        with self._stuck.call(self.model, opened + len(work.tokens) + int(work.depth.sum())):
+            reply = deliver(self.model, codec.encode_draft_work(work))
+        return codec.decode_draft_reply(reply, len(work.tags))
 
 
 def control(controller: str, action: str, model: str) -> None:

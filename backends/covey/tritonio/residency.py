@@ -8,6 +8,7 @@ from contextlib import suppress
 from covey.errors import PortError
 from covey.ports import Ports
 from covey.tritonio import bls
+from covey.tritonio.stuck import Stuck
 from covey.types import DrafterInfo, ResizeStatus
 
 RESIZE_SECONDS, LOOK_SECONDS = 30.0, 0.01  # for pages to come or go; between looks
@@ -16,8 +17,8 @@ RESIZE_SECONDS, LOOK_SECONDS = 30.0, 0.01  # for pages to come or go; between lo
 class BlsResidency:
     """Implements `covey.ports.Residency`. A drafter says itself what it holds."""
 
-    def __init__(self, controller: str, ports: Ports) -> None:
-        self._controller, self._ports = controller, ports
+    def __init__(self, controller: str, ports: Ports, stuck: Stuck) -> None:
+        self._controller, self._ports, self._stuck = controller, ports, stuck
 
     def unload(self, name: str) -> int:
         held = 0
@@ -36,7 +37,7 @@ class BlsResidency:
             raise
 
     def resize(self, name: str, blocks: int) -> DrafterInfo:
-        drafter, deadline = bls.BlsDrafter(name), time.monotonic() + RESIZE_SECONDS
+        drafter, deadline = bls.BlsDrafter(name, self._stuck), time.monotonic() + RESIZE_SECONDS
         while (answer := drafter.resize(blocks)).status is ResizeStatus.LATER and time.monotonic() < deadline:
             time.sleep(LOOK_SECONDS)
         if answer.status is not ResizeStatus.OK:

@@ -1,0 +1,34 @@
+"""The front's lines on standard error: few of a kind, and nothing in them that a caller sent. An exception that nobody
+expected is told by its type and place, because its text may quote a prompt."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+
+from covey.log_rate import Rate
+
+
+class _Short(logging.Formatter):
+    def formatException(self, ei: object) -> str:
+        assert isinstance(ei, tuple)
+        kind, _, trace = ei
+        frames = traceback.extract_tb(trace)
+        return f"{kind.__name__} at {frames[-1].filename}:{frames[-1].lineno}" if frames else kind.__name__
+
+
+class _Few(logging.Filter):
+    def __init__(self) -> None:
+        super().__init__()
+        self._rate = Rate()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return self._rate.passes(f"{record.name} {record.msg}", "") is not None
+
+
+def to_stderr() -> None:
+    """Everybody's records in this process."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Short("%(name)s: %(message)s"))
+    handler.addFilter(_Few())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)

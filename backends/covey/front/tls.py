@@ -1,0 +1,56 @@
+"""What the profile's section `front` says of TLS, for both protocols."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc  # type: ignore[import-untyped]
+
+from covey.errors import SettingError
+from covey.profile import FrontSettings
+
+
+@dataclass(frozen=True)
+class Tls:
+    """Files that were read once: who changes them restarts the front."""
+
+    certificate: str
+    private_key: str
+    callers_authorities: str = ""
+
+    @classmethod
+    def of(cls, settings: FrontSettings) -> Tls | None:
+        """None where there is to be none; raises SettingError where it cannot be as it is wanted."""
+        files = cls(settings.certificate, settings.private_key, settings.callers_authorities)
+        if not files.certificate and not files.private_key and not files.callers_authorities:
+            return None
+        if not files.certificate or not files.private_key:
+            raise SettingError("front.certificate, front.private_key: give both, or neither and no callers_authorities")
+        files.check()
+        return files
+
+    def check(self) -> None:
+        try:
+            if Path(self.private_key).stat().st_mode & 0o077:
+                raise SettingError(f"front.private_key: {self.private_key} can be read by others: chmod 600")
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(self.certificate, self.private_key)
+            if self.callers_authorities:
+                context.load_verify_locations(self.callers_authorities)
+        except OSError as error:  # an SSLError is one
+            raise SettingError(f"front: the files of TLS cannot be used: {error}") from None
+
+    def of_uvicorn(self) -> dict[str, Any]:
+        required = ssl.CERT_REQUIRED if self.callers_authorities else ssl.CERT_NONE
+        files = {"ssl_certfile": self.certificate, "ssl_keyfile": self.private_key, "ssl_cert_reqs": required}
+        return files | ({"ssl_ca_certs": self.callers_authorities} if self.callers_authorities else {})
+
+    def of_grpc(self) -> Any:
+        pair = Path(self.private_key).read_bytes(), Path(self.certificate).read_bytes()
+        if not self.callers_authorities:
+            return grpc.ssl_server_credentials([pair])
+        authorities = Path(self.callers_authorities).read_bytes()
+        return grpc.ssl_server_credentials([pair], authorities, require_client_auth=True)

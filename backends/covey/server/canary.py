@@ -1,0 +1,98 @@
+"""Ends a process that runs and does not answer. Whoever starts it again when it has ended does so then.
+
+Asks for its health from a thread of its own. A paused process is another matter (`covey.server.paused`), except the
+front, which nobody else watches."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import logging
+import os
+import signal
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+
+LOOK_SECONDS = 0.5
+STARTING_SECONDS = 60.0  # that one may be silent which has not answered yet
+log = logging.getLogger("covey.canary")
+
+
+def answers(address: str, seconds: float) -> bool:
+    """Whether anything comes back on an HTTP port; a refusal is an answer too."""
+    host, _, port = address.rpartition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=seconds)
+    try:
+        connection.request("GET", "/v2/health/live")
+        connection.getresponse().read()
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+    return True
+
+
+def shakes_hands(address: str, seconds: float) -> bool:
+    """The same of a port that speaks TLS: whoever refuses us, for want of a certificate, is there."""
+    host, _, port = address.rpartition(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with socket.create_connection((host, int(port)), seconds) as connection:
+            context.wrap_socket(connection).close()
+    except ssl.SSLError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+class Canary:
+    """Owns since when one process has been silent."""
+
+    def __init__(self, name: str, pid: Callable[[], int], asks: Callable[[float], bool], bound: float) -> None:
+        """`pid` says which process it is now, 0 for none; `asks` whether it answers within so many seconds; `bound` is
+        how long it may be silent."""
+        self._name, self._pid, self._asks, self._bound = name, pid, asks, bound
+        self._known = 0
+        self._answered = False
+        self._silent = 0.0  # seconds, of the looks' own: while this process did not run nobody could answer it
+
+    def look(self) -> None:
+        """One question, LOOK_SECONDS after the one before, and what follows from silence. Blocks for as long again."""
+        pid = self._pid()
+        if pid != self._known:
+            self._known, self._answered, self._silent = pid, False, 0.0
+        if not pid:
+            return
+        began = time.monotonic()
+        if self._asks(LOOK_SECONDS):
+            self._answered, self._silent = True, 0.0
+            return
+        self._silent += LOOK_SECONDS + min(time.monotonic() - began, LOOK_SECONDS)
+        if self._silent >= (self._bound if self._answered else STARTING_SECONDS) and self._pid() == pid:
+            log.warning("%s has not answered for %.1f s and is killed", self._name, self._silent)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            self._silent = 0.0
+
+
+class CanaryWatch:
+    """Looks again and again until it is stopped."""
+
+    def __init__(self, canary: Canary) -> None:
+        self._canary = canary
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="canary", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(LOOK_SECONDS):
+            self._canary.look()

@@ -1,0 +1,1 @@
+"""Faults by the hundred in a real server under load: `python -m loadtest.faults`."""
