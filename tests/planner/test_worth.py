@@ -84,7 +84,7 @@ def test_the_number_verified_is_the_one_of_most_tokens_a_second(each: float) -> 
     offered = drafted(*[rng.uniform(0.3, 0.95, DEPTH).tolist() for _ in range(6)])
     kept = made.select(batch([NONE] * 6), offered, 4096)
     paths = np.sort(Nodes.of(offered.trees).paths(Nodes.of(offered.trees).own(offered.trees.scores)))[::-1]
-    seconds = 0.002 + made._expectations.verifying(6, 6.0 + np.arange(len(paths) + 1))
+    seconds = 0.002 + made._expectations.curve(6).at(6.0 + np.arange(len(paths) + 1))
     speeds = (6 + np.concatenate([[0.0], np.cumsum(paths)])) / seconds
     assert len(kept.tokens) == int(speeds.argmax())
 

@@ -92,12 +92,13 @@ class Customised(TreeSelector):
             return trees
         scores = trees.log_q if len(trees.log_q) else trees.scores
         found = Candidates.of(batch, trees, scores, drafted.drafter, self.calibration)
-        hidden = found.hidden[found.nodes.row_of]
+        row_of = found.nodes.row_of
+        hidden = found.hidden[row_of]
         paths = found.nodes.paths(np.where(hidden, found.own, found.said).astype(np.float64))
-        ranked = Ranked.of(paths, found.nodes.row_of, rows)
+        ranked = Ranked.of(paths, row_of, rows)
         needs = needs_of(batch, self._round_seconds)
         deepest = np.zeros(rows)
-        np.maximum.at(deepest, found.nodes.row_of, found.nodes.depth)
+        np.maximum.at(deepest, row_of, found.nodes.depth)
         wanting = np.where(np.isnan(needs) | found.asked, 0.0, needs)
         demands = np.minimum(wanting, deepest + 1.0)
         fixed = found.fixed()

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from covey.trees.paths import Array, Flags, Index, Nodes, Small
-from covey.types import Floats, JsonDict
+from covey.trees.paths import Array, Flags, Index, Nodes
+from covey.types import Floats, Ints, JsonDict
 
 MEMORY = 20000.0  # nodes that were looked at after which an old one counts 1/e
 LEAN = 4.0  # nodes that a drafter's own word is worth
@@ -39,28 +39,29 @@ class Calibration:
         self._offered, self._accepted, self._said = np.zeros((len(COUNTS), len(drafters) * self._size))
         self._weigh()
 
-    def cells(self, nodes: Nodes, ranks: Small, said: Floats, drafter: Index, blind: Flags) -> Index:
+    def cells(self, nodes: Nodes, ranks: Ints, said: Floats, drafter: Index, blind: Flags) -> Index:
         """Where each node is counted; `drafter` and `blind` by row."""
-        bins = BINS[(said * STEPS).astype(np.int64)]
-        rank = np.minimum(ranks, RANKS - 1)
+        bins = BINS.take((said * STEPS).astype(np.int64), mode="clip")
+        found = np.minimum(ranks, RANKS - 1)
         if blind.any():
             hidden = blind[nodes.row_of]
             bins[hidden] = BLIND
-            rank[hidden] = 0
-        found = np.minimum(nodes.depth, self._max_depth).astype(np.int32)
-        if drafter.any():
-            found += (drafter * (self._max_depth + 1))[nodes.row_of]
-        found *= RANKS
-        found += rank
+            found[hidden] = 0
+        depth = np.minimum(nodes.depth, self._max_depth)
+        depth *= RANKS
+        found += depth
         found *= BLIND + 1
         found += bins
-        return found.astype(np.int64)
+        cells = found.astype(np.int64)
+        if drafter.any():
+            cells += (drafter * self._size)[nodes.row_of]
+        return cells
 
     def own(self, cells: Index, said: Floats) -> Floats:
         """Each node's calibrated probability, where all before it are right."""
-        found = self._trust[cells]
+        found = self._trust.take(cells)
         found *= said
-        found += self._chance[cells]
+        found += self._chance.take(cells)
         return found
 
     def index(self, drafters: Sequence[str]) -> Index:

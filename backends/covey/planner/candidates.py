@@ -12,8 +12,8 @@ from covey.planner.calibration import Calibration
 from covey.planner.tallies import Tally
 from covey.rounds import Round
 from covey.scheduler import Batch
-from covey.trees.paths import Array, Flags, Index, Nodes, Small
-from covey.types import Floats, JsonDict, RowStatus, Rule, Trees
+from covey.trees.paths import Array, Flags, Index, Nodes
+from covey.types import Floats, Ints, JsonDict, RowStatus, Rule, Trees
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Candidates:
 
     trees: Trees
     nodes: Nodes
-    ranks: Small
+    ranks: Ints
     said: Floats
     own: Floats
     hidden: Flags

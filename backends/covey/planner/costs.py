@@ -18,15 +18,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from covey.bandits.length import DraftCall
 from covey.planner.cost_table import Surface
+from covey.planner.pass_curve import FAR, PassCurve
 from covey.planner.regression import Array, Regression, doublings, hat, smooth
 from covey.types import JsonDict
 from covey_client.costs.table import CostTable
 
-Index = npt.NDArray[np.int64]
 Shares = tuple[tuple[str, int], ...]  # rows that draft, by drafter
 Passes = tuple[int, ...]  # tokens in the pass, for each depth from 0
 CACHED = 256  # situations whose features are kept
@@ -34,7 +33,6 @@ PROMPT = 0.3  # how far c may be from nothing, in slopes of f
 PAUSE = 0.1  # how far d may be from nothing, in passes over one row
 TOGETHER = 0.05  # weight of a new round in c
 READ, READ_STEP = 4096, 8  # tokens of prompts in a pass, how many are looked at
-FAR = 1e7  # tokens up to which the line beyond the last knot is drawn
 GUESS = 0.1  # a drafted token's time before any was drafted, in passes over one row
 
 
@@ -119,24 +117,21 @@ class RoundCosts:
             seconds += self._overhead.mean(overhead)
         return seconds
 
-    def verifying(self, rows: int, tokens: Array, prefill: int | Index) -> Array:
-        """Seconds of passes over so many tokens, and so many of prompts beside them."""
+    def curve(self, rows: int, beside: float = 0.0) -> PassCurve:
+        """Seconds of passes, and of what is `beside` them."""
         knots, weights = self._tokens, self._verify.weights
         line = np.empty(len(knots) + 1)
         line[:-1] = weights[: len(knots)]
         line[-1] = line[-2] + (line[-2] - line[-3]) / (knots[-1] - knots[-2]) * (FAR - knots[-1])
-        line += np.dot(hat(rows, self._rows), weights[len(knots) : -2])
-        seconds: Array = np.interp(tokens + prefill, self._far, line)
-        seconds += weights[-1] * (tokens > rows)
-        seconds += weights[-2] / 128.0 * prefill
-        return seconds
+        line += np.dot(hat(rows, self._rows), weights[len(knots) : -2]) + beside
+        return PassCurve(rows, self._far, line, float(weights[-1]), float(weights[-2]) / 128.0)
 
     def readable(self, rows: int, drafts: float, seconds: float) -> int:
         """Tokens of prompts that a pass over so many rows and drafts can read within these seconds; and those that fit
         beside the rows where a further token takes at most half of what it takes in the longest passes: a device reads
         its weights meanwhile."""
         prompts = np.arange(0, READ, READ_STEP)
-        within = self.verifying(rows, np.full(len(prompts), rows + drafts), prompts) <= seconds
+        within = self.curve(rows).at(np.full(len(prompts), rows + drafts), prompts) <= seconds
         slopes = np.diff(self._verify.weights[: len(self._tokens)])
         slopes /= np.diff(self._tokens)
         knee = self._tokens[int(np.argmax(slopes > 0.5 * slopes[-1]))]

@@ -17,6 +17,7 @@ from covey.bandits.length import DraftCall, Outcome, Situation
 from covey.planner.acceptance import Acceptance
 from covey.planner.costs import Passes, RoundCosts, Shares
 from covey.planner.outlook import Forecast
+from covey.planner.pass_curve import FAR, PassCurve
 from covey.planner.regression import Array
 from covey.planner.residuals import Residuals
 from covey.types import JsonDict
@@ -96,13 +97,16 @@ class Expectations:
         passes = tuple(rows * (depth + 1) for depth in range(self._max_depth + 1))
         return self._costs.without_drafts(rows, passes) if self._costs.known else np.ones(self._max_depth + 1)
 
-    def verifying(self, rows: int, tokens: Array, prefill: int = 0) -> Array:
-        """Seconds of rounds, but for what drafters take, with so many tokens in the pass and so many of prompts."""
-        return self._costs.verifying(rows, tokens, prefill) + self._costs.overhead(rows)
+    def curve(self, rows: int) -> PassCurve:
+        """What rounds take but for drafting; before anything was measured time is in tokens."""
+        if not self.known:
+            ends = np.array([0.0, FAR])
+            return PassCurve(rows, ends, ends, 0.0, 0.0)
+        return self._costs.curve(rows, self._costs.overhead(rows))
 
     def plain(self, rows: int) -> float:
         """Seconds of a round of so many rows that neither drafts nor reads prompts."""
-        return float(self.verifying(rows, np.array([float(rows)]))[0])
+        return float(self.curve(rows).at(np.array([float(rows)]))[0])
 
     def readable(self, rows: int, drafts: float, seconds: float) -> int | None:
         """As `Planner.readable`; None before anything was measured."""
@@ -205,7 +209,8 @@ class Expectations:
 
     def by_nodes(self, rows: int) -> Callable[[Array], Array]:
         """Seconds of a round but for drafting, by how many nodes it verifies."""
-        return lambda nodes: self.verifying(rows, rows + nodes)
+        curve = self.curve(rows)
+        return lambda nodes: curve.at(rows + nodes)
 
     def alone(self, situation: Situation, width: int) -> Array:
         """Seconds that its drafters take, by depth, with so many lanes a row."""

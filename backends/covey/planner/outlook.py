@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from covey.trees.paths import Array, Index, Nodes, Small
-from covey.types import Floats
+from covey.trees.paths import Array, Index, Nodes
+from covey.types import Floats, Ints
 
 ROWS = 64
 GROUPS = 24  # of paths alike, at a depth
@@ -38,14 +38,14 @@ class Outlook:
         self._chains: list[deque[tuple[Floats, int]]] = [deque() for _ in range(max_depth)]
         self._stacked: dict[bool, tuple[Array, Array]] = {}
 
-    def add(self, nodes: Nodes, paths: Floats, ranks: Small) -> None:
+    def add(self, nodes: Nodes, paths: Floats, ranks: Ints) -> None:
         """A round's candidates. Of trees, what is on the path of best guesses tells of chains too."""
         if not len(paths):
             return
         off = np.append(ranks > 0, False)
         for jump in nodes.jumps:
             off |= off[jump]
-        rows = np.count_nonzero(np.bincount(nodes.row_of))
+        rows = int(np.count_nonzero(nodes.trees.sizes))
         wide = bool(off.any())
         order = np.argsort(nodes.depth.astype(np.uint8), kind="stable")
         ends = np.bincount(nodes.depth).cumsum()

@@ -26,7 +26,7 @@ from covey.planner.expectations import Expectations
 from covey.planner.outlook import Forecast, Outlook
 from covey.rounds import Drafted, Round
 from covey.scheduler import Batch
-from covey.trees.paths import Array, Flags
+from covey.trees.paths import Array, Flags, Index
 from covey.trees.selection import ROUNDING
 from covey.types import Floats, Trees
 
@@ -59,21 +59,27 @@ class Worth(TreeSelector):
         paths = found.nodes.paths(found.own)
         self._offered = found, paths
         kept = found.fixed()
-        given = int(np.count_nonzero(kept))
         drafting = max((drafted.seconds[name] + drafted.catch_up[name] for name in drafted.seconds), default=0.0)
-        plain, now = self._seconds(batch, drafting, given, int(np.count_nonzero(paths >= SLIGHT)))
-        needs = needs_of(batch, float(now[0]))
+        curve, prefill = self._expectations.curve(batch.decoding), int(batch.chunk[batch.decoding :].sum())
+
+        def seconds(nodes: Index | int, prompts: int = prefill) -> Array:
+            """Of rounds that verify so many nodes."""
+            return drafting + curve.at(nodes + batch.decoding, prompts)
+
+        needs = needs_of(batch, float(seconds(np.count_nonzero(kept))))
         weight, due = self._weights(batch, needs, found.asked)
         room = budget - int(batch.chunk.sum())
         if due is not None:
-            self._serve(batch, trees, paths, due, now, room - given, kept)
+            self._serve(batch, trees, paths, due, seconds, room, kept)
         value = paths if weight is None else paths * np.repeat(weight, trees.sizes)
         first, tokens = int(np.count_nonzero(kept)), float(batch.decoding)
         if first:
             tokens += float(paths[kept].sum())
             value = np.where(kept, np.float32(0.0), value)
         best = np.sort(value)[::-1][: np.count_nonzero(value >= SLIGHT)]
-        more = min(self._most(tokens, best, plain[first - given :], now[first - given :]), room - first)
+        counts = np.arange(first, first + len(best) + 1)
+        now = seconds(counts)
+        more = min(self._most(tokens, best, seconds(counts, 0) if prefill else now, now), room - first)
         if more > 0:
             kept |= _best(value, float(best[more - 1]), more)
         return self.keep(found, kept, needs, room)
@@ -93,16 +99,6 @@ class Worth(TreeSelector):
         if self._selections % SAMPLED == 1:
             found, paths = offered
             self._outlook.add(found.nodes, paths, found.ranks)
-
-    def _seconds(self, batch: Batch, drafting: float, given: int, more: int) -> tuple[Array, Array]:
-        """Of a round, by nodes verified from `given` on: without prompts in the pass, and as it is."""
-        rows, prefill = batch.decoding, int(batch.chunk[batch.decoding :].sum())
-        tokens = np.arange(rows + given, rows + given + more + 1.0)
-        if not self._expectations.known:
-            return drafting + tokens, drafting + tokens + prefill  # nothing is known: time in tokens
-        plain = self._expectations.verifying(rows, tokens)
-        plain += drafting
-        return plain, drafting + self._expectations.verifying(rows, tokens, prefill) if prefill else plain
 
     def _most(self, tokens: float, best: Floats, plain: Array, now: Array) -> int:
         """How many of the best nodes to verify beside those that bring so many tokens with their roots."""
@@ -126,37 +122,43 @@ class Worth(TreeSelector):
         return weight, np.where(due, needs, 0.0) if due.any() and self._expectations.known else None
 
     def _serve(
-        self, batch: Batch, trees: Trees, paths: Floats, due: Array, seconds: Array, room: int, kept: Flags
+        self,
+        batch: Batch,
+        trees: Trees,
+        paths: Floats,
+        due: Array,
+        seconds: Callable[[Index], Array],
+        room: int,
+        kept: Flags,
     ) -> None:
         """Keep the nodes that bring rows up to date, of as many rows as are then on time."""
-        sizes = trees.sizes
-        late = np.flatnonzero((due > 0.0) & (sizes > 0))
-        if not len(late):
+        near = np.flatnonzero((paths >= FAINT) & np.repeat(due > 0.0, trees.sizes))
+        if not len(near):
             return
-        places = np.arange(int(sizes[late].max()))
-        there = places < sizes[late, None]
-        nodes = trees.offsets[late, None] + places
-        offered = np.where(there, paths[np.where(there, nodes, 0)], np.float32(0.0))  # by late row
-        best = np.sort(offered, axis=1)[:, ::-1].astype(np.float64)
-        reach = 1.0 + np.cumsum(best, axis=1)
-        asked = due[late]
-        each = ((reach - best < asked[:, None] - ROUNDING) & (best >= FAINT)).sum(axis=1)
-        rows = np.arange(len(late))
-        least = np.where(each > 0, best[rows, each - 1], 2.0)
-        chosen = offered >= least[:, None]
-        each = chosen.sum(axis=1)  # of nodes alike all are
-        order = np.argsort(each, kind="stable")
-        spent = np.cumsum(each[order])
+        rows = np.searchsorted(trees.offsets, near, side="right") - 1
+        best = np.argsort(rows - paths[near])  # of each row; a node's path is less likely than its parent's
+        near = near[best]
+        brought = paths[near].astype(np.float64)
+        of_row = np.bincount(rows, brought, trees.rows)
+        before = np.cumsum(brought) - brought - (np.cumsum(of_row) - of_row)[rows]
+        taken = 1.0 + before < due[rows] - ROUNDING
+        counts = np.bincount(rows[taken], minlength=trees.rows)
+        got = 1.0 + np.bincount(rows[taken], brought[taken], trees.rows)
+        late = np.flatnonzero(counts)
+        order = late[np.argsort(counts[late], kind="stable")]
+        spent = np.cumsum(counts[order])
+        given = int(np.count_nonzero(kept))
         # With k rows served the round takes longer, and all of them need more for that.
-        longer = seconds[np.minimum(spent, len(seconds) - 1)] - seconds[0]
-        longer[spent > room] = np.inf
-        tpot = np.array([batch.rows[row].request.objective.tpot for row in late.tolist()])
-        got = np.where(each > 0, reach[rows, each - 1], 1.0)
-        margin = ((got - asked) * tpot)[order]  # seconds by which it may last longer
-        met = ((margin >= longer[:, None]) & (rows <= rows[:, None])).sum(axis=1)
+        times = seconds(given + np.append(0, spent))
+        longer = np.where(spent > room - given, np.inf, times[1:] - times[0])
+        tpot = np.array([batch.rows[row].request.objective.tpot for row in order.tolist()])
+        margin = (got - due)[order] * tpot  # seconds by which it may last longer
+        places = np.arange(len(order))
+        met = ((margin >= longer[:, None]) & (places <= places[:, None])).sum(axis=1)
         if met.max() > 0:
-            served = order[: int(np.argmax(met)) + 1]
-            kept[nodes[served][chosen[served]]] = True
+            served = np.zeros(trees.rows, np.bool_)
+            served[order[: int(np.argmax(met)) + 1]] = True
+            kept[near[taken & served[rows]]] = True
 
     def forecast(
         self, rows: int, plain: int, width: int, seconds: Callable[[Array], Array], drafting: Array

@@ -1,5 +1,7 @@
 """Where the nodes of packed trees stand, and how likely their paths are. Numpy over all nodes of a batch.
 
+Indices are taken with mode="clip", which saves numpy a pass over them: all of them are in range.
+
 Trees of three rows     offsets 0 2 2 5, parents -1 0 | | -1 -1 1
 row_of                  0 0 2 2 2
 above                   -1 0 -1 -1 3       parents among all nodes
@@ -20,7 +22,6 @@ from covey.types import Floats, Ints, Trees
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
-Small = npt.NDArray[np.int16]
 Numbers = TypeVar("Numbers", Floats, Array)
 
 LEAST, MOST = 1e-4, 1.0 - 1e-6  # of a node's own probability: a path's falls at every node, in 32 bits, too
@@ -32,27 +33,31 @@ class Nodes:
     what is to be multiplied along paths takes a step for each doubling of the depth."""
 
     trees: Trees
-    row_of: Index
-    depth: Small
+    depth: Ints
     jumps: tuple[Index, ...]
 
     @classmethod
     def of(cls, trees: Trees) -> Nodes:
         sizes, count, roots = trees.sizes, len(trees.tokens), trees.parents < 0
-        row_of = np.repeat(np.arange(len(sizes)), sizes)
         jump = np.empty(count + 1, np.int64)
         np.add(trees.parents, np.repeat(trees.offsets[:-1], sizes), out=jump[:-1])
         np.putmask(jump[:-1], roots, count)
         jump[count] = count
-        depth = np.full(count + 1, 2, np.int16)
+        depth = np.full(count + 1, 2, np.int32)
         depth[:-1] -= roots
         depth[count] = 0
-        jumps = [jump]
+        jumps, more = [jump], np.empty_like(depth)
         while depth.max() >= 1 << len(jumps):  # somebody may have so many ancestors
-            jump = jump[jump]
+            jump = jump.take(jump, mode="clip")
+            if jump.min(initial=count) == count:  # nobody has
+                break
             jumps.append(jump)
-            depth += depth[jump]
-        return cls(trees, row_of, depth[:-1], tuple(jumps))
+            depth += depth.take(jump, out=more, mode="clip")
+        return cls(trees, depth[:-1], tuple(jumps))
+
+    @property
+    def row_of(self) -> Index:
+        return np.repeat(np.arange(self.trees.rows), self.trees.sizes)
 
     @property
     def above(self) -> Index:
@@ -60,36 +65,30 @@ class Nodes:
         jump = self.jumps[0]
         return np.where(jump < len(self.depth), jump, -1)[:-1]
 
-    def ranks(self) -> Small:
-        """How many siblings are listed before each node: of nodes sorted by their parent, then by their place, how far
-        each stands behind the first one of that parent."""
-        trees, count = self.trees, len(self.depth)
-        ranks = np.zeros(count, np.int16)
-        if not count:
-            return ranks
-        bits = count.bit_length()
-        index = np.int32 if count + trees.rows < 1 << 30 - bits else np.int64
-        family = trees.offsets[:-1] + np.arange(1, trees.rows + 1, dtype=index)  # of a root's own, 1; the nodes' follow
+    def ranks(self) -> Ints:
+        """How many siblings are listed before each node. Nodes are compared with those so many places before them until
+        all pairs of siblings are found: in a beam they are fewer places apart than it has lanes."""
+        trees = self.trees
+        family = trees.offsets[:-1] + np.arange(1, trees.rows + 1, dtype=np.int32)  # of a root's own, 1; nodes' follow
         key = np.repeat(family, trees.sizes)
         key += trees.parents
-        key <<= bits
-        places = np.arange(count, dtype=index)
-        key |= places
-        key.sort()
-        order = key & ((1 << bits) - 1)
-        key >>= bits
-        begins = np.ones(count + 1, np.bool_)  # a family, and what comes after the last one
-        np.not_equal(key[1:], key[:-1], out=begins[1:-1])
-        starts = begins.nonzero()[0]
-        ranks[order] = places - np.repeat(starts[:-1], starts[1:] - starts[:-1])
+        ranks = np.zeros(len(key), np.int32)
+        sizes = np.bincount(key).astype(np.float64)
+        pairs, apart = (int(np.dot(sizes, sizes)) - len(key)) // 2, 0
+        while pairs:
+            apart += 1
+            siblings = key[apart:] == key[:-apart]
+            ranks[apart:] += siblings
+            pairs -= int(np.count_nonzero(siblings))
         return ranks
 
     def paths(self, own: Numbers) -> Numbers:
         """Path probabilities of nodes that are as likely as `own` where all before them are right."""
         total = np.ones(len(own) + 1, own.dtype)
         np.minimum(np.maximum(own, LEAST), MOST, out=total[:-1])
+        above = np.empty_like(total)
         for jump in self.jumps:
-            total *= total[jump]
+            total *= total.take(jump, out=above, mode="clip")
         return total[:-1]
 
     def own(self, scores: Floats) -> Floats:
@@ -97,16 +96,17 @@ class Nodes:
         log = np.zeros(len(scores) + 1, np.float32)  # a root's stands last
         log[:-1] = scores
         with np.errstate(over="ignore", invalid="ignore"):
-            log -= log[self.jumps[0]]
+            log -= log.take(self.jumps[0], mode="clip")
             said: Floats = np.exp(log[:-1], out=log[:-1])
         np.minimum(np.fmax(said, LEAST, out=said), MOST, out=said)  # `fmax` takes a number before none
         return said
 
     def accepted(self, trees: Trees, offsets: Ints, tokens: Ints, accepted: Ints) -> Flags:
         """Which nodes were: row r was answered `tokens[offsets[r]:]`, whose first `accepted[r]` are of its tree."""
-        wrong = np.append(self.depth > accepted[self.row_of], False)
+        row_of = self.row_of
+        wrong = np.append(self.depth > accepted[row_of], False)
         near = np.flatnonzero(~wrong[:-1])
-        wrong[near] = tokens[offsets[self.row_of[near]] + self.depth[near] - 1] != trees.tokens[near]
+        wrong[near] = tokens[offsets[row_of[near]] + self.depth[near] - 1] != trees.tokens[near]
         for jump in self.jumps:
             wrong |= wrong[jump]
         return ~wrong[:-1]
