@@ -3,6 +3,7 @@
 Tokens are believed of each request (`beliefs`), less what it costs to move it: the catch-up of a drafter that has not
 seen its text, spread over the rounds that the request may still have. The drafters in use are those that together bring
 most in the time they take (`joint`): each further drafter is one more call, and rows that gain little by it share one.
+Tokens that a request needs to be within its objective count twice, so a call is rather paid for rows that are behind.
 Arms of all kinds are compared so. Decoding without drafts is the length policy's to choose, which is asked afterwards,
 for the mix that comes of this.
 
@@ -34,6 +35,9 @@ FEW = 4  # rows that are assigned ahead of the round
 TRUST = -0.5  # deviations by which a drafter is held for better when it is chosen: for worse, since reading tells
 MOVES = 16  # tokens of lag from which on moving a row to a drafter costs anything
 LONGEST, SHORTEST = 32.0, 4.0  # rounds over which a catch-up is spread
+# How much more a token counts that its request needs to be within its objective: with five emulated specialists on one
+# device 2.5 points more of 16 callers' requests met theirs (0.3 to 4.7), and throughput stayed.
+OWED = 1.0
 
 
 class CoveyDrafters:
@@ -67,9 +71,10 @@ class CoveyDrafters:
         self._set: list[int] = []  # the drafters in use
         self._age = EVERY
         self._speed = 0.0  # tokens per second of the last assignment
+        self._now, self._seconds = 0.0, 0.0  # when the batch was laid out, and what a round was then expected to take
 
     def assign(self, batch: Batch, roster: Roster) -> Assignment:
-        rows = batch.rows[: batch.decoding]
+        rows, self._now = batch.rows[: batch.decoding], batch.now
         serving = self._who_serves(roster)
         key = tuple(active.key for active in rows)
         self._age += 1
@@ -182,15 +187,21 @@ class CoveyDrafters:
         if self._speed:
             tokens -= self._moves(rows, serving, tokens[:, :, -1])[:, :, None] * (self._depths > 0)
         count, expectations = len(rows) + len(named), self._expectations
+        plain = expectations.without_drafts(count)[self._depths]
+        needs = np.array([active.needs(self._now, self._seconds) for active in rows]).clip(0.0)
+        worth = tokens + OWED * np.minimum(tokens.clip(0.0), needs[:, None, None])
         found = joint.Prospects(
-            tokens,
+            worth,
             others,
-            expectations.without_drafts(count)[self._depths],
+            plain,
             np.stack([expectations.drafting(self._names[each], count)[:, self._depths] for each in serving]),
             {serving.index(each): named.count(each) for each in set(named)},
             expectations.side_by_side,
         )
-        chosen, self._speed = joint.best_set(found)
+        chosen, most = joint.best_set(found)
+        emitted, valued = (each[:, chosen, -1].max(axis=1).clip(1.0).sum() + others[-1] for each in (tokens, worth))
+        self._seconds = float(valued / most)
+        self._speed = float(emitted / self._seconds)
         self._set = [serving[each] for each in chosen]
         return [serving[chosen[each]] for each in tokens[:, chosen, -1].argmax(axis=1).tolist()]
 
