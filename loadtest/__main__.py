@@ -25,6 +25,12 @@ def main(arguments: Sequence[str]) -> int:
         from loadtest.run import run
 
         folder = given.out / (given.name or time.strftime("%Y%m%d-%H%M%S"))
+        if given.beside_plain:
+            given.speculation = "off"
+            plain = folder.with_name(f"{folder.name}-plain")
+            if not run(options.plan(given, seconds=given.seconds, grace=given.grace), plain):
+                return _report(plain, None) or 1
+            earlier = records.load(plain)
         complete = run(plan, folder)
         _report(folder, earlier)
     except SettingError as error:

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from covey.errors import SettingError
+from covey_client import running
 from covey_client.address import Address
 from covey_client.caller import USUAL_PORTS
+from covey_client.errors import InvalidRequest
 from loadtest import arrivals, asks, levels
 
 TRANSPORTS = {"grpc": ("grpc",), "http": ("http",), "both": ("grpc", "http")}
@@ -45,9 +47,10 @@ class Plan:
 
 def add(parser: Any) -> None:
     """Declare the traffic's flags; `parser` is argparse's or Locust's."""
-    parser.add_argument("--url", default=os.environ.get("COVEY_URL", "127.0.0.1:8001"), help="gRPC port, HOST:PORT")
-    parser.add_argument("--http-url", default="", help="HTTP port, HOST:PORT (default: 8000 of the same host)")
-    parser.add_argument("--metrics-url", default="", help="metrics port, HOST:PORT (default: 8002 of the same host)")
+    parser.add_argument("--url", default="", help="gRPC port, HOST:PORT (default: COVEY_URL, or the server here)")
+    beside = "HOST:PORT (default: that of the server here, or of the same host"
+    parser.add_argument("--http-url", default="", help=f"HTTP port, {beside} 8000)")
+    parser.add_argument("--metrics-url", default="", help=f"metrics port, {beside} 8002)")
     parser.add_argument("--transport", choices=tuple(TRANSPORTS), default="grpc", help="gRPC streams, generate_stream")
     parser.add_argument("--covey-model", default="covey", help="Triton model to ask")
     parser.add_argument("--shape", default="closed:8", help=f"arrivals: {', '.join(arrivals.SHAPES)}")
@@ -77,7 +80,11 @@ def command_line() -> argparse.ArgumentParser:
     parser.add_argument("--grace", type=float, default=10.0, help="seconds for requests in flight to end afterwards")
     parser.add_argument("--out", type=Path, default=Path("runs/loadtest"), help="folder for the run's folder")
     parser.add_argument("--name", default="", help="of the run's folder (default: the time)")
-    parser.add_argument("--compare", type=Path, metavar="FOLDER", help="an earlier run's folder")
+    compared = parser.add_mutually_exclusive_group()
+    compared.add_argument("--compare", type=Path, metavar="FOLDER", help="an earlier run's folder")
+    compared.add_argument(
+        "--beside-plain", action="store_true", help="first the same load without speculation, to compare"
+    )
     parser.add_argument("--report", type=Path, metavar="FOLDER", help="offer no load: write a run's report again")
     return parser
 
@@ -100,10 +107,15 @@ def plan(given: argparse.Namespace, *, seconds: float, grace: float) -> Plan:
     chosen = levels.mix(given.mix) if given.mix else levels.parse(given.slo)
     domains = {level.name: level.domain for level in chosen if level.domain and not given.prompts}
     try:
-        grpc = Address.parse(given.url, port=USUAL_PORTS["grpc"])
-        http = Address.parse(given.http_url or grpc.host, port=USUAL_PORTS["http"])
-        metrics = Address.parse(given.metrics_url or grpc.host, port=8002)
-    except ValueError as error:
+        url = given.url or os.environ.get("COVEY_URL") or running.usual()
+        grpc = Address.parse(url, port=USUAL_PORTS["grpc"])
+        server = running.beside(grpc)
+        usual = (USUAL_PORTS["http"], 8002) if server is None else (server.http, server.metrics)
+        http, metrics = (
+            Address.parse(said or grpc.host, port=port)
+            for said, port in zip((given.http_url, given.metrics_url), usual)
+        )
+    except (ValueError, InvalidRequest) as error:
         raise SettingError(str(error)) from None
     return Plan(
         grpc_url=grpc.target,

@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from covey_client.rates import Reading, Span
 from loadtest import summary
 from loadtest.records import Record, Run
-from loadtest.summary import Points, attained, counted, gauge, over_time, quantile, share
+from loadtest.summary import Points, attained, counted, gauge, over_time, quantile, share, streamed
 
 COLOURS = (  # told apart by the colour-blind too
     *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#b8a800"),
@@ -59,11 +59,11 @@ def pictures(run: Run) -> list[Picture]:
         Picture(
             "Output tokens",
             "tokens/s",
-            "Generated tokens a second by the server's counter; goodput counts answers that met their SLO, when they "
-            "ended.",
+            "Generated tokens a second by the server's counter; goodput counts those of answers that met their SLO, "
+            "spread evenly over the time that each was streamed.",
             [
                 Line("generated", lambda r: counted(r, lambda s: s.rate(GENERATED)), compared=True),
-                Line("goodput", lambda r: over_time(r, lambda rows: _tokens(r, rows) / summary.width(r))),
+                Line("goodput", lambda r: streamed(r, [record for record in r.records if attained(r, record)])),
             ],
         ),
         Picture(
@@ -300,10 +300,6 @@ def _phase(phase: str) -> Callable[[Run], Points]:
 def _acceptance(span: Span) -> float | None:
     found = span.ratio(ACCEPTED, DRAFTED)
     return None if found is None else 100 * found
-
-
-def _tokens(run: Run, rows: Sequence[Record]) -> int:
-    return sum(record.output_tokens for record in rows if attained(run, record))
 
 
 def _count(rows: Sequence[Record], *, failed: bool) -> int:

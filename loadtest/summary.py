@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from covey_client.rates import Reading, Span
 from loadtest.levels import Level
 from loadtest.records import Record, Run
@@ -182,6 +184,20 @@ def over_time(run: Run, value: Callable[[Sequence[Record]], float | None], *, at
         if found is not None:
             points.append((min((index + 0.5) * step, end), found))
     return points
+
+
+def streamed(run: Run, records: Sequence[Record]) -> Points:
+    """Output tokens a second of those requests, each one's spread evenly from its first token to its last: counted when
+    a request ends, all of its tokens would be that moment's, and a bin could have more than were generated in it."""
+    step = width(run)
+    end = max([run.seconds - 1e-6, *(record.end for record in records)])
+    edges = step * np.arange(int(end // step) + 2)
+    tokens = np.zeros(len(edges) - 1)
+    for record in records:
+        first = record.at + (record.ttft or 0.0)
+        tokens += record.output_tokens * np.diff(np.interp(edges, (first, max(record.end, first + 1e-6)), (0.0, 1.0)))
+    middles = np.minimum(edges[:-1] + step / 2, end)
+    return list(zip(middles.tolist(), (tokens / step).tolist()))
 
 
 def counted(run: Run, value: Callable[[Span], float | None], seconds: float = 2.0) -> Points:

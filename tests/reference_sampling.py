@@ -10,6 +10,8 @@ from covey.types import Sampling
 
 def penalised(logits: Reals, s: Sampling, prompt: list[int], output: list[int]) -> Reals:
     values = logits.astype(np.float64).copy()
+    for token, bias in s.logit_bias:
+        values[token] += -np.inf if bias <= -100.0 else bias
     for token in set(prompt + output):
         values[token] = (
             values[token] * s.repetition_penalty if values[token] < 0 else values[token] / s.repetition_penalty

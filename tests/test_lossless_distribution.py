@@ -40,6 +40,7 @@ SETTINGS = {
     "min_p": replace(PLAIN, min_p=0.15),
 }
 PENALTIES = replace(PLAIN, repetition_penalty=1.3, presence_penalty=0.4, frequency_penalty=0.3, bad_words=((0, 3),))
+BIASED = replace(PLAIN, logit_bias=((0, -100.0), (3, 1.2), (1, -0.7)), presence_penalty=0.4)
 
 
 @dataclass(frozen=True)
@@ -317,6 +318,14 @@ def test_coupled_trees_follow_the_target() -> None:
 def test_both_rules_follow_the_target(name: str, drafter: str) -> None:
     world = World.make(drafter)
     assert min(both(world, {**SETTINGS, "penalties": PENALTIES}[name])) > 1e-3
+
+
+def test_bias_is_in_what_both_rules_follow() -> None:
+    world, count = World.make("good"), 10_000
+    coupled = run_coupled(world, BIASED, depth=2, width=2, count=count)
+    assert np.array_equal(coupled, run_coupled(world, BIASED, depth=0, width=1, count=count))
+    assert p_value(world, BIASED, coupled) > 1e-3
+    assert p_value(world, BIASED, run_rejection(world, BIASED, count=count)) > 1e-3
 
 
 def test_penalties_see_the_drafted_path() -> None:

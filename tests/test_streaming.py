@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from covey.clock import RealClock
 from covey.errors import CoveyError, PortError
 from covey.streaming import Cancelled, Chunk, Served, Streamer
-from covey.types import Finish, Progress
+from covey.types import Finish, Progress, Top
 
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 
@@ -100,6 +100,7 @@ class Bench:
                     *(key, ids, np.zeros(len(ids), np.float32), finish, error, 8, 6),
                     acceptance=(1, 0, 3),
                     drafters=(("b", 8, 6),),
+                    top=Top(np.stack([ids, ids + 1], 1), np.zeros((len(ids), 2), np.float32)),
                 )
             ]
         )
@@ -128,6 +129,9 @@ def test_a_stream_and_a_single_answer_carry_the_same(bench: Bench) -> None:
     assert last.acceptance == (1, 0, 3)
     assert last.drafters == (("b", 8, 6),)
     assert len(last.logprobs) == 13
+    assert last.top_ids.tolist() == [each for token in last.ids.tolist() for each in (token, token + 1)]
+    assert np.concatenate([chunk.top_ids for chunk in one.chunks]).tolist() == last.top_ids.tolist()
+    assert len(last.top_logprobs) == 26
     assert bench.streamer.open == 0
 
 

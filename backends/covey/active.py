@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from covey.types import NO_FLOATS, NO_INTS, Finish, Floats, Ints, Open, Progress, Request
+from covey.types import NO_FLOATS, NO_INTS, NO_TOP, Finish, Floats, Ints, Open, Progress, Request, Top
 
 
 @dataclass(slots=True)
@@ -45,6 +45,7 @@ class ActiveRequest:
 
     request: Request
     output: list[int] = field(default_factory=list)
+    chances: list[float] = field(default_factory=list)  # of its last tokens, under the rejection rule (`TargetReply`)
     num_cached_tokens: int = 0  # tokens with KV on the target
     opened: bool = False  # the target knows the tag
     open_sent: bool = False  # an opening was sent: the target may hold the tag, whatever became of the pass
@@ -131,7 +132,12 @@ class ActiveRequest:
         return np.concatenate([prompt[start:], np.asarray(self.output, np.int32)])
 
     def progress(
-        self, tokens: Ints, logprobs: Floats, finish: Finish | None = None, error: Exception | None = None
+        self,
+        tokens: Ints,
+        logprobs: Floats,
+        finish: Finish | None = None,
+        error: Exception | None = None,
+        top: Top = NO_TOP,
     ) -> Progress:
         """What its listener is told of new tokens."""
         return Progress(
@@ -147,6 +153,7 @@ class ActiveRequest:
             acceptance=tuple(self.acceptance),
             flagged=self.flagged,
             drafters=tuple((name, *counts) for name, counts in self.by_drafter.items()),
+            top=top,
         )
 
     def last_word(self, finish: Finish, error: Exception | None = None) -> Progress:

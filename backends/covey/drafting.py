@@ -132,7 +132,7 @@ class Drafting:
             name = reader.drafter
             if len(reader.rows) and self._roster.serves(name) and name not in self._reads:
                 none = np.zeros(len(reader.rows), np.int32)
-                reading = Reading(reader.judge, reader.budget)
+                reading = Reading(reader.judge, reader.budget, _chances(batch, reader))
                 self._reads[name] = call = self._call(name, reader.rows.tolist(), batch, none, none + 1, reading)
                 for active, known in zip(call.requests, call.known.tolist()):
                     active.seen[name] = known  # whatever it is asked next, it is asked after this
@@ -299,6 +299,22 @@ def _needed(requests: list[ActiveRequest], now: float) -> float:
     """Seconds until the first of them misses its objective, if one has one; not 0 where that has been missed."""
     left = min(active.deadline for active in requests) - now
     return 0.0 if math.isinf(left) else max(LEAST_NEEDED, left)
+
+
+def _chances(batch: Batch, reader: Reader) -> Floats:
+    """`Reading.chances` of what is to be judged."""
+    said: list[list[float]] = []
+    for row, judge in zip(reader.rows.tolist(), reader.judge.tolist()):
+        active = batch.rows[row]
+        count = active.known - max(judge, active.request.num_prompt) if judge >= 0 else 0
+        said.append(active.chances[-count:] if count else [])
+    most = max(map(len, said))
+    if not most:
+        return NO_FLOATS
+    chances = np.zeros((len(said), most), np.float32)
+    for row, each in enumerate(said):
+        chances[row, most - len(each) :] = each
+    return chances
 
 
 def _hear(call: _Call, judged: Judged) -> None:

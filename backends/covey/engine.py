@@ -35,7 +35,7 @@ from covey.ports import Clock, Drafter, Sink, Target
 from covey.roster import Roster
 from covey.rounds import Plan, Round, RoundRecord, Times, pressure_of, record_of
 from covey.scheduler import Batch, Scheduler
-from covey.types import Finish, Progress, Request, RowStatus, TargetReply, Trees
+from covey.types import NO_TOP, Finish, Progress, Request, RowStatus, Rule, TargetReply, Trees
 from covey.worker import Thread, Worker
 
 log = logging.getLogger("covey.engine")
@@ -275,11 +275,15 @@ class Engine:
             kept, finish = crop(active, tokens[start:end])
             end = start + len(kept)
             active.emit(kept, now)
+            if active.request.sampling.rule is Rule.REJECTION and len(reply.chances):
+                active.chances += reply.chances[start:end].tolist()
             if sizes[row]:
                 active.judged(plan.drafter[row], sizes[row], min(accepted[row], len(kept)))
             if finish is not None:
                 self._close(active)
-            progress.append(active.progress(reply.tokens[start:end], reply.logprobs[start:end], finish))
+            wanted = active.request.sampling.top_logprobs
+            top = reply.top.at(slice(start, end), wanted) if wanted else NO_TOP
+            progress.append(active.progress(reply.tokens[start:end], reply.logprobs[start:end], finish, top=top))
         too_big = self.scheduler.make_room(now) if starved else None
         if too_big is not None:
             self._close(too_big)

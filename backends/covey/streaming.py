@@ -21,7 +21,7 @@ from covey.errors import CoveyError, Overloaded, PortError, RequestError
 from covey.objectives import judge
 from covey.ports import Clock
 from covey.text import Detokenizer
-from covey.types import NO_FLOATS, NO_INTS, NO_OBJECTIVE, Attainment, Finish, Floats, Ints, Objective, Progress
+from covey.types import NO_FLOATS, NO_INTS, NO_OBJECTIVE, Attainment, Finish, Floats, Ints, Objective, Progress, Top
 
 log = logging.getLogger("covey.streaming")
 
@@ -50,6 +50,8 @@ class Chunk:
     attainment: str = ""  # on the last, of an `Attainment`; "" where there was no objective
     flagged: bool = False
     drafters: tuple[tuple[str, int, int], ...] = ()  # name, tokens drafted and accepted
+    top_ids: Ints = field(default_factory=lambda: NO_INTS)  # of each token as many, the likeliest first
+    top_logprobs: Floats = field(default_factory=lambda: NO_FLOATS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,7 @@ class _Answer:
     text: list[str] = field(default_factory=list)
     ids: list[Ints] = field(default_factory=list)
     scores: list[Floats] = field(default_factory=list)
+    top: list[Top] = field(default_factory=list)
     before: list[int] = field(default_factory=list)  # kept where the outlet needs state
 
     @property
@@ -296,13 +299,14 @@ class Streamer:
         last = items[-1]
         ids = np.concatenate([item.tokens for item in items]) if len(items) > 1 else last.tokens
         scores = np.concatenate([item.logprobs for item in items]) if len(items) > 1 else last.logprobs
+        top = Top.joined([item.top for item in items]) if len(items) > 1 else last.top
         finish = last.finish
         text = ""
         if answer.detokenizer is not None:
             text, used = answer.detokenizer.push(ids.tolist())
             stopped = answer.detokenizer.stopped
             if stopped:
-                ids, scores = ids[:used], scores[:used]
+                ids, scores, top = ids[:used], scores[:used], top.at(slice(used))
                 if finish is None:
                     assert self._engine is not None
                     self._engine.cancel(answer.key, Finish.STOP)
@@ -316,10 +320,10 @@ class Streamer:
             answer.output += len(ids)
             answer.first = now if answer.first is None else answer.first
             answer.last = now
-        self._deliver(answer, text, ids, scores if answer.logprobs else NO_FLOATS, finish, last)
+        self._deliver(answer, text, ids, scores if answer.logprobs else NO_FLOATS, top, finish, last)
 
     def _deliver(
-        self, answer: _Answer, text: str, ids: Ints, scores: Floats, finish: Finish | None, last: Progress
+        self, answer: _Answer, text: str, ids: Ints, scores: Floats, top: Top, finish: Finish | None, last: Progress
     ) -> None:
         failed = last.error if finish is Finish.ERROR else None
         if finish is Finish.CANCELLED:
@@ -328,10 +332,11 @@ class Streamer:
             answer.text.append(text)
             answer.ids.append(ids)
             answer.scores.append(scores)
+            answer.top.append(top)
             if finish is None:
                 return
             text = "".join(answer.text)
-            ids, scores = np.concatenate(answer.ids), np.concatenate(answer.scores)
+            ids, scores, top = np.concatenate(answer.ids), np.concatenate(answer.scores), Top.joined(answer.top)
         state = self._state(answer, ids, finish) if answer.outlet.needs_state else None
         if answer.prefix:
             text, answer.prefix = answer.prefix + text, ""
@@ -362,6 +367,8 @@ class Streamer:
                         "" if finish is None else answer.attainment(finish, refused=False) or "",
                         last.flagged,
                         last.drafters,
+                        top.ids.reshape(-1),
+                        top.logprobs.reshape(-1),
                     )
                 )
         except CoveyError:

@@ -24,7 +24,7 @@ def load_tokenizer(folder: str | Path) -> Tokenizer | None:
         try:
             return Tokenizer.from_file(str(path))
         except Exception as error:  # what the library raises has no common base
-            raise SettingError(f"{path}: not a tokenizer: {error}") from None
+            raise SettingError(f"{path}: not a tokenizer: {error}; copy it again") from None
     if not any((Path(folder) / name).is_file() for name in ("tokenizer.model", "vocab.json", "tokenizer_config.json")):
         return None
     from transformers import AutoTokenizer  # slow to import, and seldom needed

@@ -20,6 +20,7 @@ Floats = npt.NDArray[np.float32]
 
 SPARSE = 16  # tokens of a sparse q row
 GREEDY_BELOW = 1e-5  # temperature
+LEAST_LOGPROB = -9999.0  # of a token that cannot be: answers in JSON know no infinity
 
 NO_INTS: Ints = np.zeros(0, np.int32)
 NO_FLOATS: Floats = np.zeros(0, np.float32)
@@ -67,8 +68,10 @@ class Sampling:
     min_tokens: int = 0  # no end token before so many tokens of output
     end_ids: tuple[int, ...] = ()  # tokens that end a request
     bad_words: tuple[tuple[int, ...], ...] = ()  # token sequences never completed
+    logit_bias: tuple[tuple[int, float], ...] = ()  # tokens, each once, and what is added to their logits
     seed: int = 0  # unsigned, 64 bits
     logprobs: bool = False
+    top_logprobs: int = 0  # of so many of the likeliest tokens at each place
     rule: Rule = Rule.COUPLED
 
     @property
@@ -191,13 +194,49 @@ class TargetWork:
     divergence: bool = False  # say how alike target and drafter are, from the trees' q rows
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Top:
+    """The likeliest tokens at each of some places, the likeliest first, and their log-probabilities, as [places, k].
+    Where a request asked for fewer, or for none, -1 and 0 follow."""
+
+    ids: Ints
+    logprobs: Floats
+
+    @classmethod
+    def none(cls, places: int) -> Top:
+        return cls(np.zeros((places, 0), np.int32), np.zeros((places, 0), np.float32))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Top]) -> Top:
+        """Their places, one part's behind the other's."""
+        width = max(part.width for part in parts)
+        if all(part.width == width for part in parts):
+            return cls(np.concatenate([part.ids for part in parts]), np.concatenate([part.logprobs for part in parts]))
+        missing = [((0, 0), (0, width - part.width)) for part in parts]
+        ids = [np.pad(part.ids, room, constant_values=-1) for part, room in zip(parts, missing)]
+        return cls(np.concatenate(ids), np.concatenate([np.pad(p.logprobs, room) for p, room in zip(parts, missing)]))
+
+    @property
+    def width(self) -> int:
+        return int(self.ids.shape[1])
+
+    def at(self, places: Any, width: int | None = None) -> Top:
+        """Those of the given places, and of each so many."""
+        return Top(self.ids[places, :width], self.logprobs[places, :width])
+
+
+NO_TOP = Top.none(0)
+
+
 @dataclass(frozen=True, slots=True)
 class TargetReply:
     """What one pass committed: `tokens[offsets[r]:offsets[r + 1]]` for row r, of which the first `accepted[r]` were
     drafted. `num_cached_tokens[r]` is how many tokens of the row have KV now, and `reused[r]` how many of those came
     from a prefix hit.
     `divergence[r]`, where that was asked for, is the mean over drafted positions of 1 - TV(p, q) at temperature 1, or
-    a lower bound of it (`covey.target.divergence`); -1: nothing with q rows was verified."""
+    a lower bound of it (`covey.target.divergence`); -1: nothing with q rows was verified.
+    `chances`, aligned with tokens and empty where no row is under the rejection rule, are the probabilities with which
+    those rows' tokens were drawn, all settings applied; 0 for other rows."""
 
     status: Ints
     num_cached_tokens: Ints
@@ -211,6 +250,8 @@ class TargetReply:
     epoch: int
     seconds: float  # inside the pass, on the target's side
     divergence: Floats = field(default_factory=lambda: NO_FLOATS)  # empty: not asked for
+    chances: Floats = field(default_factory=lambda: NO_FLOATS)
+    top: Top = NO_TOP  # aligned with tokens, where any row asked for it; else without places
 
 
 class ResizeStatus(IntEnum):
@@ -232,7 +273,8 @@ class Resized:
 
 
 class Hit(IntEnum):
-    """What a drafter would have drawn at a place where text stands, with the request's own noise."""
+    """What a drafter would have drawn at a place where text stands, with the request's own noise; under the rejection
+    rule, whether a draft of it would have been accepted there, by a throw of the dice that has min(1, q / p) for it."""
 
     MISS = 0
     HIT = 1  # the token that stands there
@@ -242,10 +284,13 @@ class Hit(IntEnum):
 @dataclass(frozen=True, slots=True)
 class Reading:
     """What a call that reads is to do: compute at most `budget` tokens' keys over all rows, those of the first rows
-    first, and judge what is read on the way, in row r from position `judge[r]` of its text on; -1: nothing of it."""
+    first, and judge what is read on the way, in row r from position `judge[r]` of its text on; -1: nothing of it.
+    `chances[r]` are those of the row's last tokens (`TargetReply.chances`); 0: not said, or drawn by the coupled rule,
+    which needs none."""
 
     judge: Ints
     budget: int
+    chances: Floats = field(default_factory=lambda: NO_FLOATS)  # [rows, any]; empty: none is said
 
 
 class RowJudged(NamedTuple):
@@ -430,6 +475,7 @@ class Progress(NamedTuple):
     acceptance: tuple[int, ...] = ()  # place j: drafts of the request so far of which j tokens were accepted
     flagged: bool = False  # at its arrival its objective was not expected to be met
     drafters: tuple[tuple[str, int, int], ...] = ()  # in the order in which they first drafted: name, drafted, accepted
+    top: Top = NO_TOP  # aligned with tokens, where it was asked for
 
 
 JsonDict = dict[str, Any]

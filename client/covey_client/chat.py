@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +47,17 @@ class Template:
             return cls(path.read_text(encoding="utf-8"))
         raise InvalidRequest(f"template: got {name!r}, allowed: {', '.join(BUILT_IN)}, a Jinja file or a model folder")
 
-    def render(self, messages: list[dict[str, str]]) -> str:
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-        environment.globals["raise_exception"] = _refuse
+    def render(self, messages: Sequence[Mapping[str, Any]], **settings: Any) -> str:
+        """`settings` are for the template, which knows some by name."""
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        environment.globals |= {"raise_exception": _refuse, "strftime_now": _now}
+        environment.filters["tojson"] = _json
+        known = {"add_generation_prompt": True, **settings, **self.tokens, "messages": messages}
         try:
-            return environment.from_string(self.source).render(
-                messages=messages, add_generation_prompt=True, **self.tokens
-            )
-        except TemplateError as error:
+            return environment.from_string(self.source).render(known)
+        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
             raise InvalidRequest(f"template: {error}") from None
 
 
@@ -90,6 +95,8 @@ def _of_folder(folder: Path) -> Template:
         raise InvalidRequest(f"template: {folder} has no readable tokenizer_config.json ({error})") from None
     separate = folder / "chat_template.jinja"
     source = separate.read_text(encoding="utf-8") if separate.is_file() else settings.get("chat_template")
+    if isinstance(source, list):  # several, by name
+        source = {entry.get("name"): entry.get("template") for entry in source}.get("default")
     if not isinstance(source, str):
         raise InvalidRequest(f"template: the tokenizer in {folder} has no chat template")
     tokens = {}
@@ -97,6 +104,15 @@ def _of_folder(folder: Path) -> Template:
         value = settings.get(name)
         tokens[name] = str(value["content"] if isinstance(value, dict) else value or "")
     return Template(source, tokens=tokens)
+
+
+def _now(form: str) -> str:
+    return datetime.now().strftime(form)
+
+
+def _json(value: Any, indent: int | None = None) -> str:
+    """As transformers' own: nothing is escaped for HTML."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
 def _refuse(message: str) -> None:

@@ -64,6 +64,16 @@ class Chunk:
     slo_attainment: str = ""  # on the last: met, missed or unknown; "" where there was no objective
     slo_flagged: bool = False  # the server did not expect to meet the objective
     emulated: bool = False  # a device that stands in for another made this: the text is no model's
+    top_ids: tuple[int, ...] = ()  # see `top`
+    top_log_probs: tuple[float, ...] = ()
+
+    @property
+    def top(self) -> tuple[tuple[tuple[int, float], ...], ...]:
+        """For each token the likeliest ones at its place with their log-probabilities, the likeliest first; as many as
+        `top_logprobs` asked for."""
+        count = len(self.top_ids) // max(1, len(self.tokens))
+        pairs = list(zip(self.top_ids, self.top_log_probs))
+        return tuple(tuple(pairs[place * count : (place + 1) * count]) for place in range(len(self.tokens)))
 
 
 @dataclass(frozen=True)
@@ -78,6 +88,8 @@ class Completion(Chunk):
             "text": "".join(part.text for part in parts),
             "tokens": tuple(token for part in parts for token in part.tokens),
             "log_probs": tuple(value for part in parts for value in part.log_probs),
+            "top_ids": tuple(token for part in parts for token in part.top_ids),
+            "top_log_probs": tuple(value for part in parts for value in part.top_log_probs),
         }
         return cls(**vars(parts[-1]) | joined)
 

@@ -75,7 +75,15 @@ class Resumption:
         self._text += text
         self._settings["seed"] = chunk.seed
         self._attempts, self._broke = 0, None
-        return dataclasses.replace(chunk, text=text, tokens=tokens, log_probs=chunk.log_probs[known:])
+        top = known * len(chunk.top_ids) // max(1, len(chunk.tokens))  # where the first new token's are
+        return dataclasses.replace(
+            chunk,
+            text=text,
+            tokens=tokens,
+            log_probs=chunk.log_probs[known:],
+            top_ids=chunk.top_ids[top:],
+            top_log_probs=chunk.top_log_probs[top:],
+        )
 
 
 class CannotGoOn(ConnectionLost):

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from covey_client import running
 from covey_client import secret as secrets
 from covey_client.address import Address
 from covey_client.asking import ask
@@ -61,7 +62,8 @@ def read(http_url: str, metrics_url: str = "", *, secret: str = "", seconds: flo
     `secret` that is COVEY_ADMIN_SECRET's, or what a server of this user and machine keeps."""
     address = Address.parse(http_url, port=8000)
     secret = secret or secrets.found(address)
-    metrics = Address.parse(metrics_url or f"{address.host}", port=8002)
+    server = running.beside(address)
+    metrics = Address.parse(metrics_url or address.host, port=8002 if server is None else server.metrics)
     ready, _ = ask(address, "GET", "/v2/health/ready", headers={}, seconds=seconds)
     headers = {secrets.HEADER: secret} if secret else {}
     code, body = ask(address, "POST", "/v2/repository/index", headers=headers, seconds=seconds)

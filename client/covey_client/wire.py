@@ -15,6 +15,9 @@ from typing import TypedDict
 
 MODEL = "covey"
 MAX_DRAFT_TOKENS = 32
+MAX_TOP_LOGPROBS = 20
+MAX_BIASES = 1024  # tokens with a bias in one request
+BAN = -100.0  # the bias with which a token cannot be drawn
 
 # Which class has an attribute that is the field's value as it comes: on the server of a request's, in the client of a
 # response's.
@@ -65,9 +68,27 @@ INPUTS = (
     Field("min_tokens", "INT32", OWN, "no end token before so many tokens of output; up to `max_tokens`", 0),
     Field("stop_words", "BYTES", OWN, "texts that end the output, and are no part of it", many=True),
     Field("bad_words", "BYTES", OWN, "texts that are never produced", many=True),
+    Field("logit_bias_ids", "INT32", OWN, "token ids whose logits get a bias", many=True),
+    Field(
+        "logit_bias",
+        "FP32",
+        OWN,
+        f"the bias of each of them, {BAN:.0f} to 100; {BAN:.0f} bans",
+        low=BAN,
+        high=100.0,
+        many=True,
+    ),
     Field("seed", "UINT64", OWN, "of every draw; without one the server draws it: `used_seed`", high=(1 << 64) - 1),
     Field("end_id", "INT32", OWN, "the token that ends the output; -1 is the model's own", -1, low=-1),
     Field("return_log_probs", "BOOL", SAMPLING, "answer with `output_log_probs`, too", False, named="logprobs"),
+    Field(
+        "top_logprobs",
+        "INT32",
+        SAMPLING,
+        "answer with so many of the likeliest tokens at each place, too",
+        0,
+        high=MAX_TOP_LOGPROBS,
+    ),
     Field("exclude_input_in_output", "BOOL", OWN, "leave the prompt out of `text_output`", True),
     Field("num_draft_tokens", "INT32", OWN, "0 is `speculation` `off`, k is `fixed:k`", high=MAX_DRAFT_TOKENS),
     Field("num_prompt_tokens", "INT32", OWN, "how many ids are the original prompt; without it all", low=1),
@@ -86,6 +107,15 @@ OUTPUTS = (
     Field("text_output", "BYTES", CHUNK, "the text since the last response", named="text"),
     Field("output_ids", "INT32", CHUNK, "its tokens", many=True, named="tokens"),
     Field("output_log_probs", "FP32", CHUNK, "their log-probabilities, where asked for", many=True, named="log_probs"),
+    Field("output_top_ids", "INT32", CHUNK, "the `top_logprobs` likeliest, token by token", many=True, named="top_ids"),
+    Field(
+        "output_top_log_probs",
+        "FP32",
+        CHUNK,
+        "their log-probabilities, the model's own as those of `output_log_probs`, at least -9999",
+        many=True,
+        named="top_log_probs",
+    ),
     Field("finish_reason", "BYTES", CHUNK, "empty until the last response: `eos`, `stop` or `length`"),
     Field("used_seed", "UINT64", CHUNK, "gives the same answer again, also where the server drew it", named="seed"),
     Field("num_input_tokens", "INT32", USAGE, "tokens of the prompt", named="input_tokens"),
@@ -132,9 +162,12 @@ class Settings(TypedDict, total=False):
     min_tokens: int | None
     stop_words: Sequence[str] | None
     bad_words: Sequence[str] | None
+    logit_bias_ids: Sequence[int] | None
+    logit_bias: Sequence[float] | None
     seed: int | None
     end_id: int | None
     return_log_probs: bool | None
+    top_logprobs: int | None
     exclude_input_in_output: bool | None
     num_draft_tokens: int | None
     num_prompt_tokens: int | None

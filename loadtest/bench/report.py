@@ -12,6 +12,12 @@ from rich.table import Table
 from covey.types import JsonDict
 from loadtest.bench.statistics import Spread
 
+MOST_LINES = 8  # that a reader can tell apart
+SMALL = 5  # small panels in a row
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#b8a800")  # for all eyes
+FAINT: dict[str, object] = {"color": "0.85", "linewidth": 0.8, "zorder": 1}
+SOUGHT = ("covey", "oracle", "off", "general", "nightjar")
+
 
 @dataclass(frozen=True)
 class Panel:
@@ -83,35 +89,67 @@ def curves(
 
 
 def panels(path: Path, title: str, shown: Sequence[Panel]) -> None:
-    """Panels side by side. A name has one colour in all of them; covey is drawn thick and on top."""
+    """Panels side by side. A name has one colour in all of them; covey is drawn thick and on top. Of many names the few
+    that matter most have colours, and below each of the others has a panel of its own, beside covey."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     names = list(dict.fromkeys(name for panel in shown for name in panel.lines))
-    colours = pyplot.get_cmap("tab20").colors
+    main = names if len(names) <= MOST_LINES else _foremost(names, shown[0])
+    others = [name for name in names if name not in main]
+    colours = dict(zip(main, COLOURS))
     columns = min(2, len(shown))
-    rows = -(-len(shown) // columns)
-    figure, grid = pyplot.subplots(
-        rows, columns, figsize=(5 * columns, 3.3 * rows), layout="constrained", squeeze=False
-    )
+    heights = [3.3 * -(-len(shown) // columns), 1.5 * -(-len(others) // SMALL)]
+    figure = pyplot.figure(figsize=(5 * columns + 1, sum(heights)), layout="constrained")
+    above, *below = figure.subfigures(2, 1, height_ratios=heights).flat if others else [figure]
+    grid = above.subplots(-(-len(shown) // columns), columns, squeeze=False)
     for panel, plot in zip(shown, grid.flat):
         for name, points in panel.lines.items():
-            plot.plot(*zip(*points), label=name, **_style(name, colours[names.index(name) % len(colours)]))
+            plot.plot(*zip(*points), **(_style(name, colours[name]) | {"label": name} if name in main else FAINT))
         plot.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
-        if panel.log_x:
-            _double(plot, [x for points in panel.lines.values() for x, _ in points])
-        if panel.from_zero:
-            plot.set_ylim(bottom=0)
-        plot.grid(alpha=0.3)
+        _scale(plot, panel)
     for plot in grid.flat[len(shown) :]:
         plot.set_visible(False)
     known = {label: line for plot in grid.flat for line, label in zip(*plot.get_legend_handles_labels())}
-    figure.legend(known.values(), known.keys(), loc="outside right center", fontsize=8)
+    above.legend(known.values(), known.keys(), loc="outside right center", fontsize=8)
+    for beneath in below:
+        _small(beneath, shown[0], others)
     figure.suptitle(title)
     figure.savefig(path, dpi=80)
     pyplot.close(figure)
+
+
+def _foremost(names: Sequence[str], panel: Panel) -> list[str]:
+    """The ones that a reader looks for, and those that are highest in a panel, in the order given."""
+    heights = {name: sum(y for _, y in points) / len(points) for name, points in panel.lines.items()}
+    wanted = [name for name in SOUGHT if name in names]
+    wanted += sorted((name for name in names if name not in wanted), key=lambda name: -heights.get(name, 0.0))
+    return [name for name in names if name in wanted[: MOST_LINES - 1]]
+
+
+def _small(figure: Any, panel: Panel, names: Sequence[str]) -> None:
+    """A small panel for each of the names, with covey's line behind its own."""
+    grid = figure.subplots(-(-len(names) // SMALL), SMALL, sharex=True, sharey=True, squeeze=False)
+    for name, plot in zip(names, grid.flat):
+        if "covey" in panel.lines:
+            plot.plot(*zip(*panel.lines["covey"]), color="black", linewidth=0.8)
+        plot.plot(*zip(*panel.lines.get(name, ())), color=COLOURS[0], linewidth=1.6)
+        plot.set_title(name, fontsize=8)
+        plot.tick_params(labelsize=7)
+        _scale(plot, panel)
+    for plot in grid.flat[len(names) :]:
+        plot.set_visible(False)
+    figure.suptitle(f"{panel.title}: {panel.y} of each of the others, beside covey's (thin)", fontsize=9)
+
+
+def _scale(plot: Any, panel: Panel) -> None:
+    if panel.log_x:
+        _double(plot, [x for points in panel.lines.values() for x, _ in points])
+    if panel.from_zero:
+        plot.set_ylim(bottom=0)
+    plot.grid(alpha=0.3)
 
 
 def _double(plot: Any, values: Sequence[float]) -> None:

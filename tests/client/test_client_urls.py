@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from covey.server import Server
-from covey_client import Client, status
+from covey_client import Client, running, status
+from covey_client.address import Address
 from covey_client.cli import main, parser
 from covey_client.commands import flags
 
 Running = tuple[Server, Any]
 Asked = Callable[..., str]
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Where this user's servers say where they listen; none runs."""
+    monkeypatch.setattr(running, "folder", lambda: tmp_path)
+    return tmp_path
 
 
 @pytest.fixture
@@ -96,6 +108,41 @@ def test_help_names_the_port_and_the_default(command: str, capsys: pytest.Captur
     assert "--url HOST:PORT" in said
     assert "COVEY_URL" in said
     assert "port 8000 of" in said
+
+
+def test_any_port_of_a_server_that_runs_here_or_none_is_enough(asked: Asked) -> None:
+    server = running.Ports("127.0.0.1", 9001, 9000, 9002, os.getpid())
+    server.write()
+    for given in ([], ["--url", "127.0.0.1:9001"], ["--url", "localhost:9000"], ["--url", "127.0.0.1:9002"]):
+        for command in (["status"], ["top"], ["profile", "mine"]):
+            assert Address.parse(asked(None, *command, *given), port=1).port == 9000
+        for transport, port in (("grpc", 9001), ("http", 9000)):
+            words = parser().parse_args(["generate", "x", "--transport", transport, *given])
+            with flags.client(words) as made:
+                assert made._address.port == port
+    assert asked("box", "status") == "box:8000"
+    assert asked(None, "status", "--url", "box:9001") == "box:9001", "another machine's"
+
+    other = running.Ports("127.0.0.1", 7001, 7000, 7002, os.getpid())
+    other.write()
+    assert main(["generate", "x"]) == 2, "which of them?"
+    replace(other, http=6000, grpc=8001).write()
+    assert asked(None, "top") == "127.0.0.1:6000", "the one on the usual port"
+    server.forget()
+    assert len(running.servers()) == 2
+
+
+def test_what_a_killed_server_left_and_what_others_could_have_written_is_not_believed(here: Path) -> None:
+    with subprocess.Popen(["true"]) as gone:
+        pass
+    running.Ports("127.0.0.1", 9001, 9000, 9002, gone.pid).write()
+    (here / "127.0.0.1_1.ports").write_text("{")
+    assert running.servers() == []
+    assert running.usual() == "127.0.0.1:8001"
+    running.Ports("127.0.0.1", 9001, 9000, 9002, os.getpid()).write()
+    assert len(running.servers()) == 1
+    here.chmod(0o777)
+    assert running.servers() == []
 
 
 @pytest.mark.e2e

@@ -38,7 +38,9 @@ def chunks(rng: random.Random, tokens: tuple[int, ...] = WHOLE, seed: int = 7) -
         at += size
         last = at >= len(tokens)
         end = len(text) if last else end
-        found.append(Chunk(text[said:end], part, tuple(map(float, part)), "length" if last else "", seed, Usage()))
+        said_last, scores = "length" if last else "", tuple(map(float, part))
+        top = tuple(2 * token + beside for token in part for beside in (0, 1))
+        found.append(Chunk(text[said:end], part, scores, said_last, seed, Usage(), top_ids=top, top_log_probs=top))
         said = min(end, len(text))
     return found
 

@@ -98,6 +98,14 @@ def test_the_dashboard_shows_everything_that_is_exported(metrics: ModuleType) ->
         assert name == "covey_target_info" or shown & {name, f"{name}_bucket"}, name  # the info says no number
 
 
+def test_what_has_not_happened_yet_is_zero_while_the_server_answers() -> None:
+    """A counter with labels has no series before its first event, and an empty panel looks like a broken one."""
+    counted = [each for each in queries() if re.match(r"sum.*\b(rate|increase)\(", each) and "/" not in each]
+    assert len(counted) > 20
+    for expression in counted:
+        assert expression.endswith(' or on () 0 * max(up{job="covey"} == 1)'), expression
+
+
 def test_rules_use_recording_rules_that_exist() -> None:
     recorded = {rule["record"] for rule in rules() if "record" in rule}
     for rule in rules():

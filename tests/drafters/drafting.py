@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from covey.ports import Drafter
-from covey.types import DraftReply, DraftWork, Hit, Judged, Open, Reading, RowStatus, Sampling, Trees
+from covey.types import NO_FLOATS, DraftReply, DraftWork, Floats, Hit, Judged, Open, Reading, RowStatus, Sampling, Trees
 from covey.wire.checks import check_draft_reply
 
 
@@ -70,9 +70,11 @@ class Sender:
             origin=self.origin,
         )
 
-    def read(self, texts: Sequence[Text], judge: Sequence[int], budget: int = 1 << 20) -> tuple[DraftReply, Judged]:
+    def read(
+        self, texts: Sequence[Text], judge: Sequence[int], budget: int = 1 << 20, chances: Floats = NO_FLOATS
+    ) -> tuple[DraftReply, Judged]:
         """A call that reads."""
-        work = replace(self.work(texts, 0), reading=Reading(np.asarray(judge, np.int32), budget))
+        work = replace(self.work(texts, 0), reading=Reading(np.asarray(judge, np.int32), budget, chances))
         reply = self._noted(texts, self.drafter.draft(work))
         check_draft_reply(reply, len(texts))
         assert reply.judged is not None

@@ -73,17 +73,20 @@ def test_reads_change_no_proposal(make: Callable[[], LookupDrafter]) -> None:
 
 @pytest.mark.parametrize("make", [ngram, suffix])
 def test_what_is_read_without_being_judged(make: Callable[[], LookupDrafter]) -> None:
+    """Under the rejection rule what is proposed with certainty is a hit where it stands, and needs no dice."""
     tokens = noisy_text(np.random.default_rng(8), 60)
     rejection = Text(1, tokens, Sampling(temperature=1.0, rule=Rule.REJECTION))
-    unjudged, drafted = Text(2, tokens), Text(3, tokens[:40])
-    for item in (rejection, unjudged, drafted):
+    unjudged, drafted, coupled = Text(2, tokens), Text(3, tokens[:40]), Text(5, tokens)
+    for item in (rejection, unjudged, drafted, coupled):
         item.num_prompt = 10
     sender = Sender(make())
     sender.send([drafted], 2)
     drafted.tokens = tokens
     unknown = Text(4, tokens, seen=30)
-    reply, judged = sender.read([rejection, unjudged, drafted, unknown], [10, -1, 10, 10])
-    assert reply.status.tolist() == [RowStatus.OK] * 3 + [RowStatus.STALE]
-    assert judged.read.tolist() == [60, 60, 60, 0]
-    assert judged.first.tolist() == [60, 60, 40, 0]
-    assert [len(hits) for hits in hits_of(judged)] == [0, 0, 20, 0]
+    reply, judged = sender.read([rejection, unjudged, drafted, unknown, coupled], [10, -1, 10, 10, 10])
+    assert reply.status.tolist() == [RowStatus.OK] * 3 + [RowStatus.STALE, RowStatus.OK]
+    assert judged.read.tolist() == [60, 60, 60, 0, 60]
+    assert judged.first.tolist() == [10, 60, 40, 0, 10]
+    hits = hits_of(judged)
+    assert [len(each) for each in hits] == [50, 0, 20, 0, 50]
+    assert hits[0] == hits[4]

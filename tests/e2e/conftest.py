@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from covey.server import FREE, Options, Server
+from covey.server.front import Front
 
 
 @pytest.fixture(scope="session")
@@ -16,3 +18,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with Server(Options(http_port=FREE, grpc_port=FREE, metrics_port=FREE, log_file=log_file)) as running:
         yield running
         running.kill()  # in order it takes long; that is for `test_drain` to see
+
+
+@pytest.fixture(scope="session")
+def front(server: Server) -> Iterator[Front]:
+    """What strangers reach of it."""
+    made = Front(replace(server.options, front_http_port=FREE, front_grpc_port=FREE), server.deaths)
+    made.start()
+    try:
+        yield made
+    finally:
+        made.stop()

@@ -6,14 +6,12 @@ import http.client
 import json
 import socket
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from covey.server import FREE, Server
+from covey.server import Server
 from covey.server.front import Front
 from covey_client import Client, status
 
@@ -21,16 +19,6 @@ pytestmark = pytest.mark.e2e
 
 PROMPTS = ("User: Do you like films?\nAssistant:", "def read_lines(path):\n", "English: Good night.\nGerman:")
 SETTINGS: dict[str, Any] = {"max_tokens": 32, "temperature": 1.0, "return_log_probs": True}
-
-
-@pytest.fixture(scope="module")
-def front(server: Server) -> Iterator[Front]:
-    made = Front(replace(server.options, front_http_port=FREE, front_grpc_port=FREE), server.deaths)
-    made.start()
-    try:
-        yield made
-    finally:
-        made.stop()
 
 
 def test_every_door_gives_the_same_answers(server: Server, front: Front) -> None:

@@ -98,10 +98,18 @@ def test_an_interrupted_run_reports_what_ran(canned_server: Running, prompts: Pa
     assert "This run was cut short" in (tmp_path / "cut" / "report.html").read_text(encoding="utf-8")
 
 
-def test_paced_users_ask_at_their_rate(canned_server: Running, prompts: Path, tmp_path: Path) -> None:
+def test_paced_users_ask_at_their_rate_and_beside_that_the_same_without_speculation(
+    canned_server: Running, prompts: Path, tmp_path: Path
+) -> None:
     given = words(canned_server[0], prompts, "--shape", "paced:4,8", "--seconds", "5", "--out", str(tmp_path))
-    ran = run(["loadtest"], *given, "--name", "paced")
+    ran = run(["loadtest"], *given, "--name", "paced", "--beside-plain")
     assert ran.returncode == 0, ran.stderr
+    assert "compared with" in (tmp_path / "paced" / "report.html").read_text(encoding="utf-8")
+    plain = records.load(tmp_path / "paced-plain")
+    assert plain.settings["speculation"] == "off"
+    assert [record.topic for record in plain.records[:8]] == [
+        r.topic for r in records.load(tmp_path / "paced").records[:8]
+    ]
     found = records.load(tmp_path / "paced").records
     assert 24 <= len(found) <= 48, "four at once, then eight a second"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -192,3 +193,13 @@ def test_a_killed_run_is_reported_up_to_its_last_whole_line(tmp_path: Path, monk
 def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="holds no run of this load test"):
         records.load(tmp_path)
+
+
+def test_goodput_over_time_counts_tokens_when_they_were_streamed(tmp_path: Path) -> None:
+    run = a_run(tmp_path)
+    long = [replace(RECORDS[0], at=at, ttft=1.0, e2e=5.0, output_tokens=80) for at in (0.0, 1.0)]
+    points = summary.streamed(run, long)
+    assert [at for at, _ in points] == [0.5, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5]
+    assert [value for _, value in points] == pytest.approx([0, 20, 40, 40, 40, 20, 0, 0], abs=1e-3)
+    at_once = summary.streamed(run, [replace(long[0], ttft=None, e2e=0.0)])
+    assert sum(value for _, value in at_once) == pytest.approx(80)

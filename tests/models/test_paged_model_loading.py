@@ -83,6 +83,12 @@ def test_missing_and_broken_weights_are_setting_errors(tmp_path: Path) -> None:
     save_file(weights, path, metadata={"format": "pt"})
     with pytest.raises(SettingError, match=f"the weights lack {name}"):
         load(tmp_path)
+    weights[name] = torch.zeros(7, 32)
+    save_file(weights, path, metadata={"format": "pt"})
+    with pytest.raises(
+        SettingError, match=rf"{name} is \(7, 32\), by config.json \(48, 32\): copy both from one model"
+    ):
+        load(tmp_path)
     path.write_bytes(path.read_bytes()[:500])
     with pytest.raises(SettingError, match="the weights cannot be read"):
         load(tmp_path)
@@ -117,6 +123,9 @@ def test_end_ids_are_tokens_of_the_vocabulary(tmp_path: Path) -> None:
     build(tmp_path, "llama")
     edit(tmp_path / "generation_config.json", eos_token_id=[97, -1, 96, 0])
     assert load(tmp_path).end_ids == (96, 0)
+    edit(tmp_path / "generation_config.json", eos_token_id=["</s>"])
+    with pytest.raises(SettingError, match=r"eos_token_id: got \['</s>'\], allowed: one token id or a list"):
+        load(tmp_path)
     edit(tmp_path / "generation_config.json", eos_token_id=-1)
     assert load(tmp_path).end_ids == ()
 

@@ -104,7 +104,7 @@ MORE: dict[str, tuple[str, dict[str, Any]]] = {
     "hunyuan_v1_dense": ("HunYuanDenseV1Config", _GROUPED | {"head_dim": 8}),
     "persimmon": ("PersimmonConfig", _SMALL),
     "gpt2": ("GPT2Config", _GPT2 | {"n_inner": 32}),
-    "gpt_bigcode": ("GPTBigCodeConfig", _GPT2),
+    "gpt_bigcode": ("GPTBigCodeConfig", _GPT2 | {"n_inner": 48}),
     "opt": ("OPTConfig", _SMALL | {"ffn_dim": 48, "word_embed_proj_dim": 32, "tie_word_embeddings": False}),
     "mixtral": ("MixtralConfig", _EXPERTS | {"num_local_experts": 4}),
     "qwen2_moe": (

@@ -24,12 +24,18 @@ from tests.bundled import MODELS
 SECONDS = 5.0  # of the processor
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 BUNDLED = MODELS / "target" / "1"
+VOCABULARY = vocabulary.size(BUNDLED)
 
 
 def written(folder: Path, **config: Any) -> Path:
     """A folder that could be served but for what `config` says: one tensor, and a tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
-    settings = {"model_type": "llama", "vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 2}
+    settings = {
+        "model_type": "llama",
+        "vocab_size": vocabulary.size(BUNDLED),
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+    }
     (folder / "config.json").write_text(json.dumps(settings | config))
     header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
     (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
@@ -58,11 +64,48 @@ def pickled(at: Path) -> Path:
     return at
 
 
+def pth(at: Path) -> Path:
+    (written(at) / "model.safetensors").rename(at / "consolidated.00.pth")
+    return at
+
+
 def without_a_shard(at: Path) -> Path:
     (written(at) / "model.safetensors").rename(at / "model-00001-of-00002.safetensors")
     names = {"w": "model-00001-of-00002.safetensors", "v": "model-00002-of-00002.safetensors"}
-    (at / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    (at / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))
     return at
+
+
+def shards_without_a_tensor(at: Path) -> Path:
+    without_a_shard(at)
+    shutil.copy(at / "model-00001-of-00002.safetensors", at / "model-00002-of-00002.safetensors")
+    return at
+
+
+def cut_short(at: Path) -> Path:
+    weights = written(at) / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    return at
+
+
+def not_fetched(name: str) -> Callable[[Path], Path]:
+    def build(at: Path) -> Path:
+        (written(at) / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+        return at
+
+    return build
+
+
+def holding(name: str, dtype: str, rows: int) -> Callable[[Path], Path]:
+    """The same folder with one tensor, of one byte a row."""
+
+    def build(at: Path) -> Path:
+        header = json.dumps({name: {"dtype": dtype, "shape": [rows], "data_offsets": [0, rows]}}).encode()
+        weights = written(at) / "model.safetensors"
+        weights.write_bytes(len(header).to_bytes(8, "little") + header + bytes(rows))
+        return at
+
+    return build
 
 
 def without_tokenizer(at: Path) -> Path:
@@ -70,14 +113,20 @@ def without_tokenizer(at: Path) -> Path:
     return at
 
 
-def adapter(at: Path) -> Path:
-    (at / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "somebody/base", "r": 8}))
-    (at / "adapter_model.safetensors").write_bytes(b"")
+def adapter(**config: Any) -> Callable[[Path], Path]:
+    def build(at: Path) -> Path:
+        settings = {"peft_type": "LORA", "base_model_name_or_path": str(written(at / "base", model_type="mamba"))}
+        (at / "adapter_config.json").write_text(json.dumps(settings | config))
+        (at / "adapter_model.safetensors").write_bytes(b"")
+        return at
+
+    return build
+
+
+def adapter_in_a_profile(at: Path) -> Path:
+    adapter()(at)
+    (at / "own.toml").write_text(f'models = ["target"]\n[target]\nfolder = "{at}"\n')
     return at
-
-
-def adapter_and_base(at: Path) -> Path:
-    return adapter(written(at))
 
 
 def saying(**config: Any) -> Callable[[Path], Path]:
@@ -91,9 +140,29 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
     "gguf folder": (gguf_folder, ("GGUF is not read", "base_model of its card")),
     "gguf and a configuration": (gguf_beside_a_configuration, ("GGUF is not read", "base_model of its card")),
     "pytorch_model.bin": (pickled, ("pytorch_model.bin is not read", "save_pretrained(")),
+    "another library's": (pth, ("consolidated.00.pth is not read: fetch the model's safetensors",)),
     "a shard is missing": (without_a_shard, ("model-00002-of-00002.safetensors is not there", "1 of 2")),
-    "adapter": (adapter, ("an adapter is not served by itself", "somebody/base", "merge_and_unload")),
-    "adapter beside a model": (adapter_and_base, ("an adapter is not served by itself",)),
+    "a shard lacks a tensor": (shards_without_a_tensor, ("the weights lack v", "copy them whole")),
+    "cut short": (cut_short, ("copy it again",)),
+    "weights in Git LFS": (not_fetched("model.safetensors"), ("run git lfs pull",)),
+    "tokenizer in Git LFS": (not_fetched("tokenizer.json"), ("not a tokenizer", "copy it again")),
+    "bare integers": (holding("layers.0.mlp.weight", "I8", 4), ("weights of type I8", "that it was made from")),
+    "other embeddings": (holding("embed_tokens.weight", "BF16", 3), ("3 tokens", "vocab_size of config.json is 4096")),
+    "other tokenizer": (
+        saying(vocab_size=97),
+        ("its tokenizer has 4096 tokens, its model 97",),
+    ),
+    "adapter of what is refused": (adapter(), ("an adapter needs its base", "a state-space layer")),
+    "adapter of nothing": (adapter(base_model_name_or_path=""), ("write the base's folder or name there",)),
+    "adapter of what is gone": (
+        adapter(base_model_name_or_path="/gone"),
+        ("needs its base: /gone: no such folder",),
+    ),
+    "another kind of adapter": (adapter(peft_type="IA3"), ("type IA3 cannot be merged at load", "merge_and_unload")),
+    "adapter with magnitudes": (adapter(use_dora=True), ("use_dora cannot be merged at load", "merge_and_unload")),
+    "adapter with modules": (adapter(modules_to_save=["lm_head"]), ("modules_to_save cannot be merged at load",)),
+    "adapter with biases": (adapter(bias="all"), ("bias = all cannot be merged at load",)),
+    "adapter of a changed base": (adapter(init_lora_weights="pissa"), ("init_lora_weights = pissa cannot be merged",)),
     "no tokenizer": (without_tokenizer, ("no tokenizer.json", "take tokenize, detokenize, ensemble out of models")),
     "remote code": (
         saying(model_type="mine", auto_map={"AutoModelForCausalLM": "modeling_mine.Mine"}),
@@ -108,6 +177,10 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
     "bert": (saying(model_type="bert"), ("attention that sees later tokens", "decoder-only")),
     "deepseek": (saying(model_type="deepseek_v3"), ("multi-head latent attention", "serve a model with key heads")),
     "deepseek's way": (saying(model_type="mine", kv_lora_rank=512), ("multi-head latent attention",)),
+    "embeddings of text": (
+        saying(model_type="gemma3_text", use_bidirectional_attention=True),
+        ("attention that sees later tokens",),
+    ),
     "falcon": (saying(model_type="falcon"), ("attention of its own code", "Falcon 3")),
     "bloom": (saying(model_type="bloom"), ("ALiBi", "rotary or learned")),
     "no language model": (saying(architectures=["LlamaForSequenceClassification"]), ("ForSequenceClassification",)),
@@ -129,6 +202,12 @@ def test_refused_in_one_line_that_says_what_to_do(case: str, tmp_path: Path) -> 
     assert str(tmp_path) in said
 
 
+def test_an_adapter_in_a_profile_is_said_to_belong_behind_model(tmp_path: Path) -> None:
+    adapter_in_a_profile(tmp_path)
+    with pytest.raises(SettingError, match=r"an adapter is not served by itself: MODEL= merges one into .*base; or"):
+        preflight.weights(Options(profile=str(tmp_path / "own.toml")), ("target",))
+
+
 @pytest.mark.parametrize("model_type", ["mamba", "no_such_model"])
 def test_the_command_takes_seconds(model_type: str, tmp_path: Path) -> None:
     folder = written(tmp_path, model_type=model_type)
@@ -143,12 +222,12 @@ def test_the_command_takes_seconds(model_type: str, tmp_path: Path) -> None:
 
 
 def test_a_drafter_of_another_vocabulary_is_refused_and_one_that_fits_drafts(tmp_path: Path) -> None:
-    other = written(tmp_path / "other")
+    other = written(tmp_path / "other", vocab_size=97)
     with pytest.raises(
         SettingError, match=r"cannot draft .* a vocabulary of 97 tokens, .* -m covey.training drafter --target"
     ):
         Server(Options(drafter=str(other))).start()
-    fits = written(tmp_path / "fits", vocab_size=vocabulary.size(BUNDLED))
+    fits = written(tmp_path / "fits")
     options = Options(drafter=str(fits))
     preflight.weights(options, preflight.models(options))
     assert preflight.left_out(options, preflight.models(options)) == {}
@@ -185,17 +264,17 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_name_is_the_folder_in_the_cache(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = written(tmp_path / "files")
     snapshot = cached(home, "somebody/tiny", files, "v2")
-    assert hub.folder("somebody/tiny@v2") == str(snapshot)
-    assert hub.folder(f"somebody/tiny@{COMMIT}") == str(snapshot)
+    assert hub.folder("somebody/tiny@v2", tmp_path) == str(snapshot)
+    assert hub.folder(f"somebody/tiny@{COMMIT}", tmp_path) == str(snapshot)
     options = hub.with_folders(Options(model="somebody/tiny@v2", drafter="somebody/tiny@v2"))
     assert (options.model, options.drafter) == (str(snapshot), str(snapshot))
     preflight.weights(options, ("target",))
     with pytest.raises(SettingError, match=r"^somebody/tiny: neither a folder nor .* run hf download$"):
-        hub.folder("somebody/tiny")
+        hub.folder("somebody/tiny", tmp_path)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "somebody" / "tiny").mkdir(parents=True)
-    assert hub.folder("somebody/tiny") == "somebody/tiny", "a folder goes before the hub's name"
-    assert hub.folder("/no/such/folder") == "/no/such/folder"
+    assert hub.folder("somebody/tiny", tmp_path) == "somebody/tiny", "a folder goes before the hub's name"
+    assert hub.folder("/no/such/folder", tmp_path) == "/no/such/folder"
 
 
 def test_what_the_configuration_rules_out_is_not_fetched(home: Path, tmp_path: Path) -> None:
@@ -203,4 +282,4 @@ def test_what_the_configuration_rules_out_is_not_fetched(home: Path, tmp_path: P
     (files / "model.safetensors").unlink()
     cached(home, "somebody/mamba", files)
     with pytest.raises(SettingError, match="state-space"):
-        hub.folder("somebody/mamba")
+        hub.folder("somebody/mamba", tmp_path)

@@ -17,7 +17,7 @@ import pytest
 
 from covey.server import Server, ServerDied, StartError, shared_memory
 from covey.server.control import Control, ControlError
-from covey_client import Client, CoveyClientError, Overloaded
+from covey_client import Client, CoveyClientError, Overloaded, running
 
 pytestmark = pytest.mark.e2e
 Make = Callable[[], Any]
@@ -152,8 +152,10 @@ def test_the_command_serves_until_it_is_told_to_stop(
         grpc = said.partition("covey generate --url ")[2].split()[0]
         with Client(grpc) as client:
             assert client.generate("count 2").tokens == (0, 1)
+        assert [each.pid for each in running.servers() if each.at(each.grpc) == grpc] == [process.pid]
         process.send_signal(number)
         _, errors = process.communicate(timeout=20)
+        assert process.pid not in [each.pid for each in running._read()]
         assert process.returncode == 0
         assert "loaded covey (1/1)" in errors
         assert "Traceback" not in errors

@@ -117,7 +117,9 @@ def _weights(folder: Path, elements: int, dtype: str = "F32") -> Path:
     header = json.dumps(
         {"__metadata__": {}, "w": {"dtype": dtype, "shape": [elements], "data_offsets": [0, 4 * elements]}}
     ).encode()
-    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    path = folder / "model.safetensors"
+    path.write_bytes(struct.pack("<Q", len(header)) + header)
+    os.truncate(path, 8 + len(header) + 4 * elements)  # sparse
     return folder
 
 
@@ -137,7 +139,7 @@ def test_weights_that_are_missing_or_too_large(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(StartError, match=r"not enough memory: .* 2\.2 GiB, 1\.0 GiB"):
         check(_weights(tmp_path, 1 << 30))
     (tmp_path / "model.safetensors").write_bytes(b"short")
-    with pytest.raises(StartError, match="cannot be read as safetensors"):
+    with pytest.raises(SettingError, match="cannot be read as safetensors"):
         check(tmp_path)
 
 

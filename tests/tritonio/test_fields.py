@@ -97,3 +97,24 @@ def test_the_room_is_what_the_pool_has_when_a_request_comes() -> None:
         parse(grows, max_tokens=50)
     blocks[0] = 20
     assert parse(grows, max_tokens=50).max_tokens == 50
+
+
+def biased(ids: list[int], values: list[float]) -> Any:
+    given = {"input_ids": np.array([5], np.int32), "logit_bias_ids": np.array(ids, np.int32)}
+    return parser().parse(1, 0.0, {**given, "logit_bias": np.array(values, np.float32)}.get).request.sampling
+
+
+def test_bias_is_by_token_and_within_bounds() -> None:
+    assert biased([], []).logit_bias == ()
+    assert biased([7, 3], [-100.0, 0.5]).logit_bias == ((7, -100.0), (3, 0.5))
+    for ids, values, problem in (
+        ([7], [], "logit_bias: got '0 values', allowed: one for each of the 1 logit_bias_ids"),
+        ([7, 97], [0, 0], "logit_bias_ids: got 97, allowed: token ids from 0 to 96"),
+        ([-1], [0], "logit_bias_ids: got -1"),
+        ([7], [-100.5], "logit_bias: got -100.5, allowed: -100 to 100"),
+        ([7], [float("nan")], "logit_bias: got nan"),
+        ([7, 7], [1, 1], "logit_bias_ids: .*each token once"),
+        ([0] * 1025, [0] * 1025, "logit_bias_ids: got '1025 tokens', allowed: at most 1024"),
+    ):
+        with pytest.raises(BadField, match=problem):
+            biased(ids, values)

@@ -37,6 +37,8 @@ def parse(**values: Any) -> Request:
     for name, value in values.items():
         dtype = BY_NAME[name].dtype
         tensors[name] = np.array([value], NUMBERS.get(dtype, np.object_))
+    if "logit_bias" in values:
+        tensors["logit_bias_ids"] = np.array([3], np.int32)
     parser = RequestParser(None, HashTarget().info(), LimitSettings(), Roster((), ManualClock()))
     return parser.parse(1, 0.0, tensors.get).request
 

@@ -23,6 +23,7 @@ from covey.types import (
     TargetInfo,
     TargetReply,
     TargetWork,
+    Top,
     Trees,
 )
 from covey.wire import codec
@@ -52,7 +53,9 @@ def assert_same(one: Any, other: Any) -> None:
 
 OPENS = (
     Open(
-        7, ints(1, 2, 3), 2, Sampling(0.7, 40, 0.9, seed=(1 << 64) - 1, bad_words=((1, 2), (3,)), end_ids=(0,)), "Jörg"
+        *(7, ints(1, 2, 3), 2),
+        Sampling(0.7, 40, 0.9, seed=(1 << 64) - 1, bad_words=((1, 2), (3,)), end_ids=(0,), logit_bias=((5, -99.5),)),
+        "Jörg",
     ),
     Open(9, ints(4), 1, Sampling(rule=Rule.REJECTION, logprobs=True), rounds=5),
 )
@@ -88,6 +91,8 @@ def test_replies_survive() -> None:
         1 << 31,
         0.00123,
         np.array([0.5, -1.0], np.float32),
+        np.array([0.0, 0.75], np.float32),
+        Top(ints(5, 6, 8, -1).reshape(2, 2), np.array([[-0.1, -3.0], [-0.5, 0.0]], np.float32)),
     )
     assert_same(reply, codec.decode_target_reply(codec.encode_target_reply(reply)))
     draft = DraftReply(ints(0, 2, 0), ints(4, 0, 6), TREES, 3, 0.5, 0.25)
@@ -146,7 +151,8 @@ REPLY = TargetReply(
     ints(0, 1), ints(3, 0), ints(0, 3), ints(1, 0), ints(0, 2, 2), ints(8, 9), np.zeros(2, np.float32), 5, 10, 1, 0.5
 )
 DRAFTED = DraftReply(ints(0, 2, 0), ints(4, 0, 6), TREES, 3, 0.5, 0.25)
-READ = dataclasses.replace(DRAFT, depth=ints(0, 0), reading=Reading(ints(3, -1), 0))
+CHANCES = np.float32([[0.5, 1.0, 0.0], [0.0, 0.25, 1e-6]])
+READ = dataclasses.replace(DRAFT, depth=ints(0, 0), reading=Reading(ints(3, -1), 0, CHANCES))
 JUDGED = Judged(
     ints(4, 0, 6), ints(2, 0, 5), ints(0, 2, 2, 3), ints(1, 0, 2), np.float32([-3.5, 0.0, -0.25]), ints(7, 0, 1)
 )
@@ -193,6 +199,13 @@ OPENINGS: list[dict[str, Any]] = [
     sampled(seed=1 << 64),
     sampled(end_ids=(-1,)),
     sampled(bad_words=(("word",),)),
+    sampled(logit_bias=((5, 100.5),)),
+    sampled(logit_bias=((5, float("nan")),)),
+    sampled(logit_bias=((-5, 1.0),)),
+    sampled(logit_bias=((5, 1.0), (5, 2.0))),
+    sampled(logit_bias=((5,),)),
+    sampled(logit_bias=5),
+    sampled(top_logprobs=21),
 ]
 PLANTED = [
     tree(offsets=ints(0, 2, 2, 4)),
@@ -216,10 +229,15 @@ DAMAGED: list[tuple[Any, list[dict[str, Any]]]] = [
     (DRAFT, [{"width": ints(1 << 30, 1)}, {"rounds": ints(1, -1)}, {"offsets": ints(1, 1, 3)}]),
     (REPLY, [{"status": ints(0, 9)}, {"status": ints(0)}, {"accepted": ints(3, 0)}, {"accepted": ints(-1, 0)}]),
     (REPLY, [{"offsets": ints(0, 2, 1)}, {"tokens": ints(8, -9)}, {"logprobs": np.zeros(1, np.float32)}]),
+    (REPLY, [{"top": Top(ints(1, 2, 3), np.zeros(3, np.float32))}, {"top": Top(ints(1, 2), np.zeros(4, np.float32))}]),
+    (REPLY, [{"top": Top(ints(-2, 2), np.zeros(2, np.float32))}]),
     (REPLY, [{"free_blocks": 11}, {"free_blocks": -1}, {"seconds": float("nan")}, {"seconds": -1.0}, {"epoch": -1}]),
     (REPLY, [{"divergence": np.float32(each)} for each in ([0.5], [0.5, 1.5], [np.nan, 0], [0, -0.5])]),
     (DRAFTED, [*PLANTED, {"status": ints(0, -1, 0)}, {"seen": ints(1, 2)}, {"draft_seconds": float("inf")}]),
     (READ, [{"depth": ints(0, 1)}, {"reading": Reading(ints(1), 5)}, {"reading": Reading(ints(1, -2), 5)}]),
+    (READ, [{"reading": Reading(ints(3, -1), 0, np.float32([[0.5, bad]] * 2))} for bad in (1.5, -0.5, np.nan)]),
+    (READ, [{"reading": Reading(ints(3, -1), 0, np.float32([[0.5, 0.5, 0.5]]))}]),
+    (REPLY, [{"chances": np.float32(bad)} for bad in ([0.5], [0.5, 1.5], [np.nan, 0.5])]),
     (READ_REPLY, [said(read=ints(1, 2)), said(first=ints(0, -1, 0)), said(offsets=ints(0, 2, 1, 3))]),
     (READ_REPLY, [said(hits=ints(1, 0, 3)), said(hits=ints(1, 0)), said(prompt_tokens=ints(7, -1, 1))]),
     (READ_REPLY, [said(prompt_log_q=np.float32([value, 0, 0])) for value in (0.5, np.nan, -np.inf)]),

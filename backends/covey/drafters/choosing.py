@@ -2,7 +2,7 @@
 
 A child is ranked by log q + noise, by log q when greedy. Its score is the log of its share of exp(log q + noise) over
 all tokens: q's own probability when greedy and, when sampling, how clearly it wins the race that the target will run,
-which says more about acceptance than how likely it was before the noise was known. Penalties are ignored.
+which says more about acceptance than how likely it was before the noise was known. Bias is in q; penalties are ignored.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from covey.drafters.ahead import NoiseAhead
+from covey.sampling.bias import biased
 from covey.sampling.noise import Index
 from covey.sampling.settings import SettingsTable
 from covey.types import Floats
@@ -31,6 +32,13 @@ class Choosing:
         if self._noise.needed and bool((hot != 1.0).any()):
             self._scale = torch.from_numpy((1.0 / np.where(hot > 0, hot, 1.0)).astype(np.float32))[:, None]
         self._truncated = np.flatnonzero(table.truncated[settings])
+        self._biased = bool(table.biased[settings].any())
+
+    def steered(self, logits: torch.Tensor, lanes: int = 1) -> torch.Tensor:
+        """The first rows' logits as their requests change them, of which everything else here is to be asked."""
+        if not self._biased:
+            return logits
+        return biased(logits, self._table, np.repeat(self._settings[: len(logits) // lanes], lanes))
 
     def best(self, logits: torch.Tensor, step: int) -> tuple[Index, Floats]:
         """The first rows' best tokens, and their scores."""

@@ -3,10 +3,16 @@ that stands there?
 
 A token's logits draw the next position, with its request's noise. So a position is judged by the read of the token
 before it, or by the proposal that was made for it; the draw behind the last token waits in the session for what will
-stand there. Draws know no penalties, as proposals do not.
+stand there. Draws know their request's bias and no penalties, as
+proposals do.
 
 Whether the token that stands there won is cheaper to say than which token did (`sampling/winning.py`). That noise is
 bounded excludes too little to look for it first: at 4,096 tokens of a small model 0 to 9 % of them.
+
+Under the rejection rule there is no draw to compare. The target says how likely each token was, p, and a position is a
+hit with probability min(1, q / p): in text that was drawn from p, hits and misses then come as in rounds of this
+drafter, since what is hit is distributed as min(p, q) and what is missed as max(0, p - q). The dice are thrown when the
+token is known: the last one, whose logits tell of the next, is left unread.
 """
 
 from __future__ import annotations
@@ -20,12 +26,14 @@ import torch
 from covey.drafters.sessions import Session
 from covey.models.lanes import Lanes, Pass
 from covey.models.opening import Model
+from covey.sampling.bias import biased
 from covey.sampling.drawing import draw_unpenalised
 from covey.sampling.noise import Index
+from covey.sampling.proposals import would_accept
 from covey.sampling.settings import SettingsTable
 from covey.sampling.truncation import select
 from covey.sampling.winning import wins
-from covey.types import Hit, Ints, RowJudged
+from covey.types import NO_FLOATS, Floats, Hit, Ints, RowJudged
 
 LOGITS = 1 << 24  # numbers in the logits of one pass
 LEAST = -69.0  # log q of a token that the model excludes
@@ -34,12 +42,13 @@ LEAST = -69.0  # log q of a token that the model excludes
 @dataclass(slots=True, eq=False)
 class Piece:
     """The next `count` pending tokens of a session, to be read and, from position `judge` on, to be judged; -1: not.
-    `hits` are those of the last positions of the text that the read tokens predict, `draws` the one draw of the next
-    token, `log_q` of prompt tokens."""
+    `chances` are the text's last (`Reading.chances`). `hits` are those of the last positions of the text that the read
+    tokens predict, `draws` the one draw of the next token, `log_q` of prompt tokens."""
 
     session: Session
     count: int
     judge: int = -1
+    chances: Floats = field(default_factory=lambda: NO_FLOATS)
     hits: list[int] = field(default_factory=list)
     draws: list[int] = field(default_factory=list)
     log_q: list[float] = field(default_factory=list)
@@ -100,12 +109,22 @@ class TextReader:
             for row, log_q in zip(whose[prompt].tolist(), _log_q(logits, prompt, text[prompt])):
                 pieces[row].log_q.append(log_q)
         if len(drawn):
-            won = wins(select(logits, drawn), text[drawn], self._table, settings[drawn], positions[drawn])
-            for row, hit in zip(whose[drawn].tolist(), won.tolist()):
+            hits, mine = np.empty(len(drawn), np.bool_), biased(select(logits, drawn), self._table, settings[drawn])
+            dice = self._table.rejection[settings[drawn]]
+            if dice.any():
+                at, ends = drawn[dice], positions[drawn[dice]] - known[drawn[dice]]
+                said = [pieces[row].chances[end] for row, end in zip(whose[at].tolist(), ends.tolist())]
+                part = select(mine, np.flatnonzero(dice))
+                hits[dice] = would_accept(part, text[at], np.asarray(said), self._table, settings[at], positions[at])
+            if not dice.all():
+                at, part = drawn[~dice], select(mine, np.flatnonzero(~dice))
+                hits[~dice] = wins(part, text[at], self._table, settings[at], positions[at])
+            for row, hit in zip(whose[drawn].tolist(), hits.tolist()):
                 pieces[row].hits.append(Hit.HIT if hit else Hit.MISS)
         ahead = np.flatnonzero(positions == known)
         if len(ahead):
-            draws = draw_unpenalised(select(logits, ahead), self._table, settings[ahead], positions[ahead])
+            mine = biased(select(logits, ahead), self._table, settings[ahead])
+            draws = draw_unpenalised(mine, self._table, settings[ahead], positions[ahead])
             for row, token in zip(whose[ahead].tolist(), draws.tolist()):
                 pieces[row].draws.append(token)
 
@@ -113,7 +132,7 @@ class TextReader:
 def judged(piece: Piece, table: SettingsTable) -> RowJudged:
     """What was read of a row says of its text. Leaves the last draw with the session."""
     session, hits, first = piece.session, piece.hits, piece.session.drawn
-    own = session.own() if piece.judge >= 0 else []
+    own = session.own() if piece.judge >= 0 and not session.rejection else []
     proposed: list[int] = [
         Hit.HIT if mine == token else Hit.MISS for mine, token in zip(own, session.sequence.tokens[first:].tolist())
     ]

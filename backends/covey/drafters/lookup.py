@@ -32,6 +32,7 @@ from covey.types import (
     Rule,
     Trees,
 )
+from covey_client.wire import BAN
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ class Lookup(ABC):
         self.unread: list[int] = []
         self.num_prompt = 0
         self.chains = False  # whether its rule takes chains only
+        self.banned: frozenset[int] = frozenset()  # tokens that its request's bias excludes
 
     @property
     def known(self) -> int:
@@ -179,6 +181,7 @@ class LookupDrafter(ABC):
         lookup = self.opened(opening)
         lookup.chains = opening.sampling.rule is Rule.REJECTION
         lookup.num_prompt = opening.num_prompt
+        lookup.banned = frozenset(token for token, value in opening.sampling.logit_bias if value <= BAN)
         lookup.unread = opening.tokens.tolist()
         return lookup
 
@@ -197,7 +200,7 @@ def _judged(rows: Sequence[Lookup | None], reading: Reading) -> Judged:
             continue
         count, hits = min(len(lookup.unread), budget), list[int]()
         budget -= count
-        if judge < 0 or lookup.chains:
+        if judge < 0:
             lookup.read(count)
         else:
             hits = lookup.judge(count, max(judge, lookup.num_prompt))
@@ -217,6 +220,7 @@ def grow(lookup: Lookup, depth: int, width: int) -> tuple[list[int], list[int], 
             (score + math.log(child.share), node, child)
             for score, node, place in level
             for child in lookup.children(place, width)
+            if child.token not in lookup.banned
         ]
         offered.sort(key=lambda item: -item[0])
         level = []

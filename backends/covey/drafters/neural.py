@@ -41,6 +41,7 @@ from covey.sampling.settings import SettingsTable
 from covey.target.resizing import resize
 from covey.target.runner import blocks_in
 from covey.types import (
+    NO_FLOATS,
     NO_INTS,
     DrafterInfo,
     DraftReply,
@@ -272,13 +273,19 @@ class NeuralDrafter:
                 pieces.append(None)
                 continue
             self._skip(session)
-            count = min(session.unread, budget)
+            chances, unread = NO_FLOATS, session.unread
+            if session.rejection and judge >= 0:
+                chances = reading.chances[row] if len(reading.chances) else NO_FLOATS
+                said = session.known - int(np.count_nonzero(chances))  # from where on
+                prompt = int(self._table.num_prompt[session.sequence.settings])
+                judge, unread = (judge if said <= max(judge, prompt) else said), max(0, unread - 1)
+            count = min(unread, budget)
             if session.known > self._model.max_positions or not self._make_room(
                 (work,), work, session, session.sequence.num_cached_tokens + count
             ):
                 status[row], count = RowStatus.SKIPPED, 0
             budget -= count
-            pieces.append(Piece(session, count, -1 if session.rejection else judge))
+            pieces.append(Piece(session, count, judge, chances))
         return pieces
 
     def _skip(self, session: Session) -> None:

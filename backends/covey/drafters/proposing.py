@@ -85,7 +85,8 @@ def propose_trees(stepper: Stepper, table: SettingsTable, rows: Rows, vocab: int
 def _plain_chains(table: SettingsTable, rows: Rows) -> bool:
     """Whether rows want nothing but the race's winners."""
     asked = rows.q_rows or rows.log_q or len(rows.rejection) > 0
-    return rows.width == 1 and not asked and not table.truncated[rows.settings].any()
+    steered = table.truncated[rows.settings] | table.biased[rows.settings]
+    return rows.width == 1 and not asked and not steered.any()
 
 
 def _words(table: SettingsTable, rows: Rows) -> Ints:
@@ -114,11 +115,12 @@ def _chains(stepper: Stepper, table: SettingsTable, choosing: Choosing, logits: 
     for step, count in enumerate(rows.active):
         if step:
             logits = stepper.step(torch.from_numpy(chosen[:count]), count)
+        own_logits, logits = logits, choosing.steered(logits)
         chosen, score = choosing.best(logits, step)
         mine = rows.rejection[: np.searchsorted(rows.rejection, count)]
         if lattice.q_ids is not None and lattice.q_probs is not None:
             if len(mine) < count:
-                lattice.q_ids[:count, step], lattice.q_probs[:count, step] = sparse_q(logits)
+                lattice.q_ids[:count, step], lattice.q_probs[:count, step] = sparse_q(own_logits)
             if len(mine):
                 part, places = logits[torch.from_numpy(mine)], rows.positions[mine] + step
                 drawn = propose_rejection(part, table, rows.settings[mine], places, rows.rounds[mine])
@@ -150,6 +152,7 @@ def _beams(stepper: Stepper, choosing: Choosing, logits: torch.Tensor, rows: Row
         if step:
             going = torch.from_numpy(np.maximum(tokens[:count, above], 0).astype(np.int64).reshape(-1))
             logits = stepper.step(going, count, torch.from_numpy(visible[:count]))
+        own_logits, logits = logits, choosing.steered(logits, lanes)
         children, gained = choosing.top(logits, step, width, lanes)
         offered = children.shape[1]
         total = np.minimum(gained.reshape(count, lanes, offered), -DESCENT)
@@ -170,7 +173,7 @@ def _beams(stepper: Stepper, choosing: Choosing, logits: torch.Tensor, rows: Row
                 likely += lattice.log_q[:count, above][every, lane[:, : best.shape[1]]]
             lattice.log_q[:count, taken] = likely
         if lattice.q_ids is not None and lattice.q_probs is not None:
-            ids, probs = sparse_q(logits)
+            ids, probs = sparse_q(own_logits)
             lattice.q_ids[:count, level] = ids.reshape(count, lanes, -1)[every, lane]
             lattice.q_probs[:count, level] = probs.reshape(count, lanes, -1)[every, lane]
         seen = visible[every, np.arange(width)] if lanes == 1 else visible[every, lane]

@@ -1,10 +1,10 @@
 """Emulated devices: a target and drafters that are not there, at the pace of a cost table.
 
 The language model is a hash: its distribution after some tokens is one token, a function of all of them. Temperature,
-truncation and penalties therefore change nothing, and it never ends a text of its own accord. A drafter knows the same
-hash and agrees with it as often as it is told to, by position of the draft and by what the request is about: its tenant
-says so, or the first token of its prompt. Or its guesses are like those recorded on a real pair (`guesses.py`), which
-makes trees. Work takes the time that the table says, slept on the clock that is passed
+truncation, bias and penalties therefore change nothing, and it never ends a text of its own accord. A drafter knows the
+same hash and agrees with it as often as it is told to, by position of the draft and by what the request is about: its
+tenant says so, or the first token of its prompt. Or its guesses are like those recorded on a real pair (`guesses.py`),
+which makes trees. Work takes the time that the table says, slept on the clock that is passed
 in, so that sweeps run in virtual time as well as through the real server.
 
 Everything obtained with these is a simulation's and must say so. Both implement the ports of `covey.ports`.
@@ -27,6 +27,8 @@ from covey.models.identity import identity
 from covey.planner.cost_table import Surface
 from covey.ports import Clock
 from covey.types import (
+    LEAST_LOGPROB,
+    NO_TOP,
     DrafterInfo,
     DraftReply,
     DraftWork,
@@ -39,10 +41,10 @@ from covey.types import (
     ResizeStatus,
     RowJudged,
     RowStatus,
-    Rule,
     TargetInfo,
     TargetReply,
     TargetWork,
+    Top,
     Trees,
 )
 from covey_client.costs.table import CostTable
@@ -59,14 +61,14 @@ class _Text:
     states: list[int]
     tenant: str
     num_prompt: int
-    rejection: bool
     subject: str
+    top: int  # `top_logprobs`
     num_cached_tokens: int = 0
 
     @classmethod
     def of(cls, model: HashModel, opening: Open) -> _Text:
-        rejection = opening.sampling.rule is Rule.REJECTION
-        text = cls([], [0], opening.tenant, opening.num_prompt, rejection, f"@{opening.tokens[0]}")
+        subject, top = f"@{opening.tokens[0]}", opening.sampling.top_logprobs
+        text = cls([], [0], opening.tenant, opening.num_prompt, subject, top)
         text.append(model, opening.tokens.tolist())
         return text
 
@@ -212,6 +214,7 @@ class EmulatedTarget:
     def _reply(self, work: TargetWork, rows: list[_Done], seconds: float) -> TargetReply:
         texts = [self._ledger.get(work, tag) for tag in work.tags.tolist()]
         new = [token for row in rows for token in row.new]
+        tops = [text.top if text else 0 for text, row in zip(texts, rows) for _ in row.new]
         return TargetReply(
             status=np.array([row.status for row in rows], np.int32),
             num_cached_tokens=np.array([text.num_cached_tokens if text else 0 for text in texts], np.int32),
@@ -225,7 +228,18 @@ class EmulatedTarget:
             epoch=EPOCH,
             seconds=seconds,
             divergence=np.array([row.alike for row in rows] if work.divergence else [], np.float32),
+            top=_top(new, tops) if any(tops) else NO_TOP,
         )
+
+
+def _top(tokens: list[int], counts: list[int]) -> Top:
+    """Of distributions that are one token each: that token, and behind it the lowest of those without a chance."""
+    width = max(counts)
+    ids, logprobs = np.full((len(tokens), width), -1, np.int32), np.zeros((len(tokens), width), np.float32)
+    for place, (token, count) in enumerate(zip(tokens, counts)):
+        ids[place, :count] = [token, *(other for other in range(count) if other != token)][:count]
+        logprobs[place, 1:count] = LEAST_LOGPROB
+    return Top(ids, logprobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,7 +398,7 @@ class EmulatedDrafter:
         """A position is hit if a chain that begins there would begin right: all of them count as first of a draft, so
         hits replayed as rounds are the drafter's own as far as its rates are equal at all positions. Of a prompt, for
         whose tenant it has rates, it says what one would say that gives every token their mean; of others nothing."""
-        if judge < 0 or text.rejection:
+        if judge < 0:
             return RowJudged(reach, reach)
         first = min(reach, max(judge, text.num_prompt, text.num_cached_tokens))
         hits = [

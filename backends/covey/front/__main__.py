@@ -30,7 +30,8 @@ log = logging.getLogger("covey.front")
 
 
 async def serve(wanted: argparse.Namespace) -> None:
-    door = Door(profile.load(wanted.profile), wanted.upstream, wanted.upstream_metrics, wanted.deaths)
+    folders = dict(entry.split("=", 1) for entry in wanted.folder)
+    door = Door(profile.load(wanted.profile), wanted.upstream, wanted.upstream_metrics, wanted.deaths, folders)
     calls = grpc_service.server(door)
     host = f"[{wanted.host}]" if ":" in wanted.host else wanted.host
     tls = Tls.of(door.settings)
@@ -101,6 +102,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--grpc-port", type=int, required=True)
     parser.add_argument("--upstream", required=True, metavar="HOST:PORT", help="tritonserver's gRPC port")
     parser.add_argument("--upstream-metrics", required=True, metavar="HOST:PORT")
+    parser.add_argument("--folder", action="append", default=[], metavar="[TARGET]=FOLDER", help="of a target's files")
     parser.add_argument("--deaths", required=True, type=int, metavar="FD", help="what the launcher writes them to")
     parser.add_argument("--profile", default=profile.DEFAULT_PROFILE)
     to_stderr()

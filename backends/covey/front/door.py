@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from covey.front.admission import DOWN, Admission
 from covey.front.asked import Asked
+from covey.front.openai.texts import Texts
 from covey.front.upstream import Upstream
 from covey.profile import Profile
 from covey_client.async_client import AsyncStream
@@ -21,9 +22,14 @@ class Gone(Exception):
 class Door:
     """One front's; made in the event loop."""
 
-    def __init__(self, profile: Profile, grpc_url: str, metrics_url: str, deaths: int) -> None:
+    def __init__(
+        self, profile: Profile, grpc_url: str, metrics_url: str, deaths: int, folders: Mapping[str, str]
+    ) -> None:
+        """`folders` of the targets, by name where there are several."""
         self.settings = profile.front
         self.prompt_bytes = profile.limits.prompt_bytes
+        self.most_tokens = profile.limits.max_tokens  # of a request that says nothing
+        self.texts = {name: Texts(folder) for name, folder in folders.items()}
         self.admission = Admission(profile.front)
         self.upstream = Upstream(grpc_url, metrics_url, deaths, lambda: self.admission.draining)
 

@@ -28,7 +28,7 @@ FORMATS = {"INT32": "i", "UINT64": "Q", "FP32": "f"}
 
 def generation(model: str, body: bytes, prompt_bytes: int) -> Asked:
     """What `generate` and `generate_stream` ask: a JSON object of fields."""
-    given = _object("body", _json(body))
+    given = json_object(body)
     identity = id_of(given.pop("id", ""))
     tensors = {name: value if isinstance(value, list) else [value] for name, value in given.items()}
     return Asked.of(model, tensors, prompt_bytes=prompt_bytes, id=identity)
@@ -41,7 +41,7 @@ def inference(model: str, body: bytes, header: str | None, prompt_bytes: int) ->
         if not header.isdecimal() or len(header) > 10 or int(header) > length:
             raise refused(BINARY_LENGTH, header, f"the length of the JSON in a body of {length} bytes")
         length = int(header)
-    given = _object("body", _json(body[:length]))
+    given = json_object(body[:length])
     for name in given:
         if name not in BODY:
             raise refused("body", name, ", ".join(BODY))
@@ -155,6 +155,11 @@ def _flat(name: str, data: Any) -> list[Any]:
             raise refused(name, data, "a list of values")
         data = [value for item in data for value in item]
     return list(data)
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    """A body that is one object. Raises InvalidRequest."""
+    return _object("body", _json(body))
 
 
 def _json(body: bytes) -> Any:

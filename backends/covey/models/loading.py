@@ -56,7 +56,7 @@ def read_config(folder: Path) -> Any:
         try:
             return AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
         except Exception as error:  # transformers raises many kinds; all mean that it cannot read this
-            said = str(error).splitlines()[0]
+            said = " ".join(line.strip() for line in str(error).splitlines()[:2])
             raise UnsupportedModel(f"{folder}: model type {kind!r} is not supported: {said}") from error
 
 
@@ -99,6 +99,10 @@ def load_module(
     missing = sorted(report.get("missing_keys", ()))
     if missing:
         raise SettingError(f"{folder}: the weights lack {missing[0]} and {len(missing) - 1} more; copy them whole")
+    for name, stored, wanted in sorted(report.get("mismatched_keys", ())):
+        raise SettingError(
+            f"{folder}: {name} is {tuple(stored)}, by config.json {tuple(wanted)}: copy both from one model"
+        )
     return module.to(device).eval().requires_grad_(False)
 
 
@@ -116,6 +120,7 @@ def _read(folder: Path, config: Any, dtype: torch.dtype, attention: str) -> _Loa
         local_files_only=True,
         trust_remote_code=False,
         use_safetensors=True,
+        ignore_mismatched_sizes=True,  # whoever asked is told which
         output_loading_info=True,
     )
     return loaded
@@ -137,6 +142,7 @@ def _streamed(
             state_dict=stored,
             dtype=dtype,
             attn_implementation=attention,
+            ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
         return loaded
@@ -161,7 +167,10 @@ def find_end_ids(folder: Path, config: Any) -> tuple[int, ...]:
         ends = getattr(config, "eos_token_id", None)
     if ends is None:
         return ()
-    ids = [int(i) for i in ends] if isinstance(ends, (list, tuple)) else [int(ends)]
+    try:
+        ids = [int(i) for i in ends] if isinstance(ends, (list, tuple)) else [int(ends)]
+    except (ValueError, TypeError) as error:
+        raise SettingError(f"{folder}: eos_token_id: got {ends!r}, allowed: one token id or a list") from error
     return tuple(i for i in ids if 0 <= i < int(config.vocab_size))
 
 

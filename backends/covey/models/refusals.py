@@ -164,6 +164,8 @@ def by_config(folder: Path, get: Callable[[str], Any]) -> None:
             refuse(*feature)
     if get("model_type") in _FAMILIES:
         refuse(*_FAMILIES[get("model_type")])
+    if get("use_bidirectional_attention") in (True, "all"):  # Gemma 4 says "vision": of images, which are not served
+        refuse(*_BOTH_WAYS)
     strange = set(get("layer_types") or ()) - _LAYER_TYPES
     if strange:
         refuse(f"layer type {sorted(strange)[0]}", "serve a model with full or sliding-window attention")
@@ -183,13 +185,16 @@ def by_files(folder: Path) -> None:
         gguf = "GGUF is not read: " if folder.suffix == ".gguf" else ""
         raise SettingError(f"{folder}: {gguf}give the Hugging Face folder with config.json and safetensors{_of(gguf)}")
     if not folder.is_dir():
-        raise SettingError(f"{folder}: no such folder; give a folder with config.json and model.safetensors")
+        raise SettingError(
+            f"{folder}: no such folder; give one with config.json and model.safetensors, or a name on the hub as "
+            "OWNER/MODEL"
+        )
     adapter = folder / "adapter_config.json"
     if adapter.is_file():
         base = _object(adapter).get("base_model_name_or_path") or "its base"
         raise SettingError(
-            f"{folder}: an adapter is not served by itself: merge it into {base} (peft's merge_and_unload, then "
-            "save_pretrained) and give the folder of the result"
+            f"{folder}: an adapter is not served by itself: MODEL= merges one into {base}; or do that once (peft's "
+            "merge_and_unload, then save_pretrained) and give the folder of the result"
         )
     if not (folder / "config.json").is_file():
         if any(folder.glob("*.gguf")):
@@ -208,7 +213,9 @@ def weight_files(folder: Path) -> list[Path]:
     if not index.is_file():
         return files
     try:
-        named = sorted({folder / name for name in json.loads(index.read_text())["weight_map"].values()})
+        content = json.loads(index.read_text())
+        content["metadata"]  # transformers wants it, too
+        named = sorted({folder / name for name in content["weight_map"].values()})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SettingError(f"{index}: not an index of weights: {error}") from error
     missing = [path.name for path in named if not path.is_file()]
@@ -219,9 +226,9 @@ def weight_files(folder: Path) -> list[Path]:
     return named
 
 
-def described(folder: Path) -> dict[str, Any]:
-    """The folder's config.json as it is written."""
-    return _object(folder / "config.json")
+def described(folder: Path, name: str = "config.json") -> dict[str, Any]:
+    """The folder's config.json, or another file of settings, as it is written."""
+    return _object(folder / name)
 
 
 def _object(path: Path) -> dict[str, Any]:
@@ -272,6 +279,8 @@ def _instead(folder: Path) -> str:
         return f"GGUF is not read: give the folder{_of('gguf')}"
     if not other:
         return "put model.safetensors there"
+    if not list(folder.glob("pytorch_model*.bin")):
+        return f"{other[0].name} is not read: fetch the model's safetensors"
     convert = (
         "from transformers import AutoModelForCausalLM as M; "
         f"M.from_pretrained('{folder}', dtype='auto').save_pretrained('{folder}')"

@@ -1,8 +1,8 @@
 """From logits to drawn tokens, each row by its own request's settings.
 
-Penalties, minimum length and bad words; then the best token if greedy, else temperature, top-k, top-p, min-p and the
-race under the noise of (seed, position). A row's draw depends on its own logits, settings, position and context, never
-on the other rows. Knows nothing of trees or caches.
+Bias, penalties, minimum length and bad words; then the best token if greedy, else temperature, top-k, top-p, min-p and
+the race under the noise of (seed, position). A row's draw depends on its own logits, settings, position and context,
+never on the other rows. Knows nothing of trees or caches.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Fault(IntEnum):
 
     NONE = 0
     NOT_FINITE = 1  # a logit is NaN or +inf
-    ALL_MASKED = 2  # every token is at -inf, by the model or by bad_words and min_tokens
+    ALL_MASKED = 2  # every token is at -inf, by the model or by logit_bias, bad_words and min_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def draw(
 
 
 def draw_unpenalised(logits: Tensor, table: SettingsTable, settings: Index, positions: Index) -> Ints:
-    """The tokens that `draw` would give if no row had penalties, a minimum length or bad words."""
+    """The tokens that `draw` would give if no row had a bias, penalties, a minimum length or bad words."""
     return _draw(logits, logits, table, settings, positions).tokens
 
 

@@ -46,6 +46,7 @@ class Purpose(IntEnum):
     ACCEPT = 2
     RESIDUAL = 3
     BONUS = 4
+    READ = 5
 
 
 def _scramble(words: Words) -> Words:

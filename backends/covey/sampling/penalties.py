@@ -1,4 +1,5 @@
-"""Settings that depend on the tokens before a draw: penalties, minimum length, bad words."""
+"""Settings that change logits before a draw: bias, then what depends on the tokens before it, which is penalties,
+minimum length and bad words."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from covey.sampling.bias import biased
 from covey.sampling.noise import Index
 from covey.sampling.settings import SettingsTable
 from covey.types import NO_INTS, Ints
@@ -26,7 +28,8 @@ class Context:
 def penalise(
     logits: Tensor, table: SettingsTable, settings: Index, positions: Index, contexts: Sequence[Context | None] | None
 ) -> Tensor:
-    """Logits with penalties, minimum length and bad words applied; the same tensor where no row has any."""
+    """Logits with bias, penalties, minimum length and bad words applied; the same tensor where no row has any."""
+    logits = biased(logits, table, settings)
     rows = np.flatnonzero(table.penalised[settings])
     if not len(rows):
         return logits

@@ -25,6 +25,8 @@ _NUMBERS = {
     "num_prompt": np.int64,
     "seed": np.uint64,  # already spread by `seed_words`
     "logprobs": np.bool_,
+    "top_logprobs": np.int64,
+    "biased": np.bool_,  # logits get a bias
     "penalised": np.bool_,  # the draw depends on the tokens before it
     "history": np.bool_,  # ... and on more than how many they are
     "truncated": np.bool_,  # top_k, top_p or min_p leave tokens out
@@ -46,6 +48,8 @@ class SettingsTable:
     num_prompt: Index
     seed: Words
     logprobs: npt.NDArray[np.bool_]
+    top_logprobs: Index
+    biased: npt.NDArray[np.bool_]
     penalised: npt.NDArray[np.bool_]
     history: npt.NDArray[np.bool_]
     truncated: npt.NDArray[np.bool_]
@@ -78,6 +82,8 @@ class SettingsTable:
         self.num_prompt[row] = num_prompt
         self.seed[row : row + 1] = seed_words(np.array([s.seed & 0xFFFFFFFFFFFFFFFF], np.uint64))
         self.logprobs[row] = s.logprobs
+        self.top_logprobs[row] = s.top_logprobs
+        self.biased[row] = bool(s.logit_bias)
         self.penalised[row] = s.has_penalties
         self.history[row] = s.has_penalties and bool(
             s.bad_words or (s.repetition_penalty, s.presence_penalty, s.frequency_penalty) != (1.0, 0.0, 0.0)

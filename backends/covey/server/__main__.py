@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import time
@@ -15,10 +16,11 @@ from covey.errors import SettingError
 from covey.front.tls import Tls
 from covey.server import front
 from covey.server.errors import ServerDied
-from covey.server.options import parse
+from covey.server.options import parse, reachable
 from covey.server.process import Server
 from covey.server.progress import LoadProgress, ready_message
 from covey.server.restarts import Restarts
+from covey_client.running import Ports
 
 STOPPED, DIED, NOT_STARTED = 0, 1, 2
 LOOK_SECONDS = 0.5
@@ -53,10 +55,13 @@ def main(arguments: Sequence[str]) -> int:
     if server.swept:
         print(f"removed {len(server.swept)} shared memory regions of servers that were killed", file=sys.stderr)
     options = server.options if door is None else door.options
+    ports = Ports(reachable(options.host), options.grpc_port, options.http_port, options.metrics_port, os.getpid())
+    ports.write()
     print(ready_message(options, str(server.log_file), server.left_out), flush=True)
     try:
         return _serve(server, door)
     finally:
+        ports.forget()
         if door is not None:
             door.stop()
 

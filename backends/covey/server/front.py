@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from covey import profile
 from covey.deaths import Deaths
 from covey.front.tls import Tls
 from covey.server import preflight
@@ -114,13 +115,14 @@ class Front:
     def _open(self) -> None:
         options = self.options
         upstream = reachable(options.host)
-        profile = Path(options.profile)
+        own = Path(options.profile)
         words = [
             *(sys.executable, "-m", "covey.front", "--host", options.front_host),
             *("--http-port", str(options.front_http_port), "--grpc-port", str(options.front_grpc_port)),
             *("--upstream", f"{upstream}:{options.grpc_port}"),
             *("--upstream-metrics", f"{upstream}:{options.metrics_port}", "--deaths", str(self._deaths.fd)),
-            *("--profile", str(profile.resolve()) if profile.is_file() else options.profile),
+            *("--profile", str(own.resolve()) if own.is_file() else options.profile),
+            *(word for name, folder in _folders(options).items() for word in ("--folder", f"{name}={folder}")),
         ]
         self._process = subprocess.Popen(
             words,
@@ -160,6 +162,15 @@ def with_ports(options: Options) -> Options:
         for listener in held:
             listener.close()
     return replace(options, front_http_port=chosen["front_http_port"], front_grpc_port=chosen["front_grpc_port"])
+
+
+def _folders(options: Options) -> dict[str, str]:
+    """Where each target's tokenizer and chat template are, by the target's name where there are several."""
+    settings, repository = options.deployment(), options.repository_folder()
+    named = profile.targets(settings, profile.find(options.profile))
+    if not named:
+        return {"": options.model or settings.target.folder or str(repository / "target" / "1")}
+    return {name: each.target.folder or str(repository / f"target_{name}" / "1") for name, (_, each) in named.items()}
 
 
 def _environment() -> dict[str, str]:

@@ -1,4 +1,5 @@
-"""Models by their names on the Hugging Face hub: from its cache on this machine, else fetched into it.
+"""Models by their names on the Hugging Face hub: from its cache on this machine, else fetched into it. Adapters are
+merged into the models that they name.
 
 What can be refused from a model's configuration or from the names of its files is refused before its weights are
 fetched. Where the cache lies, who may read what and whether the hub is asked at all is huggingface_hub's to know
@@ -12,7 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from covey.errors import SettingError
 from covey.models import refusals
+from covey.server import adapters
 from covey.server.errors import StartError
 from covey.server.options import Options
 
@@ -23,12 +26,28 @@ ELSEWHERE = ["*/*"]  # other formats of the same weights, as a rule
 
 
 def with_folders(options: Options) -> Options:
-    """The same options with folders in place of the hub's names."""
-    return replace(options, model=folder(options.model), drafter=folder(options.drafter))
+    """The same options with folders of whole models in place of the hub's names and of adapters."""
+    return replace(options, model=folder(options.model, options.state), drafter=folder(options.drafter, options.state))
 
 
-def folder(name: str) -> str:
-    """A folder as it is, and of a model's name on the hub, MODEL or MODEL@REVISION, the folder in its cache."""
+def folder(name: str, state: Path) -> str:
+    """A folder as it is, and of a model's name on the hub, MODEL or MODEL@REVISION, the folder in its cache; of an
+    adapter, the folder in `state` where it is merged into its base."""
+    found = _folder(name)
+    adapter = Path(found)
+    if not (adapter / adapters.CONFIG).is_file():
+        return found
+    base = adapters.base_of(adapter)
+    try:
+        return str(adapters.merged(adapter, Path(_folder(base)), state))
+    except SettingError as error:
+        told = str(error)
+        raise StartError(
+            told if told.startswith(f"{adapter}: ") else f"{adapter}: an adapter needs its base: {told}"
+        ) from error
+
+
+def _folder(name: str) -> str:
     match = NAME.fullmatch(name)
     if match is None or Path(name).exists():
         return name

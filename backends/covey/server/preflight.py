@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import ipaddress
-import json
 import re
 import socket
-import struct
 from dataclasses import replace
 from pathlib import Path
 
 from covey import profile, registry, vocabulary
-from covey.models import refusals
+from covey.models import refusals, stored
 from covey.server.errors import StartError
 from covey.server.options import Options
+from covey.tokenization import load_tokenizer
 
 PORTS = {"http_port": "HTTP_PORT", "grpc_port": "GRPC_PORT", "metrics_port": "METRICS_PORT"}
 PARAMETER = re.compile(r'key\s*:\s*"(\w+)"\s*,?\s*value\s*:?\s*\{\s*string_value\s*:\s*"([^"]*)"')  # in config.pbtxt
@@ -107,14 +106,15 @@ def weights(options: Options, wanted: tuple[str, ...]) -> None:
     folder = _target_folder(options)
     if not (options.model or target.folder) and ("target" not in wanted or not (folder / "config.json").is_file()):
         return  # none, or another backend's target
-    files = _servable(folder)
+    found = _servable(folder)
     if not any((folder / name).is_file() for name in TOKENIZERS) and not TEXT_MODELS.isdisjoint(wanted):
         without = ", ".join(name for name in wanted if name in TEXT_MODELS)
         raise StartError(
             f"{folder}: no tokenizer.json; copy the tokenizer's files there, or, to serve token ids alone, take "
             f"{without} out of models of profile {options.profile}"
         )
-    needed = sum(_bytes_in_memory(path) for path in files) + HEADROOM
+    _same_vocabulary(folder)
+    needed = sum(_bytes_in_memory(tensor) for tensor in found.values()) + HEADROOM
     available = available_memory()
     if needed > available:
         raise StartError(
@@ -122,13 +122,35 @@ def weights(options: Options, wanted: tuple[str, ...]) -> None:
         )
 
 
-def _servable(folder: Path) -> list[Path]:
-    """The files of a model's weights."""
+def _servable(folder: Path) -> dict[str, stored.Stored]:
+    """The tensors of a model's weights."""
     refusals.by_files(folder)
     config = refusals.described(folder)
     refusals.by_config(folder, config.get)
     refusals.by_type(folder, config)
-    return refusals.weight_files(folder)
+    files = refusals.weight_files(folder)
+    found = stored.tensors(files)
+    stored.check(folder, found, vocabulary.size(folder))
+    if len(files) > 1:
+        stored.check_index(folder / "model.safetensors.index.json", found)
+    return found
+
+
+def _same_vocabulary(folder: Path) -> None:
+    """Refuses a tokenizer that cannot be read, and one that writes tokens which the model does not have. Added tokens
+    may be beyond it: those that are never written are often left there."""
+    tokenizer = load_tokenizer(folder) if (folder / "tokenizer.json").is_file() else None
+    words, known = (
+        0 if tokenizer is None else tokenizer.get_vocab_size(with_added_tokens=False),
+        vocabulary.size(folder),
+    )
+    if known != vocabulary.UNKNOWN and words > known:
+        raise StartError(f"{folder}: its tokenizer has {words} tokens, its model {known}: copy both from one model")
+
+
+def _bytes_in_memory(tensor: stored.Stored) -> int:
+    """What it takes at two bytes a number, the narrowest it is loaded in."""
+    return tensor.size // (2 if tensor.dtype in ("F32", "F64") else 1)
 
 
 def left_out(options: Options, wanted: tuple[str, ...]) -> dict[str, str]:
@@ -165,22 +187,6 @@ def _target_folder(options: Options) -> Path:
     """Where the target's files are, if it has any."""
     named = options.model or options.deployment().target.folder
     return Path(named) if named else options.repository_folder() / "target" / "1"
-
-
-def _bytes_in_memory(path: Path) -> int:
-    """What the tensors of a file take at two bytes a number, the narrowest they are loaded in."""
-    try:
-        with path.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            header = json.loads(file.read(length))
-    except (OSError, ValueError, struct.error, MemoryError, OverflowError) as error:
-        raise StartError(f"{path} cannot be read as safetensors: {type(error).__name__}") from None
-    total = 0
-    for name, tensor in header.items():
-        if name != "__metadata__":
-            begin, end = tensor["data_offsets"]
-            total += (end - begin) // (2 if tensor["dtype"] in ("F32", "F64") else 1)
-    return total
 
 
 def available_memory(root: Path = Path("/")) -> int:

@@ -37,6 +37,7 @@ from covey.target.verification import Mask, Places, Verified, merged, pick, rows
 from covey.types import (
     NO_FLOATS,
     NO_INTS,
+    NO_TOP,
     Ints,
     Open,
     Resized,
@@ -191,7 +192,7 @@ class TargetRunner:
         status, rows, chunk, trees = self._admit(work)
         offsets = np.zeros(len(status) + 1, np.int32)
         accepted = np.zeros(len(status), np.int32)
-        tokens, logprobs = NO_INTS, NO_FLOATS
+        tokens, logprobs, chances, top = NO_INTS, NO_FLOATS, NO_FLOATS, NO_TOP
         divergence = np.full(len(status), UNJUDGED, np.float32) if work.divergence else NO_FLOATS
         if rows:
             ending, verified = self._precomputed_or_computed(rows, chunk, trees, precomputed, work.divergence)
@@ -206,6 +207,9 @@ class TargetRunner:
                         status[answered[row]] = RowStatus.FAULT
                 accepted[answered], offsets[answered + 1] = verified.accepted, verified.emitted
                 tokens, logprobs = verified.tokens, verified.logprobs
+                chances = verified.chances if verified.chances.any() else NO_FLOATS
+                if verified.top.width:
+                    top = verified.top
                 if work.divergence:
                     divergence[answered] = verified.divergence
             for sequence in rows:
@@ -224,6 +228,8 @@ class TargetRunner:
             epoch=self._ledger.epoch,
             seconds=max(time.perf_counter() - started, 0.0 if precomputed is None else precomputed.seconds),
             divergence=divergence,
+            chances=chances,
+            top=top,
         )
 
     def _precomputed_or_computed(

@@ -13,9 +13,10 @@ import numpy.typing as npt
 from torch import Tensor
 
 from covey.sampling.drawing import Context, Fault, SettingsTable, draw
+from covey.sampling.likeliest import likeliest
 from covey.sampling.rejection import judge
 from covey.target.divergence import UNJUDGED, block_divergence
-from covey.types import Floats, Ints, Trees
+from covey.types import Floats, Ints, Top, Trees
 from covey.verify import Walk, walk
 
 Mask = npt.NDArray[np.bool_]
@@ -40,8 +41,10 @@ class Verified:
     path: Ints
     tokens: Ints
     logprobs: Floats
+    chances: Floats  # under the rejection rule, of each token in the distribution that it was drawn from; else 0
     faulty: Mask
     divergence: Floats  # see `divergence.py`; UNJUDGED where that is not asked for
+    top: Top  # aligned with tokens
 
     @property
     def emitted(self) -> Ints:
@@ -98,15 +101,19 @@ def _coupled(places: Places, table: SettingsTable, trees: Trees) -> Verified:
     draws = draw(places.logits, table, places.settings, places.positions, places.contexts)
     walked = walk(trees, draws.tokens)
     faults = draws.faults[walked.places] != Fault.NONE  # a failed draw matches no child: it can only be a row's last
-    return _verified(trees, walked, draws.logprobs[walked.places], np.logical_or.reduceat(faults, walked.offsets[:-1]))
+    top = likeliest(places.logits, table, places.settings, walked.places)
+    faulty = np.logical_or.reduceat(faults, walked.offsets[:-1])
+    chances = np.zeros(len(walked.tokens), np.float32)
+    return _verified(trees, walked, draws.logprobs[walked.places], chances, top, faulty)
 
 
 def _rejection(places: Places, table: SettingsTable, trees: Trees, rounds: Ints) -> Verified:
     judged = judge(places.logits, table, places.settings, places.positions, places.contexts, trees, rounds)
-    return _verified(trees, judged.walk, judged.logprobs, judged.faults != Fault.NONE)
+    top = likeliest(places.logits, table, places.settings, judged.walk.places)
+    return _verified(trees, judged.walk, judged.logprobs, judged.chances, top, judged.faults != Fault.NONE)
 
 
-def _verified(trees: Trees, walked: Walk, logprobs: Floats, faults: Mask) -> Verified:
+def _verified(trees: Trees, walked: Walk, logprobs: Floats, chances: Floats, top: Top, faults: Mask) -> Verified:
     """`faults`: rows whose last place has no token."""
     accepted, tokens = walked.accepted, walked.tokens
     path: Ints = walked.path - np.repeat(trees.offsets[:-1], accepted)  # numbered within their trees
@@ -116,9 +123,11 @@ def _verified(trees: Trees, walked: Walk, logprobs: Floats, faults: Mask) -> Ver
         emits, runs = np.ones(len(tokens), np.bool_), np.ones(len(path), np.bool_)
         emits[walked.offsets[1:][faults] - 1] = False
         runs[np.cumsum(accepted)[late] - 1] = False
-        tokens, logprobs, path = tokens[emits], logprobs[emits], path[runs]
+        tokens, logprobs, chances, path = tokens[emits], logprobs[emits], chances[emits], path[runs]
+        top = top.at(emits)
         accepted, faulty = np.where(late, accepted - 1, accepted), faults & ~late
-    return Verified(accepted, path, tokens, logprobs, faulty, np.full(trees.rows, UNJUDGED, np.float32))
+    unjudged = np.full(trees.rows, UNJUDGED, np.float32)
+    return Verified(accepted, path, tokens, logprobs, chances, faulty, unjudged, top)
 
 
 def pick(verified: Verified, rows: Ints) -> Verified:
@@ -131,8 +140,10 @@ def pick(verified: Verified, rows: Ints) -> Verified:
         verified.path[path],
         verified.tokens[tokens],
         verified.logprobs[tokens],
+        verified.chances[tokens],
         verified.faulty[rows],
         verified.divergence[rows],
+        verified.top.at(tokens),
     )
 
 
@@ -143,8 +154,10 @@ def merged(second: Mask, one: Verified, two: Verified) -> Verified:
         np.concatenate([one.path, two.path]),
         np.concatenate([one.tokens, two.tokens]),
         np.concatenate([one.logprobs, two.logprobs]),
+        np.concatenate([one.chances, two.chances]),
         np.concatenate([one.faulty, two.faulty]),
         np.concatenate([one.divergence, two.divergence]),
+        Top.joined([one.top, two.top]),
     )
     return pick(both, np.where(second, len(one.accepted) + np.cumsum(second) - 1, np.cumsum(~second) - 1))
 

@@ -26,6 +26,7 @@ from covey.models import loading, refusals
 from covey.models.identity import of_model
 from covey.profile import GENERAL, DrafterSettings
 from covey.server import hub
+from covey.server.options import state_folder
 from covey.server.preflight import TOKENIZERS
 from covey.training import architecture, distil, evaluate
 from covey.training.optimiser import Budget
@@ -71,7 +72,7 @@ def run(options: argparse.Namespace) -> None:
 
 def make(options: argparse.Namespace) -> Made:
     """Draw, learn, measure and write; the same command again goes on where it was stopped."""
-    folder = Path(hub.folder(options.target))
+    folder = Path(hub.folder(options.target, state_folder()))
     refusals.by_files(folder)
     config = loading.read_config(folder)
     loading.check_config(folder, config)

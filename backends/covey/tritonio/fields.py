@@ -18,7 +18,7 @@ from covey.roster import Roster
 from covey.shares import ANY, numbers
 from covey.tokenization import longest_token, token_ids
 from covey.types import Objective, Request, Rule, Sampling, TargetInfo
-from covey_client.wire import DELIVERY, INPUT_BY_NAME, INPUTS, MAX_DRAFT_TOKENS, REQUEST, SAMPLING, Field
+from covey_client.wire import DELIVERY, INPUT_BY_NAME, INPUTS, MAX_BIASES, MAX_DRAFT_TOKENS, REQUEST, SAMPLING, Field
 
 _FIXED = frozenset(f"fixed:{depth}" for depth in range(1, MAX_DRAFT_TOKENS + 1))
 NO_DRAFTERS = "{}: this server has no drafters"
@@ -83,6 +83,7 @@ class RequestParser:
             min_tokens=read.integer("min_tokens", high=max_tokens),
             end_ids=self._info.end_ids if end_id < 0 else (end_id,),
             bad_words=self._bad_words(read.texts("bad_words")),
+            logit_bias=self._logit_bias(read.values("logit_bias_ids"), read.values("logit_bias")),
             seed=read.seed(),
             rule=Rule(read.choice("verification", INPUT_BY_NAME["verification"].choices)),
             **read.part(SAMPLING),
@@ -177,6 +178,22 @@ class RequestParser:
             for form in (word, " " + word):  # at the start of a text, and after a space
                 sequences[tuple(tokenizer.encode(form, add_special_tokens=False).ids)] = None
         return tuple(sequences)
+
+    def _logit_bias(self, ids: list[int], values: list[float]) -> tuple[tuple[int, float], ...]:
+        field, vocab = INPUT_BY_NAME["logit_bias"], self._info.vocab_size
+        if len(ids) != len(values):
+            raise BadField("logit_bias", f"{len(values)} values", f"one for each of the {len(ids)} logit_bias_ids")
+        if len(ids) > MAX_BIASES:
+            raise BadField("logit_bias_ids", f"{len(ids)} tokens", f"at most {MAX_BIASES}")
+        for token in ids:
+            if not 0 <= token < vocab:
+                raise BadField("logit_bias_ids", token, f"token ids from 0 to {vocab - 1}")
+        for value in values:
+            if not field.low <= value <= field.high:  # NaN is in no range
+                raise BadField("logit_bias", value, f"{field.low:g} to {field.high:g}")
+        if len(set(ids)) < len(ids):
+            raise BadField("logit_bias_ids", ids, "each token once")
+        return tuple(zip(ids, values))
 
     def _check_word(self, field: str, word: str) -> None:
         if not word or len(word.encode()) > self._limits.stop_word_bytes:
@@ -302,6 +319,12 @@ class _Reader:
         if len(text.encode()) > high:
             raise BadField(name, text, f"at most {high} bytes")
         return text
+
+    def values(self, name: str) -> list[Any]:
+        """A list of numbers."""
+        value = self._tensor(name)
+        found: list[Any] = [] if value is None else value.reshape(-1).tolist()
+        return found
 
     def texts(self, name: str) -> list[str]:
         value = self._tensor(name)

@@ -33,7 +33,7 @@ INSPECT = "inspect"
 REPORT = "report"
 
 # Of a chunk on its way from one model to another, beside its state.
-ARRAYS = ("ids", "logprobs")
+ARRAYS = ("ids", "logprobs", "top_ids", "top_logprobs")
 VALUES = tuple(field.name for field in fields(Chunk) if field.name not in (*ARRAYS, "state"))
 
 
@@ -45,6 +45,8 @@ def outputs(chunk: Chunk) -> dict[str, Any]:
         "text_output": np.array([chunk.text.encode()], np.object_),
         "output_ids": chunk.ids,
         "output_log_probs": chunk.logprobs,
+        "output_top_ids": chunk.top_ids,
+        "output_top_log_probs": chunk.top_logprobs,
         "finish_reason": np.array([chunk.finish.value.encode() if chunk.finish else b""], np.object_),
         "used_seed": np.array([chunk.seed], np.uint64),
         "num_input_tokens": np.array([chunk.num_input], np.int32),

@@ -17,6 +17,7 @@ from covey.types import (
     DrafterInfo,
     DraftReply,
     DraftWork,
+    Floats,
     Hit,
     Ints,
     Judged,
@@ -28,10 +29,11 @@ from covey.types import (
     TargetWork,
     Trees,
 )
-from covey_client.wire import INPUTS, SAMPLING
+from covey_client.wire import INPUT_BY_NAME, INPUTS, SAMPLING
 
 FEW = 128
 MOST_DEPTH = MOST_WIDTH = 1024  # of a draft: what it allocates grows with both
+_BIAS = INPUT_BY_NAME["logit_bias"]
 _LAST_STATUS = max(RowStatus)
 _LARGEST = sys.float_info.max  # a bound that keeps infinity out, as any bound does a number that is none
 
@@ -79,6 +81,7 @@ def check_draft_work(work: DraftWork) -> None:
         _rows(rows, judge=work.reading.judge)
         _within(-1, judge=work.reading.judge)
         must(not work.depth.any(), "a call that reads is to draft, too")
+        _shares("chances", work.reading.chances)
     _times(work.patience, work.plain, work.needed)
     _opens(work.opens)
 
@@ -89,11 +92,15 @@ def check_target_reply(reply: TargetReply, rows: int | None) -> None:
     _rows(len(reply.status), cached=reply.num_cached_tokens, reused=reply.reused, accepted=reply.accepted)
     check_offsets("offsets", reply.offsets, len(reply.status), len(reply.tokens))
     _rows(len(reply.tokens), logprobs=reply.logprobs)
+    _within(-1, top_ids=reply.top.ids.reshape(-1))
     _within(0, cached=reply.num_cached_tokens, reused=reply.reused, accepted=reply.accepted, tokens=reply.tokens)
     must(
         not np.count_nonzero(reply.accepted > reply.offsets[1:] - reply.offsets[:-1]),
         "more tokens accepted than emitted",
     )
+    if len(reply.chances):
+        _rows(len(reply.tokens), chances=reply.chances)
+        _shares("chances", reply.chances)
     if len(reply.divergence):
         _rows(len(reply.status), divergence=reply.divergence)
         shares = (reply.divergence >= 0) & (reply.divergence <= 1) | (reply.divergence == -1)
@@ -142,6 +149,10 @@ def check_info(info: TargetInfo | DrafterInfo) -> None:
         _numbers({name: getattr(info, name) for name in ("least_blocks", "total_blocks", "most_blocks")}, 0)
         must(0 <= blocks[0] <= blocks[1] <= blocks[2], "KV memory of %d to %d to %d blocks", *blocks)
         _numbers({"wait_seconds": info.wait_seconds, "step_seconds": info.step_seconds}, 0.0)
+
+
+def _shares(name: str, values: Floats) -> None:
+    must(bool(((values >= 0) & (values <= 1)).all()), "%s %s: each is a share", name, values)
 
 
 def _head(sequence: int, epoch: int, origin: int) -> None:
@@ -230,3 +241,7 @@ def _sampling(sampling: Sampling) -> None:
         _numbers({name: getattr(sampling, name)}, low, high)
     for token in (*sampling.end_ids, *(token for word in sampling.bad_words for token in word)):
         must(isinstance(token, int) and token >= 0, "token %r among end_ids or bad_words", token)
+    for token, value in sampling.logit_bias:
+        must(isinstance(token, int) and token >= 0, "token %r in logit_bias", token)
+        _numbers({"logit_bias": value}, _BIAS.low, _BIAS.high)
+    must(len(dict(sampling.logit_bias)) == len(sampling.logit_bias), "logit_bias has a token twice")

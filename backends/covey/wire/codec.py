@@ -17,6 +17,7 @@ import numpy as np
 
 from covey.errors import PortError
 from covey.types import (
+    NO_TOP,
     DrafterInfo,
     DraftReply,
     DraftWork,
@@ -32,6 +33,7 @@ from covey.types import (
     TargetInfo,
     TargetReply,
     TargetWork,
+    Top,
     Trees,
 )
 from covey.wire.checks import (
@@ -45,7 +47,7 @@ from covey.wire.checks import (
 )
 from covey.wire.token import same
 
-VERSION = 10
+VERSION = 12
 REQUEST_TENSOR = "message"
 REPLY_TENSOR = "reply"
 
@@ -84,6 +86,9 @@ TARGET_REPLY = Layout(
         "tokens": "i4",
         "logprobs": "f4",
         "divergence": "f4",
+        "chances": "f4",
+        "top_ids": "i4",
+        "top_logprobs": "f4",
     },
 )
 DRAFT_WORK = Layout(
@@ -99,6 +104,7 @@ DRAFT_WORK = Layout(
         "width": "i4",
         "rounds": "i4",
         "judge": "i4",
+        "judge_chances": "f4",
         **_OPENS,
     },
 )
@@ -236,6 +242,9 @@ def encode_target_reply(reply: TargetReply) -> Ints:
         tokens=reply.tokens,
         logprobs=reply.logprobs,
         divergence=reply.divergence,
+        chances=reply.chances,
+        top_ids=reply.top.ids,
+        top_logprobs=reply.top.logprobs,
     )
 
 
@@ -244,16 +253,26 @@ def decode_target_reply(message: Ints, rows: int | None = None) -> TargetReply:
     fields = unpack(TARGET_REPLY, message)
     free_blocks, total_blocks, epoch = _numbers(fields.pop("head"), 3)
     (seconds,) = _numbers(fields.pop("seconds"), 1)
+    top = _top_in(fields.pop("top_ids"), fields.pop("top_logprobs"), len(fields["tokens"]))
     reply = TargetReply(
         num_cached_tokens=fields.pop("cached"),
         free_blocks=free_blocks,
         total_blocks=total_blocks,
         epoch=epoch,
         seconds=seconds,
+        top=top,
         **fields,
     )
     check_target_reply(reply, rows)
     return reply
+
+
+def _top_in(ids: Ints, logprobs: Floats, tokens: int) -> Top:
+    if not len(ids) and not len(logprobs):
+        return NO_TOP
+    whole = len(ids) == len(logprobs) and tokens > 0 and len(ids) % tokens == 0
+    must(whole, "%d top_ids and %d top_logprobs of %d tokens", len(ids), len(logprobs), tokens)
+    return Top(ids.reshape(tokens, -1), logprobs.reshape(tokens, -1))
 
 
 def encode_resize(blocks: int) -> Ints:
@@ -295,7 +314,8 @@ def encode_draft_work(work: DraftWork) -> Ints:
         depth=work.depth,
         width=work.width,
         rounds=work.rounds,
-        judge=work.reading.judge if work.reading else None,
+        judge=work.reading and work.reading.judge,
+        judge_chances=work.reading and work.reading.chances,
         **_opens_out(work.opens, work.frees),
     )
 
@@ -304,7 +324,10 @@ def decode_draft_work(message: Ints) -> DraftWork:
     fields = unpack(DRAFT_WORK, message)
     sequence, epoch, origin, q_rows, log_q, budget = _numbers(fields.pop("head"), 6)
     patience, plain, needed = _numbers(fields.pop("seconds"), 3)
-    judge = fields.pop("judge")
+    judge, chances = fields.pop("judge"), fields.pop("judge_chances")
+    if len(chances):
+        must(len(judge) > 0 and len(chances) % len(judge) == 0, "%d chances of %d rows", len(chances), len(judge))
+        chances = chances.reshape(len(judge), -1)
     opens, frees = _opens_in(fields)
     for name in _OPENS:
         del fields[name]
@@ -317,7 +340,7 @@ def decode_draft_work(message: Ints) -> DraftWork:
         sequence=sequence,
         epoch=epoch,
         origin=origin,
-        reading=Reading(judge, budget) if budget >= 0 else None,
+        reading=Reading(judge, budget, chances) if budget >= 0 else None,
         patience=patience,
         plain=plain,
         needed=needed,
@@ -454,6 +477,7 @@ def _open_in(item: Any, tokens: Ints) -> Open:
     sampling = item["sampling"]
     sampling["end_ids"] = tuple(sampling["end_ids"])
     sampling["bad_words"] = tuple(tuple(word) for word in sampling["bad_words"])
+    sampling["logit_bias"] = tuple((token, value) for token, value in sampling["logit_bias"])
     sampling["rule"] = Rule(sampling["rule"])
     return Open(item["tag"], tokens, item["num_prompt"], Sampling(**sampling), item["tenant"], item["rounds"])
 

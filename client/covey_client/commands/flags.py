@@ -6,6 +6,7 @@ import argparse
 import os
 from typing import Any
 
+from covey_client import running
 from covey_client.address import Address
 from covey_client.caller import TIMEOUT, USUAL_PORTS
 from covey_client.client import Client
@@ -23,8 +24,8 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
         "--url",
         default="",
         metavar="HOST:PORT",
-        help="of the gRPC port, or of the HTTP port with --transport http (default: COVEY_URL, with --transport http "
-        "port 8000 of its host, or this machine)",
+        help="of the gRPC port, or of the HTTP port with --transport http; any port of a server of yours on this "
+        "machine (default: COVEY_URL, with --transport http port 8000 of its host, or the server that runs here)",
     )
     group.add_argument("--transport", choices=tuple(USUAL_PORTS), default="grpc")
     group.add_argument("--model", default=MODEL, help="Triton model to ask (default: %(default)s)")
@@ -34,7 +35,7 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
 
 def client(given: argparse.Namespace) -> Client:
     try:
-        url = given.url or (_grpc_url() if given.transport == "grpc" else _http_beside())
+        url = _grpc_url(given.url) if given.transport == "grpc" else _port("http", given.url or _http_beside())
         return Client(url, transport=given.transport, model=given.model, timeout=given.timeout, tls=given.tls)
     except ValueError as error:
         raise InvalidRequest(str(error)) from None
@@ -43,9 +44,10 @@ def client(given: argparse.Namespace) -> Client:
 def add_grpc_url(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--url",
-        default=_grpc_url(),
+        default="",
         metavar="HOST:PORT",
-        help="of the gRPC port (default: COVEY_URL, or this machine)",
+        help="of the gRPC port, or any port of a server of yours on this machine (default: COVEY_URL, or the server "
+        "that runs here)",
     )
 
 
@@ -58,7 +60,7 @@ def add_http_url(parser: argparse.ArgumentParser, *names: str) -> None:
         dest="http_url",
         default="",
         metavar="HOST:PORT",
-        help=f"of the HTTP port (default: port 8000 of {host})",
+        help=f"of the HTTP port (default: port 8000 of {host}, or of the server that runs here)",
     )
 
 
@@ -74,20 +76,36 @@ def http_url(given: argparse.Namespace) -> str:
     try:
         if getattr(given, "metrics_url", ""):
             Address.parse(given.metrics_url, port=8002)
-        found: str = given.http_url or _http_beside(getattr(given, "url", ""))
-        Address.parse(found, port=USUAL_PORTS["http"])
-        return found
+        return _port("http", given.http_url or _http_beside(getattr(given, "url", "")))
     except ValueError as error:
         raise InvalidRequest(str(error)) from None
 
 
-def _grpc_url() -> str:
-    return os.environ.get("COVEY_URL") or "127.0.0.1"
+def grpc_url(given: argparse.Namespace) -> str:
+    """Where a command asks over gRPC. Raises InvalidRequest where --url or COVEY_URL is no address."""
+    try:
+        return _grpc_url(given.url)
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from None
+
+
+def _grpc_url(url: str = "") -> str:
+    return _port("grpc", url or os.environ.get("COVEY_URL") or running.usual())
 
 
 def _http_beside(url: str = "") -> str:
-    """The HTTP port of the host whose gRPC port `url`, or else COVEY_URL, names."""
-    return Address.parse(url or _grpc_url(), port=USUAL_PORTS["grpc"]).beside(USUAL_PORTS["http"])
+    """The HTTP port of the server whose gRPC port `url`, or else COVEY_URL, names."""
+    address = Address.parse(_grpc_url(url), port=USUAL_PORTS["grpc"])
+    server = running.beside(address)
+    return address.beside(USUAL_PORTS["http"] if server is None else server.http)
+
+
+def _port(protocol: str, url: str) -> str:
+    """The port for the protocol of a server that runs here, whichever of its ports `url` names; else `url`."""
+    address = Address.parse(url, port=USUAL_PORTS[protocol])
+    server = running.beside(address)
+    own = address.port if server is None else {"grpc": server.grpc, "http": server.http}[protocol]
+    return url if own == address.port else address.beside(own)
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:

@@ -51,7 +51,7 @@ def run(given: argparse.Namespace) -> int:
     reports = Reports(flags.http_url(given))
     facts = reports.facts()
     drafters = _drafters(given.drafters, facts)
-    bench = Bench(given.url, reports, facts)
+    bench = Bench(flags.grpc_url(given), reports, facts)
     started = time.monotonic()
     try:
         bench.settle()

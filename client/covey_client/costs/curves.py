@@ -57,7 +57,12 @@ def _panel(plot: Any, title: str, x: str, lines: Points, *, log_x: bool = True, 
     if log_x:
         plot.set_xscale("log", base=2)
         plot.xaxis.set_major_formatter(lambda value, _position: f"{value:g}")
-    plot.set_ylim(bottom=0)
+    highest = max((1000 * seconds for points in lines.values() for _, seconds in points), default=0.0)
+    if highest:
+        plot.set_ylim(0, 1.1 * highest)
+    else:
+        plot.text(0.5, 0.5, "not measured", ha="center", va="center", transform=plot.transAxes)
+        plot.set(xticks=[], yticks=[])
     plot.set_title(title, fontsize=10)
     plot.set_xlabel(x)
     plot.set_ylabel("ms")

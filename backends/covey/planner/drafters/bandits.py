@@ -17,7 +17,7 @@ from covey.planner.lessons import tried
 from covey.roster import Roster
 from covey.rounds import Reader, Round
 from covey.scheduler import Batch
-from covey.types import Hit, Ints, Rule
+from covey.types import Hit, Ints
 
 READ_TOKENS = 512  # the most that one call reads
 PATIENCE = 4  # rounds that wait for what others say of them: who has drafted since says nothing, having read on
@@ -82,11 +82,7 @@ class PerRequest:
     def readers(self, batch: Batch, assigned: Assignment, roster: Roster) -> tuple[Reader, ...]:
         if not self._informed:
             return ()
-        rows = [
-            (row, active)
-            for row, active in enumerate(batch.rows[: batch.decoding])
-            if assigned.why[row] != ASKED and active.request.sampling.rule is Rule.COUPLED
-        ]
+        rows = [(row, active) for row, active in enumerate(batch.rows[: batch.decoding]) if assigned.why[row] != ASKED]
         readers = []
         for name in self._names:
             longest = roster.positions(name)

@@ -28,13 +28,10 @@ from covey.planner.switching import SwitchCosts
 from covey.roster import Roster
 from covey.rounds import Reader, Round
 from covey.scheduler import Batch
-from covey.types import Rule
 
 EVERY = 8  # rounds after which many rows are assigned anew; a few rows sooner
 FEW = 4  # rows that are assigned ahead of the round
-# Deviations by which a drafter is held for better when it is chosen: for worse where it can be known by reading, for
-# better where it must be tried, under the rejection rule.
-READABLE, TRIED = -0.5, 0.5
+TRUST = -0.5  # deviations by which a drafter is held for better when it is chosen: for worse, since reading tells
 MOVES = 16  # tokens of lag from which on moving a row to a drafter costs anything
 LONGEST, SHORTEST = 32.0, 4.0  # rounds over which a catch-up is spread
 
@@ -144,7 +141,7 @@ class CoveyDrafters:
             lost = [row for row in free if chosen[row] not in serving]  # new, or away while their drafters failed
             if lost:
                 without = [rows[row] for row in lost]
-                (tokens,) = self._beliefs.expected(without, _trust(without))
+                (tokens,) = self._beliefs.expected(without, TRUST)
                 for row, best in zip(lost, tokens[:, among, -1].argmax(axis=1).tolist()):
                     chosen[row] = among[best]
         elif free:
@@ -180,7 +177,7 @@ class CoveyDrafters:
         if drafting:
             (theirs,) = self._beliefs.expected([active for active, _ in drafting], 0.0)
             others += theirs[np.arange(len(named)), named][:, self._depths].sum(axis=0)
-        (tokens,) = self._beliefs.expected(rows, _trust(rows))
+        (tokens,) = self._beliefs.expected(rows, TRUST)
         tokens = tokens[:, serving][:, :, self._depths]
         if self._speed:
             tokens -= self._moves(rows, serving, tokens[:, :, -1])[:, :, None] * (self._depths > 0)
@@ -215,8 +212,3 @@ class CoveyDrafters:
 
 def _every(rows: Sequence[ActiveRequest]) -> int:
     return min(EVERY, max(2, len(rows)))
-
-
-def _trust(rows: Sequence[ActiveRequest]) -> Array:
-    coupled = [active.request.sampling.rule is Rule.COUPLED for active in rows]
-    return np.where(coupled, READABLE, TRIED)

@@ -19,7 +19,6 @@ from covey.planner.drafters.interference import Interference
 from covey.planner.drafters.policy import ASKED, Assignment, is_free
 from covey.rounds import Reader, Round
 from covey.scheduler import Batch
-from covey.types import Rule
 
 SHARE = 0.02  # share of all time that rounds may lose by reading
 START, DEEPEST = 1.0, -0.1  # seconds in the bank at the start and at most, and the debt in which no prompt is read
@@ -102,14 +101,11 @@ class Reading:
         self._interference.expected(seconds)
 
     def _for_prompts(self, batch: Batch, serving: Sequence[int]) -> tuple[Reader, ...]:
-        """Of requests that have not drafted yet. Nobody judges a first token, or anything under the rejection rule."""
+        """Of requests that have not drafted yet. Nobody judges a first token."""
         new = [
             (row, active)
             for row, active in enumerate(batch.rows)
-            if not active.output
-            and is_free(active)
-            and active.request.sampling.rule is Rule.COUPLED
-            and 1 < active.request.num_prompt <= PROMPT_TOKENS
+            if not active.output and is_free(active) and 1 < active.request.num_prompt <= PROMPT_TOKENS
         ]
         if not new or self._bank < DEEPEST:
             return ()
@@ -134,11 +130,7 @@ class Reading:
         return self._reader(batch, drafter, rows, [max(1, end - PROMPT) for end in ends], PROMPT_TOKENS)
 
     def _catching_up(self, batch: Batch, assigned: Assignment, serving: Sequence[int]) -> tuple[_Sought, ...]:
-        rows = [
-            row
-            for row, active in enumerate(batch.rows[: batch.decoding])
-            if assigned.why[row] != ASKED and active.request.sampling.rule is Rule.COUPLED
-        ]
+        rows = [row for row, active in enumerate(batch.rows[: batch.decoding]) if assigned.why[row] != ASKED]
         if not rows:
             return ()
         actives = [batch.rows[row] for row in rows]

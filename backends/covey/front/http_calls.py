@@ -1,0 +1,88 @@
+"""One POST over HTTP: its body, its answer in one piece or in events, and its end where the caller leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from covey.front.door import Door, Gone
+
+EVENTS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
+Answering = Callable[["Call", bytes], Coroutine[Any, Any, None]]
+
+
+class Call:
+    """One POST."""
+
+    def __init__(self, door: Door, request: Request, send: Send) -> None:
+        self.door, self.request, self._send = door, request, send
+        self.begun = False  # the status is sent: errors can no longer be one
+
+    async def answer(self, body: bytes, headers: Mapping[str, str]) -> None:
+        self.begun = True
+        await Response(body, headers=dict(headers))(self.request.scope, self.request.receive, self._send)
+
+    async def json(self, value: Any, headers: Mapping[str, str] | None = None) -> None:
+        await self.answer(json.dumps(value).encode(), {"content-type": "application/json", **(headers or {})})
+
+    async def event(self, data: bytes, headers: Mapping[str, str] | None = None) -> None:
+        """One event of a stream, which the first begins."""
+        if not self.begun:
+            self.begun = True
+            raw = [(name.encode(), value.encode()) for name, value in {**EVENTS, **(headers or {})}.items()]
+            await self._send({"type": "http.response.start", "status": 200, "headers": raw})
+        body = b"data: %s\n\n" % data
+        await self._send({"type": "http.response.body", "body": body, "more_body": True})
+
+    async def end(self) -> None:
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class Posted:
+    """A route that answers a body."""
+
+    def __init__(self, door: Door, answering: Answering) -> None:
+        self._door, self._answering = door, answering
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call = Call(self._door, Request(scope, receive), send)
+        with suppress(Gone), self._door.admitted(caller(scope), int(call.request.headers.get("content-length", 0))):
+            body = await _body(receive)
+            await _unless_gone(receive, self._answering(call, body))
+
+
+def caller(scope: Scope) -> str:
+    return str(scope["client"][0]) if scope.get("client") else ""
+
+
+async def _body(receive: Receive) -> bytes:
+    """Whole; the protocol bounds its length and the time it takes."""
+    parts = []
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Gone
+        parts.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+    """Do the work, and give it up when the caller leaves."""
+    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(receive())
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise Gone
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)

@@ -1,0 +1,161 @@
+"""A body's fields as settings of `covey`. What OpenAI's API and vLLM's call otherwise is translated, what cannot be
+done is refused by its name, and what nobody knows is collected, so that the answer can name it."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from covey.front.asked import STREAM
+from covey.front.failures import refused
+from covey_client.errors import InvalidRequest
+from covey_client.wire import INPUT_BY_NAME, PROMPT
+
+RENAMED = {"max_completion_tokens": "max_tokens", "stop": "stop_words"}
+DELIVERED = (*PROMPT, STREAM, "return_log_probs", "exclude_input_in_output", "num_prompt_tokens", "stop_words")
+OWN = frozenset(INPUT_BY_NAME) - set(DELIVERED)
+DEFAULTS = {"temperature": 1.0}  # OpenAI's, where it is not Covey's
+# Known, and done with these values alone: they are what happens anyway.
+ONLY: Mapping[str, tuple[Any, ...]] = {
+    "audio": (),
+    "best_of": (1,),
+    "chat_template": (),
+    "continue_final_message": (False,),
+    "function_call": ("none",),
+    "functions": ([],),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "logit_bias": ({},),
+    "modalities": (["text"],),
+    "response_format": ({"type": "text"},),
+    "structured_outputs": ({},),
+    "suffix": ("",),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "top_logprobs": (0,),
+}
+CHAT = ("messages", "add_generation_prompt", "chat_template_kwargs")
+COMPLETION = ("prompt", "echo")
+COMMON = ("model", "n", "stream", "stream_options", "logprobs", "ignore_eos", *RENAMED, *ONLY)
+MOST_CHOICES = 128
+MOST_SHOWN = 16  # unknown names of one body
+SEEDS = 1 << 64
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a body says beside its prompt."""
+
+    settings: Mapping[str, Any]  # by the names of Covey's own table, not checked against it yet
+    n: int
+    stream: bool
+    usage: bool  # an event of its own at the end of a stream
+    log_probs: bool
+    unknown: tuple[str, ...]  # each with the nearest name that is known
+
+    def of_choice(self, number: int) -> dict[str, Any]:
+        """The settings of one of the `n` choices: each draws by a seed of its own, which follows from the request's."""
+        seed = self.settings.get("seed")
+        return {**self.settings} if seed is None or not number else {**self.settings, "seed": derived(seed, number)}
+
+
+def read(body: Mapping[str, Any], *, chat: bool, most_tokens: int) -> Given:
+    """Raises InvalidRequest. `most_tokens`: the output's length where the body says none."""
+    given = {name: value for name, value in body.items() if value is not None}
+    for name, allowed in ONLY.items():
+        if name in given and given[name] not in allowed:
+            said = f"only {', '.join(map(repr, allowed))}" if allowed else "nothing"
+            raise refused(name, given[name], f"{said}: this server has no {name}")
+    settings = DEFAULTS | {name: given[name] for name in OWN if name in given}
+    if "max_completion_tokens" in given:
+        settings["max_tokens"] = given["max_completion_tokens"]
+    if stops := _stops(given.get("stop", [])):
+        settings["stop_words"] = stops
+    if settings.get("top_k") == -1:  # vLLM's word for all
+        settings["top_k"] = 0
+    if type(settings.get("seed")) is int:
+        settings["seed"] = _seed(settings["seed"])
+    if _flag(given, "ignore_eos"):
+        settings["min_tokens"] = settings.setdefault("max_tokens", most_tokens)
+    log_probs = _log_probs(given, chat)
+    if log_probs:
+        settings["return_log_probs"] = True
+    if not chat and _flag(given, "echo"):
+        if log_probs:
+            raise refused("echo", True, "false, where logprobs are asked for: a prompt has none here")
+        settings["exclude_input_in_output"] = False
+    stream, options = _flag(given, STREAM), given.get("stream_options", {})
+    if not isinstance(options, dict) or (options and not stream):
+        raise refused("stream_options", options, "an object, where stream is true")
+    known = {*OWN, *COMMON, *(CHAT if chat else COMPLETION)}
+    unknown = [_with_nearest(name, known) for name in given if name not in known]
+    unknown += [f"stream_options.{name}" for name in options if name != "include_usage"]
+    usage = _flag(options, "include_usage")
+    return Given(settings, _count(given.get("n", 1)), stream, usage, log_probs, tuple(unknown))
+
+
+def derived(seed: int, number: int) -> int:
+    """The seed of a later choice."""
+    return int.from_bytes(hashlib.sha256(f"{seed} {number}".encode()).digest()[:8], "little")
+
+
+def warning(unknown: tuple[str, ...]) -> dict[str, str]:
+    """The header that names fields without effect; none where all had one."""
+    if not unknown:
+        return {}
+    shown = ", ".join(unknown[:MOST_SHOWN]) + (f" and {len(unknown) - MOST_SHOWN} more" * (len(unknown) > MOST_SHOWN))
+    return {"warning": f'299 covey "without effect here: {shown}"'}
+
+
+def _stops(value: Any) -> Any:
+    if isinstance(value, str):
+        value = [value]
+    return [word for word in value if word != ""] if isinstance(value, list) else value
+
+
+def _seed(value: int) -> int:
+    """OpenAI's seeds have a sign: negative ones are the upper half of Covey's."""
+    return value % SEEDS if -SEEDS // 2 <= value < 0 else value
+
+
+def _log_probs(given: Mapping[str, Any], chat: bool) -> bool:
+    if chat:
+        return _flag(given, "logprobs")
+    value = given.get("logprobs")
+    if value is None or value is False:
+        return False
+    if value is not True and (type(value) is not int or value):
+        raise refused("logprobs", value, "0 (those of the tokens themselves): this server has no others")
+    return True
+
+
+def _flag(given: Mapping[str, Any], name: str) -> bool:
+    value = given.get(name, False)
+    if type(value) is not bool:
+        raise refused(name, value, "true or false")
+    return value
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 1 <= value <= MOST_CHOICES:
+        raise refused("n", value, f"1 to {MOST_CHOICES}")
+    return value
+
+
+def _with_nearest(name: str, known: set[str]) -> str:
+    shown = ascii(name[:50])[1:-1].replace('"', "'")
+    near = difflib.get_close_matches(name[:50], known, 1, 0.75)
+    return f"{shown} ({near[0]}?)" if near else shown
+
+
+def renamed(error: InvalidRequest, *, chat: bool) -> InvalidRequest:
+    """The same error by the caller's own name of the field."""
+    back = {"stop_words": "stop", "return_log_probs": "logprobs", "exclude_input_in_output": "echo"}
+    back |= dict.fromkeys(PROMPT, "messages" if chat else "prompt")
+    name = back.get(error.field, "")
+    return type(error)(str(error).replace(error.field, name, 1), name) if name else error

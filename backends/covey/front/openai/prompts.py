@@ -1,0 +1,63 @@
+"""What a request asks about: texts and token ids of a completion, messages of a chat. Knows no tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from covey.front.failures import refused
+
+MOST_PROMPTS = 128
+MOST_MESSAGES = 4096
+ROLES = {"developer": "system"}  # OpenAI's newer name, which templates do not know
+
+
+def prompts(value: Any) -> list[str | list[int]]:
+    """One text or list of ids, or several."""
+    if isinstance(value, str) or (isinstance(value, list) and value and not isinstance(value[0], (str, list))):
+        return [value]
+    if not isinstance(value, list) or not 1 <= len(value) <= MOST_PROMPTS:
+        raise refused("prompt", value, f"a text, a list of token ids, or 1 to {MOST_PROMPTS} of these")
+    if not all(isinstance(each, type(value[0])) for each in value):
+        raise refused("prompt", value, "texts alone, or lists of token ids alone")
+    return list(value)
+
+
+def messages(value: Any) -> list[dict[str, Any]]:
+    """As templates take them, which is content in one text."""
+    if not isinstance(value, list) or not 1 <= len(value) <= MOST_MESSAGES:
+        raise refused("messages", value, f"a list of 1 to {MOST_MESSAGES} messages")
+    return [_message(each) for each in value]
+
+
+def _message(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict) or not isinstance(value.get("role"), str):
+        raise refused("messages", value, "objects with a role and content")
+    for name in ("tool_calls", "function_call", "tool_call_id"):
+        if value.get(name):
+            raise refused("messages", name, "messages without tools: this server has none")
+    role = ROLES.get(value["role"], value["role"])
+    return {**value, "role": role, "content": _content(value.get("content"))}
+
+
+def _content(value: Any) -> str:
+    if value is None:
+        return ""
+    parts = [{"type": "text", "text": value}] if isinstance(value, str) else value
+    if not isinstance(parts, list):
+        raise refused("messages", value, "content that is a text or a list of parts")
+    for part in parts:
+        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            shown = part.get("type") if isinstance(part, dict) else part
+            raise refused("messages", shown, "parts of content of type text: this model reads nothing else")
+    return "".join(part["text"] for part in parts)
+
+
+def template_settings(body: Mapping[str, Any]) -> dict[str, Any]:
+    """What a template is told beside the messages."""
+    given, add = body.get("chat_template_kwargs"), body.get("add_generation_prompt")
+    if not isinstance(given, (dict, type(None))):
+        raise refused("chat_template_kwargs", given, "an object")
+    if not isinstance(add, (bool, type(None))):
+        raise refused("add_generation_prompt", add, "true or false")
+    return {**(given or {}), "add_generation_prompt": add is not False}

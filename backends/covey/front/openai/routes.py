@@ -1,0 +1,68 @@
+"""OpenAI's routes, and those of vLLM that its clients and benches look for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from covey.front.door import Door
+from covey.front.failures import refused
+from covey.front.http_bodies import json_object
+from covey.front.http_calls import Call, Posted, caller
+from covey.front.openai import generation, prompts
+from covey.front.openai.served import names, served
+
+
+async def tokenize(call: Call, body: bytes) -> None:
+    said = json_object(body)
+    model = served(call.door, said.get("model"), said.get("target"))
+    if "messages" in said:
+        found = await model.texts.chat(prompts.messages(said["messages"]), prompts.template_settings(said))
+    else:
+        text, special = said.get("prompt"), said.get("add_special_tokens", True)
+        if not isinstance(text, str) or len(text) > call.door.prompt_bytes:
+            raise refused("prompt", text, f"a text of at most {call.door.prompt_bytes} bytes, or messages")
+        if not isinstance(special, bool):
+            raise refused("add_special_tokens", special, "true or false")
+        found = await model.texts.encode(text, special=special)
+    await call.json({"count": len(found), "max_model_len": model.texts.context(), "tokens": found})
+
+
+async def detokenize(call: Call, body: bytes) -> None:
+    said = json_object(body)
+    model, ids = served(call.door, said.get("model"), said.get("target")), said.get("tokens")
+    if not isinstance(ids, list) or not all(type(each) is int and 0 <= each < 1 << 31 for each in ids):
+        raise refused("tokens", ids, "a list of token ids")
+    await call.json({"prompt": await model.texts.decode(ids)})
+
+
+def routes(door: Door, health: Callable[[Request], Awaitable[Response]]) -> list[BaseRoute]:
+    started = int(time.time())
+
+    def described(name: str) -> dict[str, Any]:
+        model = served(door, name)
+        length = None if model.found is None else model.found.context()
+        return {"id": name, "object": "model", "created": started, "owned_by": "covey", "max_model_len": length}
+
+    async def models(request: Request) -> Response:
+        door.admission.charge(caller(request.scope))
+        return JSONResponse({"object": "list", "data": [described(name) for name in names(door)]})
+
+    async def model(request: Request) -> Response:
+        door.admission.charge(caller(request.scope))
+        return JSONResponse(described(request.path_params["model"]))
+
+    return [
+        Route("/health", health),
+        Route("/v1/models", models),
+        Route("/v1/models/{model}", model),
+        Route("/v1/chat/completions", Posted(door, generation.chat), methods=["POST"]),
+        Route("/v1/completions", Posted(door, generation.completions), methods=["POST"]),
+        Route("/tokenize", Posted(door, tokenize), methods=["POST"]),
+        Route("/detokenize", Posted(door, detokenize), methods=["POST"]),
+    ]

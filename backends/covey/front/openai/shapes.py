@@ -1,0 +1,103 @@
+"""Answers as OpenAI's API shapes them, with vLLM's `metrics.speculative_decoding` at the root."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Any
+
+from covey_client.response import Chunk, Usage
+
+FINISH = {"eos": "stop"}  # a stop word's and the length's own reasons have OpenAI's names
+
+
+def log_probs(chat: bool, pieces: Sequence[str], values: Sequence[float], offset: int) -> dict[str, Any]:
+    """Of one chunk's tokens, whose texts `pieces` are; `offset` is where the first begins in its choice's text."""
+    if chat:
+        return {"content": [_entry(*pair) for pair in zip(pieces, values)], "refusal": None}
+    offsets = []
+    for piece in pieces:
+        offsets.append(offset)
+        offset += len(piece)
+    return {"tokens": list(pieces), "token_logprobs": list(values), "top_logprobs": None, "text_offset": offsets}
+
+
+def _entry(piece: str, value: float) -> dict[str, Any]:
+    return {"token": piece, "logprob": value, "bytes": list(piece.encode()), "top_logprobs": []}
+
+
+@dataclass
+class Shape:
+    """The answer to one request."""
+
+    chat: bool
+    model: str
+    id: str = ""
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def __post_init__(self) -> None:
+        self.id = f"{'chatcmpl' if self.chat else 'cmpl'}-{uuid.uuid4().hex}"
+
+    def whole(self, chunks: Sequence[Chunk], found: Sequence[dict[str, Any] | None], n: int) -> dict[str, Any]:
+        """`chunks` are the choices' whole answers, `found` their log-probabilities; each prompt has `n`."""
+        choices = []
+        for index, (chunk, probabilities) in enumerate(zip(chunks, found)):
+            content: dict[str, Any] = {"text": chunk.text}
+            if self.chat:
+                content = {"message": {"role": "assistant", "content": chunk.text, "refusal": None}}
+            choices.append(self._choice(index, content, chunk, probabilities))
+        said = self._root("", choices)
+        return {**said, "usage": usage([chunk.usage for chunk in chunks], n), **metrics(chunks)}
+
+    def part(self, index: int, chunk: Chunk, found: dict[str, Any] | None, *, first: bool) -> dict[str, Any]:
+        """One event of a stream."""
+        content: dict[str, Any] = {"text": chunk.text}
+        if self.chat:
+            content = {"delta": {**({"role": "assistant"} if first else {}), "content": chunk.text}}
+        return self._root(".chunk", [self._choice(index, content, chunk, found)])
+
+    def totals(self, chunks: Sequence[Chunk], n: int) -> dict[str, Any]:
+        """The event after a stream's last choice; `chunks` are the choices' last ones."""
+        return {**self._root(".chunk", []), "usage": usage([chunk.usage for chunk in chunks], n), **metrics(chunks)}
+
+    def _root(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        name = f"chat.completion{kind}" if self.chat else "text_completion"
+        return {"id": self.id, "object": name, "created": self.created, "model": self.model, "choices": choices}
+
+    def _choice(self, index: int, content: dict[str, Any], chunk: Chunk, found: dict[str, Any] | None) -> Any:
+        reason = FINISH.get(chunk.finish_reason, chunk.finish_reason) or None
+        own = {"seed": chunk.seed, **({"slo_attainment": chunk.slo_attainment} if chunk.slo_attainment else {})}
+        return {"index": index, **content, "logprobs": found, "finish_reason": reason, **(own if reason else {})}
+
+
+def usage(found: Sequence[Usage], n: int) -> dict[str, Any]:
+    """A prompt counts once, however many choices it has."""
+    prompt, output = sum(each.input_tokens for each in found[::n]), sum(each.output_tokens for each in found)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": output,
+        "total_tokens": prompt + output,
+        "prompt_tokens_details": {"cached_tokens": sum(each.reused_tokens for each in found[::n])},
+    }
+
+
+def metrics(chunks: Sequence[Chunk]) -> dict[str, Any]:
+    """How drafting went in all choices together; nothing where nobody drafted."""
+    found = [chunk.usage for chunk in chunks if chunk.usage.draft_tokens]
+    if not found:
+        return {}
+    drafted, accepted = sum(each.draft_tokens for each in found), sum(each.accepted_draft_tokens for each in found)
+    histogram = [sum(place) for place in zip_longest(*(each.acceptance_histogram for each in found), fillvalue=0)]
+    steps = sum(histogram)
+    said = {
+        "mean_acceptance_length": sum(count * (place + 1) for place, count in enumerate(histogram)) / max(1, steps),
+        "draft_acceptance_rate": accepted / drafted,
+        "acceptance_histogram": histogram,
+        "num_spec_steps": steps,
+        "num_draft_tokens": drafted,
+        "num_accepted_draft_tokens": accepted,
+    }
+    return {"metrics": {"speculative_decoding": said}}

@@ -1,0 +1,88 @@
+"""Where this user's servers on this machine listen, so that one address of a server, or none, is enough for its tools.
+
+The launcher writes a file for each server that it runs; it lies beside the server's secret.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from covey_client.address import Address
+from covey_client.errors import InvalidRequest
+from covey_client.files import distrust
+from covey_client.secret import folder, name_of
+
+SUFFIX = ".ports"
+USUAL_PORT = 8001  # of gRPC
+
+
+@dataclass(frozen=True)
+class Ports:
+    """One server's; `pid` is its launcher's."""
+
+    host: str
+    grpc: int
+    http: int
+    metrics: int
+    pid: int
+
+    def at(self, port: int) -> str:
+        return Address(self.host, port).target
+
+    @property
+    def path(self) -> Path:
+        """Of its file."""
+        return folder() / (name_of(self.host, self.http) + SUFFIX)
+
+    @property
+    def alive(self) -> bool:
+        """Whether its launcher is: a killed one leaves its file behind."""
+        try:
+            os.kill(self.pid, 0)
+        except OSError:
+            return False
+        return True
+
+    def write(self) -> None:
+        """To be read by the tools of this user; the folder is there."""
+        self.path.write_text(json.dumps(asdict(self)))
+
+    def forget(self) -> None:
+        """Remove the file."""
+        self.path.unlink(missing_ok=True)
+
+
+def servers() -> list[Ports]:
+    """Those that run now. Nothing is believed of a folder that others can change."""
+    with suppress(FileNotFoundError):
+        return [] if distrust(folder()) else [found for found in _read() if found.alive]
+    return []
+
+
+def beside(address: Address) -> Ports | None:
+    """The server one of whose ports that is."""
+    ports = (each for each in servers() if address.port in (each.grpc, each.http, each.metrics))
+    return next(
+        (each for each in ports if address.loopback and name_of(each.host, 0) == name_of(address.host, 0)), None
+    )
+
+
+def usual() -> str:
+    """The gRPC port to ask where none is named: the only server's, or of several the one on the usual port. Raises
+    InvalidRequest where that does not say which."""
+    there = servers()
+    if len(there) > 1 and all(each.grpc != USUAL_PORT for each in there):
+        listed = ", ".join(each.at(each.grpc) for each in there)
+        raise InvalidRequest(f"{len(there)} servers run here: say --url or COVEY_URL, one of {listed}")
+    return there[0].at(there[0].grpc) if len(there) == 1 else f"127.0.0.1:{USUAL_PORT}"
+
+
+def _read() -> Iterator[Ports]:
+    for path in sorted(folder().glob("*" + SUFFIX)):
+        with suppress(OSError, ValueError, TypeError):
+            yield Ports(**json.loads(path.read_text()))

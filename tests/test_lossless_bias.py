@@ -1,0 +1,98 @@
+"""The bundled models with bias, bans and the likeliest tokens asked for: speculation changes neither text nor them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from covey.types import Progress, Request, Rule, Sampling
+from tests import bundled
+from tests.bundled import SAMPLINGS, Case, Wishes, serve, target, texts
+from tests.fakes import Collector, request
+from tests.static_planner import StaticPlanner
+
+LENGTH, COUNT = 24, 6
+DRAFTED = (
+    Case(0, "", "draft_general", 4),
+    Case(0, "", "draft_general", 3, 3),
+    Case(0, "", "draft_suffix", 4, 2),
+)
+
+
+class Kept(Collector):
+    """Keeps the likeliest tokens too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.top: dict[int, list[tuple[list[int], bytes]]] = {}
+
+    def publish(self, batch: Sequence[Progress]) -> None:
+        super().publish(batch)
+        for item in batch:
+            rows = zip(item.top.ids.tolist(), item.top.logprobs)
+            self.top.setdefault(item.key, []).extend((ids, values.tobytes()) for ids, values in rows)
+
+
+@pytest.fixture(autouse=True)
+def _keep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundled, "Collector", Kept)
+
+
+def sampling_of(number: int, frequent: Sequence[int]) -> Sampling:
+    """Every third bans frequent tokens, every third prefers some so much that no others come, one does neither."""
+    bias = [
+        tuple((token, -100.0) for token in frequent[:40]),
+        tuple((token, 25.0) for token in frequent[:6]),
+        ((frequent[0], 1.5), (frequent[1], -1.5)),
+    ][number % 3]
+    base = list(SAMPLINGS.values())[number % 2]
+    return replace(base, seed=number, logit_bias=bias, top_logprobs=number % 4, end_ids=target().info().end_ids)
+
+
+def frequent_tokens() -> list[int]:
+    counts = np.bincount(np.concatenate(texts()))
+    return [int(token) for token in np.argsort(-counts)[:40]]
+
+
+def asked(case: Case | None = None, rule: Rule = Rule.COUPLED) -> list[Request]:
+    frequent = frequent_tokens()
+    how = {} if case is None else {"speculation": f"fixed:{case.depth}", "drafter": case.drafter}
+    return [
+        request(number, texts()[number * 23], LENGTH, sampling=replace(sampling_of(number, frequent), rule=rule), **how)
+        for number in range(COUNT)
+    ]
+
+
+@pytest.mark.timeout(600)
+def test_no_text_depends_on_drafts_and_drafters_know_the_bias() -> None:
+    plain, _ = serve(StaticPlanner(0, 1), asked())
+    frequent = frequent_tokens()
+    for key in range(COUNT):
+        banned = set(frequent[:40]) if key % 3 == 0 else set()
+        assert not banned & set(plain.tokens[key]), "a banned token was drawn"
+        if key % 3 == 1:
+            assert set(plain.tokens[key]) <= set(frequent[:6])
+        assert [len(ids) for ids, _ in plain.top[key]] == [key % 4] * (len(plain.tokens[key]) if key % 4 else 0)
+    for case in DRAFTED:
+        sink, _ = serve(Wishes(dict.fromkeys(range(COUNT), case)), asked(case), [case.drafter])
+        assert sink.tokens == plain.tokens, case
+        assert sink.top == plain.top, case
+        if case.drafter == "draft_general":
+            steered = [sink.ended[key] for key in range(COUNT) if key % 3 == 1]
+            share = sum(each.accepted for each in steered) / sum(each.drafted for each in steered)
+            assert share > 0.1, "a drafter that knows no bias has .02 here"
+
+
+@pytest.mark.timeout(600)
+def test_bans_hold_under_the_rejection_rule_and_greedy_is_greedy() -> None:
+    plain, _ = serve(StaticPlanner(0, 1), asked())
+    case, frequent = DRAFTED[0], frequent_tokens()
+    sink, _ = serve(Wishes(dict.fromkeys(range(COUNT), case)), asked(case, Rule.REJECTION), [case.drafter])
+    for key in range(COUNT):
+        if key % 2 == 0:  # greedy
+            assert (sink.tokens[key], sink.top[key]) == (plain.tokens[key], plain.top[key])
+        if key % 3 == 0:
+            assert not set(frequent[:40]) & set(sink.tokens[key])
