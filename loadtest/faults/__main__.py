@@ -80,6 +80,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         epilog="Ctrl-C ends a run, and nothing is judged.",
     )
     parser.add_argument("--faults", type=int, default=200, help="how many")
+    parser.add_argument("--minutes", type=float, default=120.0, help="after which no more faults begin")
     parser.add_argument("--streams", type=int, default=32, help="clients that ask at once")
     parser.add_argument("--tokens", type=int, default=96, help="of an answer")
     parser.add_argument("--deadline", type=float, default=180.0, help="seconds of a request")
@@ -130,7 +131,9 @@ def _inject(
     with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
         task = progress.add_task("faults", total=given.faults)
         left, due, overlaps = given.faults, 0.0, False
+        until = time.monotonic() + 60 * given.minutes
         while left or injection.open:
+            left = left if time.monotonic() < until else 0
             injection.look()
             doing = ", ".join(fault.kind for fault in injection.open) or "streams run"
             progress.update(task, completed=len(injection.done), description=f"{doing:40}")

@@ -14,6 +14,8 @@ from loadtest.faults.launched import FRONT, SERVER, Launched
 
 KILL, PAUSE, SPIN = "kill", "pause", "spin"
 LOST_SECONDS = 120.0  # until a process that has not come back counts as lost
+# The launcher gives a server up that has died ten times within ten minutes, and rests longer before each start.
+DEATHS, WINDOW_SECONDS = 4, 600.0
 
 
 @dataclass
@@ -53,7 +55,10 @@ class Injection:
     done: list[Fault] = field(default_factory=list)
 
     def hurt(self, process: str, way: str) -> bool:
-        """Whether there was such a process, unhurt."""
+        """Whether there was such a process, unhurt, and it may die now."""
+        recent = [fault for fault in self.done if time.monotonic() - fault.at < WINDOW_SECONDS]
+        if process == SERVER and sum(fault.process == SERVER for fault in recent) >= DEATHS:
+            return False
         pid = self.server.processes().get(process)
         if pid is None or any(fault.pid == pid for fault in self.open):
             return False

@@ -1,0 +1,104 @@
+"""The run of faults: what it counts as lost, how it hurts, and a few faults in a real server."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import covey
+from loadtest.faults import report, spin
+from loadtest.faults.injection import Fault, kinds, turns
+from loadtest.faults.streams import Answer, asks
+from loadtest.fuzz.messages import Messages
+
+
+def cpu_ticks(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+@pytest.mark.skipif(not spin.possible(), reason="it writes instructions of x86-64")
+def test_what_spins_runs_and_does_nothing_else() -> None:
+    loop = "import time\nwhile True:\n print(1, flush=True)\n time.sleep(0.01)"
+    with subprocess.Popen([sys.executable, "-c", loop], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            spin.spin(process.pid)
+        except PermissionError:
+            pytest.skip("tracing is not allowed here")
+        else:
+            before, until = cpu_ticks(process.pid), time.monotonic() + 20
+            while cpu_ticks(process.pid) < before + 10:  # it hardly took any before
+                assert time.monotonic() < until
+                time.sleep(0.02)
+        finally:
+            process.kill()
+
+
+def test_every_kind_has_its_turn_and_a_seed_says_when() -> None:
+    wanted = kinds(["covey", "draft_chat", "front", "target", "tokenize", "tritonserver"])
+    assert ("target", "spin") in wanted
+    assert ("tokenize", "spin") not in wanted, "nobody waits for its answers within a time that is known"
+    order = turns(wanted, random.Random(1))
+    first = [next(order) for _ in wanted]
+    assert sorted(first) == sorted(wanted)
+    again = turns(wanted, random.Random(1))
+    assert [next(again) for _ in wanted] == first != [next(again) for _ in wanted]
+
+
+def test_asks_and_requests_are_the_same_for_a_seed() -> None:
+    assert asks(9, 32, 5, ("draft_chat",)) == asks(9, 32, 5, ("draft_chat",)) != asks(9, 32, 6, ("draft_chat",))
+    assert {ask.door for ask in asks(9, 32, 5, ())} == {"grpc", "http", "unary"}
+    drawn, again = Messages(3), Messages(3)
+    for one, other in ((drawn.body, again.body), (drawn.request, again.request), (drawn.message, again.message)):
+        assert [one() for _ in range(100)] == [other() for _ in range(100)]
+
+
+def test_what_is_lost_is_said_and_what_failed_openly_is_counted() -> None:
+    right, wrong = Answer("grpc", "right", 1.0), Answer("http", "wrong", 1.0)
+    failed = Answer("http", "error", 1.0, "ServerError: oh")
+    assert report.of_answers([right, failed]) == []
+    assert report.of_answers([right, wrong, Answer("grpc", "late", 9.0)]) == ["1 answers wrong", "1 answers late"]
+    assert report.of_answers([failed]) == ["no answer was right"]
+    back, lost = Fault("target", "kill", 1, 0.0, 2.0), Fault("target", "pause", 1, 0.0)
+    assert report.of_faults([back, lost]) == ["pause target: not back after 120 s"]
+    found = report.found([back, Fault("target", "kill", 2, 0.0, 4.0), lost], [right, failed], 3, 9.0, 0, ["x"])
+    assert found["recovery"] == {"kill target": {"faults": 2, "median_s": 3.0, "worst_s": 4.0}}
+    assert found["errors"] == {"ServerError: oh": 1}
+    assert report.table(found).row_count == 1
+
+
+def run(out: Path, seconds: float, *words: str) -> dict[str, object]:
+    ran = subprocess.run(
+        [sys.executable, "-m", "loadtest.faults", *words, "--out", str(out)],
+        cwd=Path(covey.__file__).parents[2],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+    )
+    assert ran.returncode in (0, 1), ran.stderr
+    found: dict[str, object] = json.loads((out / "faults.json").read_text(encoding="utf-8"))
+    assert found["problems"] == []
+    return found
+
+
+@pytest.mark.e2e
+def test_a_few_faults_cost_no_answer(tmp_path: Path) -> None:
+    """An emulated target: what is tried is the way back, not the model."""
+    words = ("--profile", "emulated-7b", "--faults", "3", "--streams", "4", "--tokens", "48", "--pause", "0.2")
+    found = run(tmp_path, 200, *words, "--only", "kill covey,kill front,kill draft_emulated,kill target")
+    assert found["faults"] == 3
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_two_hundred_faults_cost_no_answer(tmp_path: Path) -> None:
+    assert run(tmp_path, 5400)["faults"] == 200
