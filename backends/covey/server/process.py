@@ -158,6 +158,7 @@ class Server:
                 _log.warning("other users of this machine can read the prompts of this server in %s", "/dev/shm")
             revived = not_the_orchestrators(self.options, self.models)
             self._revival = Revival(self.control, self.pid, revived, self.deaths.note)
+            self.deaths.serving(True)
             self._paused = PausedWatch(self.pid)
             asks = partial(answers, self.http_url)
             self._canary = CanaryWatch(Canary("tritonserver", lambda: self.pid, asks, SILENT_SECONDS))
@@ -238,6 +239,7 @@ class Server:
 
     def kill(self) -> None:
         """End every process of this server at once and remove its shared memory. Does nothing the second time."""
+        self.deaths.serving(False)
         if self._process is not None:
             if self._process.poll() is None:
                 self._process.kill()
