@@ -1,5 +1,5 @@
-"""What the front knows of the server behind it: a few bytes in memory, written by the launcher, whom the kernel tells of
-deaths. However short an outage was, it has been counted; and whoever takes the port of a server that has died is not
+"""What the front knows of the server behind it: a few bytes in memory, written by the launcher, whom the kernel tells
+of deaths. However short an outage was, it has been counted; and whoever takes the port of a server that has died is not
 taken for it."""
 
 from __future__ import annotations
