@@ -25,7 +25,7 @@ ORDER = [
         *("worker", "ledger", "wire", "registry", "objectives", "pace", "shares"),
     },
     {"company", "routing"},
-    {"bandits", "kv", "trees", "verify", "text", "tokenization", "vocabulary", "prompts", "model_folder"},
+    {"bandits", "kv", "trees", "verify", "text", "tokenization", "grammar", "vocabulary", "prompts", "model_folder"},
     {"scheduler", "active", "roster"},
     {"rounds"},
     {"planner"},

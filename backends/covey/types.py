@@ -73,6 +73,7 @@ class Sampling:
     logprobs: bool = False
     top_logprobs: int = 0  # of so many of the likeliest tokens at each place
     rule: Rule = Rule.COUPLED
+    grammar: str = ""  # which the output has to fit, as llguidance writes it (`covey.grammar`)
 
     @property
     def greedy(self) -> bool:

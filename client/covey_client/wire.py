@@ -16,6 +16,7 @@ from typing import TypedDict
 MODEL = "covey"
 MAX_DRAFT_TOKENS = 32
 MAX_TOP_LOGPROBS = 20
+MAX_GRAMMAR_BYTES = 65536
 MAX_BIASES = 1024  # tokens with a bias in one request
 BAN = -100.0  # the bias with which a token cannot be drawn
 
@@ -77,6 +78,22 @@ INPUTS = (
         low=BAN,
         high=100.0,
         many=True,
+    ),
+    Field(
+        "grammar_json",
+        "BYTES",
+        OWN,
+        "a JSON schema that the output has to fit; `{}`: any JSON",
+        "",
+        high=MAX_GRAMMAR_BYTES,
+    ),
+    Field(
+        "grammar_regex",
+        "BYTES",
+        OWN,
+        "a regular expression that the output has to match as a whole",
+        "",
+        high=MAX_GRAMMAR_BYTES,
     ),
     Field("seed", "UINT64", OWN, "of every draw; without one the server draws it: `used_seed`", high=(1 << 64) - 1),
     Field("end_id", "INT32", OWN, "the token that ends the output; -1 is the model's own", -1, low=-1),
@@ -164,6 +181,8 @@ class Settings(TypedDict, total=False):
     bad_words: Sequence[str] | None
     logit_bias_ids: Sequence[int] | None
     logit_bias: Sequence[float] | None
+    grammar_json: str | None
+    grammar_regex: str | None
     seed: int | None
     end_id: int | None
     return_log_probs: bool | None

@@ -181,6 +181,11 @@ def test_rows_of_the_rejection_rule_are_judged_where_the_targets_chances_are_kno
     prompt = Text(2, item.tokens[:10], REJECTION)
     _, judged = sender.read([prompt], [4])
     assert judged.prompt_tokens.tolist() == [6]
+    for tag, said in ((3, np.zeros((1, 0))), (4, np.full((1, 3), 1e-9))):  # it goes on elsewhere
+        resumed = Text(tag, item.tokens[:20], REJECTION)
+        resumed.num_prompt = 10
+        _, judged = sender.read([resumed], [4], chances=said.astype(np.float32))
+        assert (judged.read.tolist(), judged.prompt_tokens.tolist(), len(judged.hits)) == ([19], [6], said.shape[1])
 
 
 @pytest.mark.parametrize("sampling", [REJECTION, replace(REJECTION, temperature=0.8, top_k=20, top_p=0.9)])

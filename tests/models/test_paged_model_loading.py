@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from tiny_models import Reader, build, prompts
+from tiny_models import Reader, build, generate, prompts
 
 from covey.errors import SettingError, UnsupportedModel
 from covey.models.loading import quiet
@@ -146,6 +146,18 @@ def test_long_rotary_factors_end_the_context_where_they_set_in(tmp_path: Path) -
     factors = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
     build(tmp_path, "phi3", rope_parameters=factors, original_max_position_embeddings=64)
     assert load(tmp_path).max_positions == 64
+
+
+def test_long_factors_for_all_texts_are_transformers_own_for_long_ones(tmp_path: Path) -> None:
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "long_factor": [4.0, 3.0, 2.0, 1.5], "factor": 4.0}
+    sizes = {"original_max_position_embeddings": 64, "sliding_window": None}
+    usual = build(tmp_path / "usual", "phi3", rope_parameters=rope | {"short_factor": [1.0] * 4}, **sizes)
+    build(tmp_path / "long", "phi3", rope_parameters=rope | {"short_factor": rope["long_factor"]}, **sizes)
+    model = load(tmp_path / "long", dtype="float64", blocks=64, block_size=4)
+    assert model.max_positions == 256
+    rows = prompts(np.random.default_rng(1), 97, 70, 90)
+    expected = [generate(usual, row, 8) for row in rows]
+    assert Reader(model, rows, room=8).greedy(8, 32, np.random.default_rng(2)) == expected
 
 
 def test_properties(tmp_path: Path) -> None:

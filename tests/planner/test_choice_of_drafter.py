@@ -195,10 +195,10 @@ def test_hits_are_replayed_as_the_rounds_that_would_have_been() -> None:
     replay = Replay(3)
     assert list(replay.take(10, [1, 1, 0, 1, 1, 1, 0, 0, 1])) == [(3, 2), (3, 3), (1, 0)]
     assert replay.end == 19
-    assert list(replay.take(10, [1, 1, 0, 1, 1, 1, 0, 0, 1, 0])) == [(2, 1)], "only what is new"
-    assert list(replay.take(30, [1, Hit.NOTHING])) == [(2, 1)], "a gap ends the open round, unknown"
+    assert list(replay.take(10, [1, 1, 0, 1, 1, 1, 0, 0, 1, 0, 1])) == [(2, 1)], "only what is new"
+    assert list(replay.take(30, [1, Hit.NOTHING, 1])) == [(2, 1)], "a gap ends the open round, unknown"
     replay.skip(40)
-    assert list(replay.take(30, [1, 2, *[1] * 8, 0])) == [(1, 0)]
+    assert list(replay.take(30, [1, 2, *[1] * 8, 0])) == [(1, 0)], "and so does a round of its own"
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4])

@@ -13,9 +13,10 @@ from covey.errors import BadField
 from covey.profile import LimitSettings
 from covey.roster import Roster
 from covey.tritonio.fields import RequestParser
-from covey.types import NO_OBJECTIVE, Objective, Rule
+from covey.types import NO_OBJECTIVE, Objective, Rule, TargetInfo
 from covey_client import wire
 from covey_client.wire import INPUT_BY_NAME, INPUTS, OUTPUTS
+from tests.bundled import MODELS
 from tests.fakes import HashTarget, ManualClock
 from tests.tritonio import adapters
 
@@ -118,3 +119,41 @@ def test_bias_is_by_token_and_within_bounds() -> None:
     ):
         with pytest.raises(BadField, match=problem):
             biased(ids, values)
+
+
+def fitted(info: TargetInfo | None = None, **tensors: Any) -> Any:
+    target = HashTarget(end_ids=(0,)).info()
+    info = info or dataclasses.replace(target, folder=str(MODELS / "target" / "1"), vocab_size=4096)
+    parser = RequestParser(None, info, LimitSettings(), Roster((), ManualClock()))
+    return parse(parser, **tensors).sampling
+
+
+def test_grammars_are_compiled_before_the_target_sees_them() -> None:
+    assert fitted().grammar == ""
+    assert "json_schema" in fitted(grammar_json=b'{"type": "object"}').grammar
+    assert "a+" in fitted(grammar_regex=b"a+").grammar
+    assert "a+" in fitted(grammar_regex=b"a+", end_id=0).grammar
+    here = HashTarget(end_ids=(0,)).info()
+    emulated = dataclasses.replace(here, device="emulated")
+    for settings, problem in (
+        ({"grammar_json": b"{"}, "grammar_json: got '{', allowed: "),
+        ({"grammar_json": b"5"}, "grammar_json: got '5', allowed: "),
+        ({"grammar_json": b'{"type": "objec"}'}, "grammar_json: .*Invalid type: objec"),
+        ({"grammar_regex": b"(a"}, "grammar_regex: .*unclosed group"),
+        ({"grammar_regex": b"a", "grammar_json": b"{}"}, "grammar_regex: .*one grammar, this or grammar_json"),
+        ({"grammar_regex": b"a", "min_tokens": 3}, "min_tokens: got 3, allowed: 0 beside a grammar"),
+        ({"grammar_regex": b"a", "end_id": 5}, "end_id: got 5, allowed: the model's own beside a grammar"),
+        ({"grammar_regex": b"a" * 65537}, "grammar_regex: .*at most 65536 bytes"),
+        ({"grammar_regex": b"a", "info": emulated}, "grammar_regex: .*nothing: an emulated target"),
+        (
+            {"grammar_regex": b"a", "info": dataclasses.replace(here, folder="/nowhere")},
+            "grammar_regex: .*no tokenizer",
+        ),
+        (
+            {"grammar_regex": b"a", "info": dataclasses.replace(here, folder=str(MODELS / "target" / "1"), end_ids=())},
+            "grammar_regex: .*no token that ends a text",
+        ),
+    ):
+        with pytest.raises(BadField, match=problem) as found:
+            fitted(**settings)  # type: ignore[arg-type]
+        assert len(str(found.value)) < 600

@@ -54,7 +54,16 @@ def assert_same(one: Any, other: Any) -> None:
 OPENS = (
     Open(
         *(7, ints(1, 2, 3), 2),
-        Sampling(0.7, 40, 0.9, seed=(1 << 64) - 1, bad_words=((1, 2), (3,)), end_ids=(0,), logit_bias=((5, -99.5),)),
+        Sampling(
+            0.7,
+            40,
+            0.9,
+            seed=(1 << 64) - 1,
+            bad_words=((1, 2), (3,)),
+            end_ids=(0,),
+            logit_bias=((5, -99.5),),
+            grammar="g",
+        ),
         "Jörg",
     ),
     Open(9, ints(4), 1, Sampling(rule=Rule.REJECTION, logprobs=True), rounds=5),
@@ -206,6 +215,7 @@ OPENINGS: list[dict[str, Any]] = [
     sampled(logit_bias=((5,),)),
     sampled(logit_bias=5),
     sampled(top_logprobs=21),
+    sampled(grammar=5),
 ]
 PLANTED = [
     tree(offsets=ints(0, 2, 2, 4)),

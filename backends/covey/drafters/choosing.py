@@ -2,7 +2,8 @@
 
 A child is ranked by log q + noise, by log q when greedy. Its score is the log of its share of exp(log q + noise) over
 all tokens: q's own probability when greedy and, when sampling, how clearly it wins the race that the target will run,
-which says more about acceptance than how likely it was before the noise was known. Bias is in q; penalties are ignored.
+which says more about acceptance than how likely it was before the noise was known. Bias and grammar
+are in q; penalties are ignored.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ import numpy as np
 import torch
 
 from covey.drafters.ahead import NoiseAhead
+from covey.grammar import Words
 from covey.sampling.bias import biased
+from covey.sampling.constraint import constrained
 from covey.sampling.noise import Index
 from covey.sampling.settings import SettingsTable
 from covey.types import Floats
 
+Allowed = tuple[Index, list[Words | None]]  # lanes of constrained rows, and what their grammars leave in
 TINY = 1e-30  # added inside logarithms, so that none is of zero
 HEAD = 128  # so many of a row's largest logits are enough for most settings; other rows are sorted whole
 
@@ -34,8 +38,10 @@ class Choosing:
         self._truncated = np.flatnonzero(table.truncated[settings])
         self._biased = bool(table.biased[settings].any())
 
-    def steered(self, logits: torch.Tensor, lanes: int = 1) -> torch.Tensor:
+    def steered(self, logits: torch.Tensor, lanes: int = 1, allowed: Allowed | None = None) -> torch.Tensor:
         """The first rows' logits as their requests change them, of which everything else here is to be asked."""
+        if allowed is not None:
+            logits = constrained(logits, *allowed)
         if not self._biased:
             return logits
         return biased(logits, self._table, np.repeat(self._settings[: len(logits) // lanes], lanes))

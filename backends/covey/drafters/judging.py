@@ -3,8 +3,8 @@ that stands there?
 
 A token's logits draw the next position, with its request's noise. So a position is judged by the read of the token
 before it, or by the proposal that was made for it; the draw behind the last token waits in the session for what will
-stand there. Draws know their request's bias and no penalties, as
-proposals do.
+stand there. Draws know their request's bias and grammar and no
+penalties, as proposals do.
 
 Whether the token that stands there won is cheaper to say than which token did (`sampling/winning.py`). That noise is
 bounded excludes too little to look for it first: at 4,096 tokens of a small model 0 to 9 % of them.
@@ -24,9 +24,11 @@ import numpy as np
 import torch
 
 from covey.drafters.sessions import Session
+from covey.grammar import Grammars, Words
 from covey.models.lanes import Lanes, Pass
 from covey.models.opening import Model
 from covey.sampling.bias import biased
+from covey.sampling.constraint import constrained
 from covey.sampling.drawing import draw_unpenalised
 from covey.sampling.noise import Index
 from covey.sampling.proposals import would_accept
@@ -57,9 +59,10 @@ class Piece:
 class TextReader:
     """Passes over a model that leave keys behind. `table` has the sessions' settings."""
 
-    def __init__(self, model: Model, table: SettingsTable) -> None:
+    def __init__(self, model: Model, table: SettingsTable, grammars: Grammars) -> None:
         self._model = model
         self._table = table
+        self._grammars = grammars
 
     def read(self, pieces: Sequence[Piece]) -> None:
         """Compute the keys of all pieces and, where they are to be judged, their draws."""
@@ -84,13 +87,15 @@ class TextReader:
             left = later
 
     def _wanted(self, piece: Piece, count: int) -> Index:
-        """The positions that the next `count` tokens are to predict. What follows a text is no part of its prompt."""
+        """The positions that the next `count` tokens are to predict: not what follows a text as part of its prompt, nor
+        tokens whose chance is to be said and is not."""
         session, start = piece.session, piece.session.read
         if piece.judge < 0:
             return np.zeros(0, np.int64)
         positions: Index = np.arange(max(piece.judge, start + 1), start + count + 1)
-        prompt = self._table.num_prompt[session.sequence.settings]
-        found: Index = positions[(positions >= prompt) | (positions < session.known)]
+        prompt, known = int(self._table.num_prompt[session.sequence.settings]), session.known
+        said = known - int(np.count_nonzero(piece.chances)) if session.rejection else prompt  # from where on
+        found: Index = positions[(positions < min(prompt, known)) | (positions >= max(prompt, said))]
         return found
 
     def _note(self, pieces: list[Piece], wanted: list[Index], logits: torch.Tensor) -> None:
@@ -109,7 +114,10 @@ class TextReader:
             for row, log_q in zip(whose[prompt].tolist(), _log_q(logits, prompt, text[prompt])):
                 pieces[row].log_q.append(log_q)
         if len(drawn):
-            hits, mine = np.empty(len(drawn), np.bool_), biased(select(logits, drawn), self._table, settings[drawn])
+            hits, mine = (
+                np.empty(len(drawn), np.bool_),
+                self._steered(logits, drawn, settings, positions, [texts[row] for row in whose]),
+            )
             dice = self._table.rejection[settings[drawn]]
             if dice.any():
                 at, ends = drawn[dice], positions[drawn[dice]] - known[drawn[dice]]
@@ -123,10 +131,28 @@ class TextReader:
                 pieces[row].hits.append(Hit.HIT if hit else Hit.MISS)
         ahead = np.flatnonzero(positions == known)
         if len(ahead):
-            mine = biased(select(logits, ahead), self._table, settings[ahead])
+            mine = self._steered(logits, ahead, settings, positions, [texts[row] for row in whose])
             draws = draw_unpenalised(mine, self._table, settings[ahead], positions[ahead])
             for row, token in zip(whose[ahead].tolist(), draws.tolist()):
                 pieces[row].draws.append(token)
+
+    def _steered(
+        self, logits: torch.Tensor, rows: Index, settings: Index, positions: Index, texts: list[Ints]
+    ) -> torch.Tensor:
+        """The given rows' logits as their requests change them; each row draws a position of its text."""
+        part, where, found = select(logits, rows), list[int](), list[Words | None]()
+        for at in np.flatnonzero(self._table.constrained[settings[rows]]).tolist():
+            row = int(rows[at])
+            grammar = self._grammars.get(int(settings[row]))
+            if grammar is not None:
+                grammar.follow(texts[row][self._table.num_prompt[settings[row]] : positions[row]])
+                allowed = grammar.after(())
+                if allowed is not None:
+                    where.append(at)
+                    found.append(allowed)
+        if where:
+            part = constrained(part, np.asarray(where, np.int64), found)
+        return biased(part, self._table, settings[rows])
 
 
 def judged(piece: Piece, table: SettingsTable) -> RowJudged:

@@ -29,6 +29,7 @@ from covey.drafters.proposing import Lattice, Rows, joined, propose_trees
 from covey.drafters.sessions import Session
 from covey.drafters.stepper import Call, Stepper
 from covey.errors import CoveyError
+from covey.grammar import Grammar, Grammars
 from covey.kv.pool import BlockPool
 from covey.kv.sequences import Sequences
 from covey.ledger import Ledger
@@ -79,14 +80,17 @@ class NeuralDrafter:
         weights: int = 0,
         identity: str = "",
         elastic: bool = False,
+        folder: str = "",
     ) -> None:
-        """`weights`: bytes of the model's own. If it is `elastic` its KV memory can shrink to what one text needs."""
+        """`weights`: bytes of the model's own; `folder`: where its tokenizer is. If it is `elastic` its KV memory can
+        shrink to what one text needs."""
         self._model = model
         self._stepper = stepper
         self._limits = settings
         self._sequences = Sequences(BlockPool(model.blocks), model.block_size, reuse=False)
         self._table = SettingsTable()
-        self._reader = TextReader(model, self._table)
+        self._grammars = Grammars(folder, model.vocab_size)
+        self._reader = TextReader(model, self._table, self._grammars)
         self._ledger: Ledger[Session, DraftReply] = Ledger(self._open, self._close)
         most = model.blocks
         self._info = DrafterInfo(
@@ -114,7 +118,14 @@ class NeuralDrafter:
         stepper = make_stepper(model, Path(folder), depth)
         whose = of_model(folder, replace(settings, folders=()))
         elastic = elastic and model.device == "cpu"
-        return cls(model, stepper, settings, name=name, weights=weights, identity=whose, elastic=elastic)
+        return cls(
+            *(model, stepper, settings),
+            name=name,
+            weights=weights,
+            identity=whose,
+            elastic=elastic,
+            folder=str(folder),
+        )
 
     def info(self) -> DrafterInfo:
         total, known = self._sequences.pool.total, self._info
@@ -223,11 +234,13 @@ class NeuralDrafter:
 
     def _open(self, opening: Open) -> Session:
         slot = self._table.add(opening.sampling, opening.num_prompt)
+        self._grammars.add(slot, opening.sampling)
         return Session(self._sequences.open(opening, slot), opening.sampling.rule is Rule.REJECTION)
 
     def _close(self, session: Session, _ended: bool) -> None:
         self._sequences.close(session.sequence)
         self._table.remove(session.sequence.settings)
+        self._grammars.remove(session.sequence.settings)
 
     def _catch_up(
         self, work: DraftWork, works: Sequence[DraftWork], status: Ints, rows: list[Session | None]
@@ -276,9 +289,7 @@ class NeuralDrafter:
             chances, unread = NO_FLOATS, session.unread
             if session.rejection and judge >= 0:
                 chances = reading.chances[row] if len(reading.chances) else NO_FLOATS
-                said = session.known - int(np.count_nonzero(chances))  # from where on
-                prompt = int(self._table.num_prompt[session.sequence.settings])
-                judge, unread = (judge if said <= max(judge, prompt) else said), max(0, unread - 1)
+                unread = max(0, unread - 1)
             count = min(unread, budget)
             if session.known > self._model.max_positions or not self._make_room(
                 (work,), work, session, session.sequence.num_cached_tokens + count
@@ -359,6 +370,7 @@ class NeuralDrafter:
                 rounds=work.rounds[rows].astype(np.int64),
                 q_rows=work.q_rows,
                 log_q=work.log_q,
+                grammars=self._constraints(sessions),
             ),
             self._model.vocab_size,
         )
@@ -367,6 +379,17 @@ class NeuralDrafter:
         for session, proposed, parents, depth in zip(sessions, lattice.tokens.tolist(), above, depths.tolist()):
             session.tokens, session.parents, session.drawn = proposed[: depth * width], parents, session.known
         return lattice
+
+    def _constraints(self, sessions: list[Session]) -> dict[int, Grammar]:
+        """The grammars of rows that have one, by their places, each come as far as its text."""
+        found = {}
+        for index, session in enumerate(sessions):
+            sequence = session.sequence
+            grammar = self._grammars.get(sequence.settings)
+            if grammar is not None:
+                grammar.follow(sequence.tokens[self._table.num_prompt[sequence.settings] :])
+                found[index] = grammar
+        return found
 
 
 def load(

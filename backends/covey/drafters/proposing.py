@@ -6,13 +6,15 @@ ones. A place that no token took has token -1: one below a row's depth, or one t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
-from covey.drafters.choosing import TINY, Choosing
+from covey.drafters.choosing import TINY, Allowed, Choosing
 from covey.drafters.stepper import Drawing, Race, Stepper
+from covey.grammar import Grammar, Words
 from covey.sampling.noise import Index, Purpose, keys, row_words
 from covey.sampling.proposals import propose_rejection, sparse_q
 from covey.sampling.settings import SettingsTable
@@ -59,6 +61,7 @@ class Rows:
     rounds: Index
     q_rows: bool
     log_q: bool
+    grammars: Mapping[int, Grammar] = field(default_factory=dict)  # of constrained rows
 
     @property
     def active(self) -> list[int]:
@@ -84,7 +87,7 @@ def propose_trees(stepper: Stepper, table: SettingsTable, rows: Rows, vocab: int
 
 def _plain_chains(table: SettingsTable, rows: Rows) -> bool:
     """Whether rows want nothing but the race's winners."""
-    asked = rows.q_rows or rows.log_q or len(rows.rejection) > 0
+    asked = rows.q_rows or rows.log_q or len(rows.rejection) > 0 or bool(rows.grammars)
     steered = table.truncated[rows.settings] | table.biased[rows.settings]
     return rows.width == 1 and not asked and not steered.any()
 
@@ -115,7 +118,8 @@ def _chains(stepper: Stepper, table: SettingsTable, choosing: Choosing, logits: 
     for step, count in enumerate(rows.active):
         if step:
             logits = stepper.step(torch.from_numpy(chosen[:count]), count)
-        own_logits, logits = logits, choosing.steered(logits)
+        allowed = _allowed(rows.grammars, lattice, step, count, 1) if rows.grammars else None
+        own_logits, logits = logits, choosing.steered(logits, 1, allowed)
         chosen, score = choosing.best(logits, step)
         mine = rows.rejection[: np.searchsorted(rows.rejection, count)]
         if lattice.q_ids is not None and lattice.q_probs is not None:
@@ -137,6 +141,24 @@ def _chains(stepper: Stepper, table: SettingsTable, choosing: Choosing, logits: 
     return lattice
 
 
+def _allowed(grammars: Mapping[int, Grammar], lattice: Lattice, step: int, count: int, lanes: int) -> Allowed | None:
+    """What may follow each lane's path in the first rows. A path that no grammar goes on from is refused as it is, and
+    its lane is left alone."""
+    where: list[int] = []
+    found: list[Words | None] = []
+    for row, grammar in grammars.items():
+        for lane in range(lanes if row < count else 0):
+            path, node = list[int](), (step - 1) * lanes + lane if step else -1
+            while node >= 0:
+                path.append(int(lattice.tokens[row, node]))
+                node = int(lattice.parents[row, node])
+            allowed = grammar.after(path[::-1])
+            if allowed is not None:
+                where.append(row * lanes + lane)
+                found.append(allowed)
+    return (np.asarray(where, np.int64), found) if where else None
+
+
 def _beams(stepper: Stepper, choosing: Choosing, logits: torch.Tensor, rows: Rows) -> Lattice:
     """Beam search by path score: the `width` best of all children of a level are the next level."""
     width = rows.width
@@ -152,7 +174,8 @@ def _beams(stepper: Stepper, choosing: Choosing, logits: torch.Tensor, rows: Row
         if step:
             going = torch.from_numpy(np.maximum(tokens[:count, above], 0).astype(np.int64).reshape(-1))
             logits = stepper.step(going, count, torch.from_numpy(visible[:count]))
-        own_logits, logits = logits, choosing.steered(logits, lanes)
+        allowed = _allowed(rows.grammars, lattice, step, count, lanes) if rows.grammars else None
+        own_logits, logits = logits, choosing.steered(logits, lanes, allowed)
         children, gained = choosing.top(logits, step, width, lanes)
         offered = children.shape[1]
         total = np.minimum(gained.reshape(count, lanes, offered), -DESCENT)

@@ -176,10 +176,10 @@ def find_end_ids(folder: Path, config: Any) -> tuple[int, ...]:
 
 def find_max_positions(config: Any) -> int:
     """Positions that keys may have. Where rotary factors change beyond a length, keys already kept would be wrong:
-    such a model is served up to that length."""
+    such a model is served up to that length. Whoever wants longer texts has all of them read with the long factors."""
     most = int(getattr(config, "max_position_embeddings", None) or 2048)
     rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type") == "longrope":
+    if rope.get("rope_type") == "longrope" and rope.get("short_factor") != rope.get("long_factor"):
         own = getattr(config, "original_max_position_embeddings", None)
         original: Any = rope.get("original_max_position_embeddings") or own or most
         most = min(most, int(original))

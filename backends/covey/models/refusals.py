@@ -29,7 +29,7 @@ EXACT = {
     "ministral3": "queries that grow with the position",
     "smollm3": "layers without rotary positions",
     "phi": "",
-    "phi3": "long rotary factors: up to the original length",
+    "phi3": "long rotary factors: see below",
     "granite": "scaled logits, embeddings and residuals",
     "cohere": "scaled logits",
     "cohere2": "scaled logits, sliding window, layers without positions",
@@ -89,7 +89,8 @@ _FEATURES = {
     "is_encoder_decoder": _ENCODER_DECODER,
     "quantization_config": (
         "a model with quantised weights",
-        "serve the one that it was made from (base_model of its card), in bfloat16",
+        "DEQUANTISE=1 (--dequantise) serves what they stand for, in the memory of plain ones; or serve the one that it "
+        "was made from (base_model of its card), in bfloat16",
     ),
     "kv_lora_rank": _LATENT,
     "alibi": _ALIBI,

@@ -1,8 +1,8 @@
 """From logits to drawn tokens, each row by its own request's settings.
 
-Bias, penalties, minimum length and bad words; then the best token if greedy, else temperature, top-k, top-p, min-p and
-the race under the noise of (seed, position). A row's draw depends on its own logits, settings, position and context,
-never on the other rows. Knows nothing of trees or caches.
+Bias, grammar, penalties, minimum length and bad words; then the best token if greedy, else temperature, top-k, top-p,
+min-p and the race under the noise of (seed, position). A row's draw depends on its own logits, settings, position and
+context, never on the other rows. Knows nothing of trees or caches.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Fault(IntEnum):
 
     NONE = 0
     NOT_FINITE = 1  # a logit is NaN or +inf
-    ALL_MASKED = 2  # every token is at -inf, by the model or by logit_bias, bad_words and min_tokens
+    ALL_MASKED = 2  # every token is at -inf, by the model or by logit_bias, a grammar, bad_words and min_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def draw(
     contexts: Sequence[Context | None] | None = None,
 ) -> Draws:
     """The target's own token of every row. `positions[i]` is the index, prompt included, of the token being drawn;
-    `contexts[i]` all tokens before it, needed only where `table.history[settings[i]]`."""
+    `contexts[i]` all tokens before it, needed only where `table.history[settings[i]]`, and what a grammar allows."""
     setting, position = np.asarray(settings, np.int64), np.asarray(positions, np.int64)
     given = logits.float() if logits.dtype not in (torch.float32, torch.float64) else logits
     work = penalise(given.contiguous(), table, setting, position, contexts)

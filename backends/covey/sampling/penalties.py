@@ -1,5 +1,5 @@
-"""Settings that change logits before a draw: bias, then what depends on the tokens before it, which is penalties,
-minimum length and bad words."""
+"""Settings that change logits before a draw: bias, then what depends on the tokens before it, which is grammars,
+penalties, minimum length and bad words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from covey.grammar import Words
 from covey.sampling.bias import biased
+from covey.sampling.constraint import constrained
 from covey.sampling.noise import Index
 from covey.sampling.settings import SettingsTable
 from covey.types import NO_INTS, Ints
@@ -23,13 +25,19 @@ class Context:
 
     history: Ints
     path: Ints = field(default_factory=lambda: NO_INTS)
+    allowed: Words | None = None  # by the row's grammar, if it has one; None: nothing
 
 
 def penalise(
     logits: Tensor, table: SettingsTable, settings: Index, positions: Index, contexts: Sequence[Context | None] | None
 ) -> Tensor:
-    """Logits with bias, penalties, minimum length and bad words applied; the same tensor where no row has any."""
+    """Logits with bias, grammar, penalties, minimum length and bad words applied; the same tensor where no row has
+    any."""
     logits = biased(logits, table, settings)
+    fitting = np.flatnonzero(table.constrained[settings])
+    if len(fitting):
+        contexts_of = [None if contexts is None else contexts[row] for row in fitting]
+        logits = constrained(logits, fitting, [None if each is None else each.allowed for each in contexts_of])
     rows = np.flatnonzero(table.penalised[settings])
     if not len(rows):
         return logits

@@ -27,6 +27,7 @@ _NUMBERS = {
     "logprobs": np.bool_,
     "top_logprobs": np.int64,
     "biased": np.bool_,  # logits get a bias
+    "constrained": np.bool_,  # a grammar says which tokens may follow
     "penalised": np.bool_,  # the draw depends on the tokens before it
     "history": np.bool_,  # ... and on more than how many they are
     "truncated": np.bool_,  # top_k, top_p or min_p leave tokens out
@@ -50,6 +51,7 @@ class SettingsTable:
     logprobs: npt.NDArray[np.bool_]
     top_logprobs: Index
     biased: npt.NDArray[np.bool_]
+    constrained: npt.NDArray[np.bool_]
     penalised: npt.NDArray[np.bool_]
     history: npt.NDArray[np.bool_]
     truncated: npt.NDArray[np.bool_]
@@ -84,6 +86,7 @@ class SettingsTable:
         self.logprobs[row] = s.logprobs
         self.top_logprobs[row] = s.top_logprobs
         self.biased[row] = bool(s.logit_bias)
+        self.constrained[row] = bool(s.grammar)
         self.penalised[row] = s.has_penalties
         self.history[row] = s.has_penalties and bool(
             s.bad_words or (s.repetition_penalty, s.presence_penalty, s.frequency_penalty) != (1.0, 0.0, 0.0)

@@ -7,12 +7,8 @@ is linked. What an adapter may do beyond this is refused by its name in adapter_
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import re
-import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,15 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from covey.errors import SettingError
 from covey.models import refusals, stored
-from covey.models.identity import identity
-from covey.private import private_folder
+from covey.server import made
 
 if TYPE_CHECKING:
     import torch
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 TOKENIZER = ("tokenizer*", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja")
-SMALL = ("*.json", "*.txt", "*.jinja", "*.model")
 log = logging.getLogger(__name__)
 
 # What changes nothing once an adapter is trained, and what is read below. Of the other keys, any that is set is
@@ -102,30 +96,22 @@ def merged(adapter: Path, base: Path, state: Path) -> Path:
     refusals.by_config(base, written.get)
     files = refusals.weight_files(base)
     changed = [adapter / CONFIG, adapter / WEIGHTS, base / "config.json", *files]
-    tokens = [path for pattern in TOKENIZER for folder in (adapter, base) for path in folder.glob(pattern)]
-    kept = private_folder(state / "merged")
-    final = kept / f"{adapter.resolve().name}-{identity('merged', [*changed, *tokens])[:16]}"
-    if final.is_dir():
-        return final
-    log.info("merging %s into %s, once", adapter, base)
-    where = stored.tensors(files)
-    changes = _changes(adapter, where)
-    building = Path(tempfile.mkdtemp(prefix=".building-", dir=kept))
-    try:
-        for source, patterns in ((base, SMALL), (adapter, TOKENIZER)):
-            for path in (path for pattern in patterns for path in source.glob(pattern)):
-                shutil.copyfile(path, building / path.name)
+    tokens = [path for folder in (adapter, base) for path in made.matching(folder, TOKENIZER)]
+
+    def build(building: Path) -> None:
+        log.info("merging %s into %s, once", adapter, base)
+        where = stored.tensors(files)
+        changes = _changes(adapter, where)
+        made.copy(made.matching(base, made.SMALL), building)
+        made.copy(made.matching(adapter, TOKENIZER), building)
         for file in files:
             inside = {name: change for name, change in changes.items() if where[name].file == file}
             if inside:
                 _write(file, building / file.name, inside, written.get("model_type") in _TRANSPOSED)
             else:
                 (building / file.name).symlink_to(file.resolve())
-        with contextlib.suppress(OSError):  # another server was quicker, with the same weights
-            os.rename(building, final)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
-    return final
+
+    return made.made(state, "merged", adapter, [*changed, *tokens], build)
 
 
 def _changes(adapter: Path, where: Mapping[str, stored.Stored]) -> dict[str, _Change]:

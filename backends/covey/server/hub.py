@@ -15,7 +15,7 @@ from typing import Any
 
 from covey.errors import SettingError
 from covey.models import refusals
-from covey.server import adapters
+from covey.server import adapters, dequantised
 from covey.server.errors import StartError
 from covey.server.options import Options
 
@@ -27,19 +27,27 @@ ELSEWHERE = ["*/*"]  # other formats of the same weights, as a rule
 
 def with_folders(options: Options) -> Options:
     """The same options with folders of whole models in place of the hub's names and of adapters."""
-    return replace(options, model=folder(options.model, options.state), drafter=folder(options.drafter, options.state))
+    if options.dequantise and not (options.model or options.drafter):
+        raise StartError("--dequantise is for the model that --model or --drafter names: neither is given")
+    model, drafter = (
+        folder(name, options.state, dequantise=options.dequantise) for name in (options.model, options.drafter)
+    )
+    return replace(options, model=model, drafter=drafter)
 
 
-def folder(name: str, state: Path) -> str:
+def folder(name: str, state: Path, *, dequantise: bool = False) -> str:
     """A folder as it is, and of a model's name on the hub, MODEL or MODEL@REVISION, the folder in its cache; of an
-    adapter, the folder in `state` where it is merged into its base."""
-    found = _folder(name)
+    adapter, the folder in `state` where it is merged into its base. With `dequantise`, of a model with quantised
+    weights the folder in `state` of one with plain ones."""
+    if not name:
+        return name
+    found = _folder(name, dequantise)
     adapter = Path(found)
     if not (adapter / adapters.CONFIG).is_file():
-        return found
+        return str(_plain(found, state, dequantise)) if dequantise else found
     base = adapters.base_of(adapter)
     try:
-        return str(adapters.merged(adapter, Path(_folder(base)), state))
+        return str(adapters.merged(adapter, _plain(_folder(base, dequantise), state, dequantise), state))
     except SettingError as error:
         told = str(error)
         raise StartError(
@@ -47,7 +55,12 @@ def folder(name: str, state: Path) -> str:
         ) from error
 
 
-def _folder(name: str) -> str:
+def _plain(found: str, state: Path, dequantise: bool) -> Path:
+    folder = Path(found)
+    return dequantised.plain(folder, state) if dequantise and (folder / "config.json").is_file() else folder
+
+
+def _folder(name: str, dequantise: bool) -> str:
     match = NAME.fullmatch(name)
     if match is None or Path(name).exists():
         return name
@@ -56,7 +69,8 @@ def _folder(name: str) -> str:
     disable_progress_bars()  # a server's output is its own
     small = Path(_snapshot(name, match["model"], match["revision"], SMALL))
     if (small / "config.json").is_file():
-        refusals.by_config(small, refusals.described(small).get)
+        config = refusals.described(small)
+        refusals.by_config(small, (config | {dequantised.SETTINGS: None} if dequantise else config).get)
     return _snapshot(name, match["model"], match["revision"], [*SMALL, *WEIGHTS])
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from covey.errors import SettingError
+from covey.grammar import Grammars
 from covey.kv.pool import BlockPool
 from covey.kv.sequences import Sequence, Sequences
 from covey.ledger import Ledger
@@ -71,6 +72,7 @@ class TargetRunner:
         self._model = model
         self._sequences = Sequences(BlockPool(blocks), block_size, reuse=reuse)
         self._settings = SettingsTable()
+        self._grammars = Grammars(folder, model.vocab_size)
         # Exclusive: the caller counts the blocks, and preempts its own requests when they run out.
         self._ledger: Ledger[Sequence, TargetReply] = Ledger(self._open, self._close, exclusive=True)
         self._ahead = Ahead(self._plain, _as_here(model)) if run_ahead else None
@@ -166,11 +168,14 @@ class TargetRunner:
         return reply
 
     def _open(self, opening: Open) -> Sequence:
-        return self._sequences.open(opening, self._settings.add(opening.sampling, opening.num_prompt))
+        row = self._settings.add(opening.sampling, opening.num_prompt)
+        self._grammars.add(row, opening.sampling)
+        return self._sequences.open(opening, row)
 
     def _close(self, sequence: Sequence, _ended: bool) -> None:
         self._sequences.close(sequence)
         self._settings.remove(sequence.settings)
+        self._grammars.remove(sequence.settings)
 
     def _guess(self, ahead: Ahead, work: TargetWork, reply: TargetReply) -> None:
         """Begin the next pass where this one was plain; rows that have ended, or find no block, are not in it."""
@@ -314,7 +319,8 @@ class TargetRunner:
         positions[is_node] += depth
         settings = np.fromiter((row.settings for row in rows), np.int32, len(rows))
         rounds = np.fromiter((row.rounds for row in rows), np.int32, len(rows))
-        contexts = self._contexts(rows, trees) if self._settings.history[settings].any() else None
+        asked = self._settings.history[settings] | self._settings.constrained[settings]
+        contexts = self._contexts(rows, trees, asked.tolist()) if asked.any() else None
         places = Places(logits, np.repeat(settings, sizes + 1), positions, contexts)
         return verify(places, self._settings, trees, rounds, divergence=divergence)
 
@@ -346,19 +352,20 @@ class TargetRunner:
         sequence.failed = sequence.known
         return again
 
-    def _contexts(self, rows: list[Sequence], trees: Trees) -> list[Context | None]:
+    def _contexts(self, rows: list[Sequence], trees: Trees, asked: list[bool]) -> list[Context | None]:
         contexts: list[Context | None] = []
         bounds = trees.offsets.tolist()
         for index, sequence in enumerate(rows):
             start, end = bounds[index], bounds[index + 1]
-            if not self._settings.history[sequence.settings]:
+            if not asked[index]:
                 contexts += [None] * (end - start + 1)
                 continue
-            history = sequence.tokens
-            contexts.append(Context(history))
-            for node in range(end - start):
-                path = path_to(trees.parents[start:end], node)
-                contexts.append(Context(history, trees.tokens[start + path]))
+            history, grammar = sequence.tokens, self._grammars.get(sequence.settings)
+            if grammar is not None:
+                grammar.follow(history[self._settings.num_prompt[sequence.settings] :])
+            for node in range(-1, end - start):
+                path = trees.tokens[start + path_to(trees.parents[start:end], node)]
+                contexts.append(Context(history, path, None if grammar is None else grammar.after(path.tolist())))
         return contexts
 
 

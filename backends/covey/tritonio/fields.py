@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from covey.errors import BadField
+from covey import grammar
+from covey.errors import BadField, SettingError
 from covey.objectives import Classes
 from covey.profile import LimitSettings
 from covey.roster import Roster
@@ -21,6 +22,8 @@ from covey.types import Objective, Request, Rule, Sampling, TargetInfo
 from covey_client.wire import DELIVERY, INPUT_BY_NAME, INPUTS, MAX_BIASES, MAX_DRAFT_TOKENS, REQUEST, SAMPLING, Field
 
 _FIXED = frozenset(f"fixed:{depth}" for depth in range(1, MAX_DRAFT_TOKENS + 1))
+GRAMMAR_JSON, GRAMMAR_REGEX = "grammar_json", "grammar_regex"
+EMULATED = "emulated"  # the device of such a target
 NO_DRAFTERS = "{}: this server has no drafters"
 
 
@@ -85,6 +88,7 @@ class RequestParser:
             bad_words=self._bad_words(read.texts("bad_words")),
             logit_bias=self._logit_bias(read.values("logit_bias_ids"), read.values("logit_bias")),
             seed=read.seed(),
+            grammar=self._grammar(read, end_id),
             rule=Rule(read.choice("verification", INPUT_BY_NAME["verification"].choices)),
             **read.part(SAMPLING),
         )
@@ -178,6 +182,36 @@ class RequestParser:
             for form in (word, " " + word):  # at the start of a text, and after a space
                 sequences[tuple(tokenizer.encode(form, add_special_tokens=False).ids)] = None
         return tuple(sequences)
+
+    def _grammar(self, read: _Reader, end_id: int) -> str:
+        """What the output has to fit, compiled once to see that it can be."""
+        asked = {name: read.text(name) for name in (GRAMMAR_JSON, GRAMMAR_REGEX)}
+        asked = {name: text for name, text in asked.items() if text}
+        if not asked:
+            return ""
+        if len(asked) > 1:
+            raise BadField(GRAMMAR_REGEX, asked[GRAMMAR_REGEX], f"one grammar, this or {GRAMMAR_JSON}")
+        ((name, text),) = asked.items()
+        if self._info.device == EMULATED:
+            raise BadField(name, text, "nothing: an emulated target has one token for each place")
+        if end_id >= 0 and end_id not in self._info.end_ids:
+            raise BadField("end_id", end_id, "the model's own beside a grammar, which says where the text may end")
+        least = read.integer("min_tokens")
+        if least:
+            raise BadField("min_tokens", least, "0 beside a grammar, which says where the text may end")
+        end_ids = self._info.end_ids if end_id < 0 else (end_id,)
+        try:
+            tokenizer = grammar.tokenizer_of(self._info.folder, self._info.vocab_size, end_ids)
+        except SettingError as error:
+            raise BadField(name, text, f"nothing with this target: {error}") from None
+        try:
+            compiled = grammar.of_schema(text) if name == GRAMMAR_JSON else grammar.of_regex(text)
+        except ValueError as error:
+            raise BadField(name, text, f"a JSON schema: {error}") from None
+        problem = grammar.problem(compiled, tokenizer)
+        if problem:
+            raise BadField(name, text, f"a grammar that can be compiled: {problem[:200]}")
+        return compiled
 
     def _logit_bias(self, ids: list[int], values: list[float]) -> tuple[tuple[int, float], ...]:
         field, vocab = INPUT_BY_NAME["logit_bias"], self._info.vocab_size

@@ -244,4 +244,5 @@ def _sampling(sampling: Sampling) -> None:
     for token, value in sampling.logit_bias:
         must(isinstance(token, int) and token >= 0, "token %r in logit_bias", token)
         _numbers({"logit_bias": value}, _BIAS.low, _BIAS.high)
+    must(isinstance(sampling.grammar, str), "grammar is %r, due is a text", sampling.grammar)
     must(len(dict(sampling.logit_bias)) == len(sampling.logit_bias), "logit_bias has a token twice")

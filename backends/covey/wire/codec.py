@@ -47,7 +47,7 @@ from covey.wire.checks import (
 )
 from covey.wire.token import same
 
-VERSION = 12
+VERSION = 13
 REQUEST_TENSOR = "message"
 REPLY_TENSOR = "reply"
 

@@ -1,0 +1,133 @@
+"""The bundled models under grammars: the text fits, and speculation does not change it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from covey.grammar import Grammar, of_regex, of_schema, tokenizer_of
+from covey.tokenization import load_tokenizer
+from covey.types import Finish, Ints, Request, Rule, Sampling
+from tests.bundled import MODELS, Case, Wishes, drafter, serve, target, texts
+from tests.drafters.drafting import Sender, Text, hits_of, rows_of
+from tests.fakes import Collector, request
+from tests.static_planner import StaticPlanner
+
+LENGTH, COUNT = 40, 8
+FOLDER = str(MODELS / "target" / "1")
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "colour": {"enum": ["red", "green", "blue"]},
+        "words": {"type": "array", "items": {"type": "string", "pattern": "^[a-z]{2,6}$"}, "maxItems": 2},
+        "done": {"type": "boolean"},
+    },
+    "required": ["colour", "done"],
+    "additionalProperties": False,
+    "x-guidance": {"whitespace_flexible": False},
+}
+REGEX = r"[A-Z][a-z]{1,9}(,? [a-z]{1,9}){3,6}\."
+GRAMMARS = ("", of_schema(json.dumps(SCHEMA)), of_regex(REGEX), of_schema("{}"))
+DRAFTED = (
+    Case(0, "", "draft_general", 4),
+    Case(0, "", "draft_general", 3, 3),
+    Case(0, "", "draft_suffix", 4, 2),
+)
+
+
+def sampling_of(number: int) -> Sampling:
+    """Each grammar cold and warm, the regular expression with penalties and bias beside it."""
+    sampling = Sampling(0.8 * (number // 4), seed=number, end_ids=target().info().end_ids, grammar=GRAMMARS[number % 4])
+    if number % 4 == 2:
+        return replace(sampling, presence_penalty=0.6, logit_bias=((266, 2.0), (300, -100.0)))
+    return sampling
+
+
+def asked(case: Case | None = None, rule: Rule = Rule.COUPLED) -> list[Request]:
+    how = {} if case is None else {"speculation": f"fixed:{case.depth}", "drafter": case.drafter}
+    return [
+        request(number, texts()[number * 23], LENGTH, sampling=replace(sampling_of(number), rule=rule), **how)
+        for number in range(COUNT)
+    ]
+
+
+def said(tokens: list[int]) -> str:
+    tokenizer = load_tokenizer(FOLDER)
+    assert tokenizer is not None
+    return str(tokenizer.decode(tokens))
+
+
+def check_fit(sink: Collector) -> int:
+    """Every text is the beginning of one that fits, and ends where it may. How many have ended so."""
+    ended, end_ids = 0, target().info().end_ids
+    for number in range(COUNT):
+        source = GRAMMARS[number % 4]
+        if not source:
+            continue
+        tokens, grammar = sink.tokens[number], Grammar(source, tokenizer_of(FOLDER, 4096, end_ids))
+        finished = sink.finish(number) is Finish.EOS
+        grammar.follow(np.asarray(tokens[:-1] if finished else tokens, np.int32))
+        assert grammar.after([]) is not None, said(tokens)
+        ended += finished
+        if finished and number % 4 == 1:
+            found = json.loads(said(tokens[:-1]))
+            assert found["colour"] in SCHEMA["properties"]["colour"]["enum"]  # type: ignore[index]
+            assert isinstance(found["done"], bool)
+    return ended
+
+
+@pytest.mark.timeout(600)
+def test_texts_fit_and_no_draft_changes_them() -> None:
+    plain, _ = serve(StaticPlanner(0, 1), asked())
+    assert check_fit(plain) >= 3
+    for case in DRAFTED:
+        sink, _ = serve(Wishes(dict.fromkeys(range(COUNT), case)), asked(case), [case.drafter])
+        assert sink.tokens == plain.tokens, case
+        assert {key: sink.finish(key) for key in sink.ended} == {key: plain.finish(key) for key in plain.ended}
+        if case.drafter == "draft_general":
+            held = [sink.ended[key] for key in range(COUNT) if key % 4 == 1]
+            share = sum(each.accepted for each in held) / sum(each.drafted for each in held)
+            assert share > 0.25, f"{share}: drafts know the grammar"
+
+
+@pytest.mark.timeout(600)
+def test_texts_fit_under_the_rejection_rule() -> None:
+    plain, _ = serve(StaticPlanner(0, 1), asked())
+    case = DRAFTED[0]
+    sink, _ = serve(Wishes(dict.fromkeys(range(COUNT), case)), asked(case, Rule.REJECTION), [case.drafter])
+    check_fit(sink)
+    for key in range(COUNT // 2):
+        assert sink.tokens[key] == plain.tokens[key], "greedy is the same under both rules"
+
+
+def test_a_text_that_goes_on_goes_on_in_its_grammar() -> None:
+    """As after preemption, or where a stream is taken up: output comes with the prompt, which is not of the text."""
+    plain, _ = serve(StaticPlanner(0, 1), asked())
+    again = []
+    for item in asked():
+        before = plain.tokens[item.key][:5]
+        prompt = np.append(item.prompt, before).astype(np.int32)
+        again.append(replace(item, prompt=prompt, max_tokens=item.max_tokens - len(before)))
+    sink, _ = serve(StaticPlanner(0, 1), again)
+    assert {key: plain.tokens[key][:5] + sink.tokens[key] for key in range(COUNT)} == plain.tokens
+
+
+def test_drafters_that_read_judge_by_the_grammar() -> None:
+    """A hit is where they would have proposed the token."""
+    plain, _ = serve(StaticPlanner(0, 1), asked())
+    for number in (1, 5, 2):
+        prompt: Ints = texts()[number * 23]
+        output, sampling = plain.tokens[number][:12], sampling_of(number)
+        expected, sender = [], Sender(drafter("draft_general"))
+        for at in range(len(output)):
+            item = Text(900 + at, [*prompt.tolist(), *output[:at]], sampling)
+            item.num_prompt = len(prompt)
+            expected.append(int(rows_of(sender.send([item], 1).trees)[0][0] == output[at]))
+        item = Text(990, [*prompt.tolist(), *output], sampling)
+        item.num_prompt = len(prompt)
+        _, judged = Sender(drafter("draft_general")).read([item], [0])
+        assert hits_of(judged)[0] == expected
+        assert any(expected)
