@@ -1,4 +1,4 @@
-"""Folders that hold what this user's processes run or believe."""
+"""Folders that hold what this user's processes run or believe, and files that hold their secrets."""
 
 from __future__ import annotations
 
@@ -29,3 +29,15 @@ def checked(path: Path) -> Path:
     if reason:
         raise SettingError(reason)
     return path
+
+
+def private_text(path: str | Path) -> str:
+    """A file that nobody else may read."""
+    try:
+        mode = Path(path).stat().st_mode
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"{path}: cannot be read: {error}") from None
+    if mode & 0o077:
+        raise SettingError(f"{path}: others may read it, and it holds secrets: chmod 600 {path}")
+    return text

@@ -127,6 +127,10 @@ class FrontSettings:
     )
     read_seconds: float = setting(10.0, "until an HTTP request must be here whole", low=0.1, high=3600.0)
     answer_seconds: float = setting(600.0, "until an answer must be complete", low=1.0, high=86400.0)
+    keys: str = setting("", "file of API keys, its owner's alone (docs/security.md); empty: whoever reaches it may ask")
+    origins: tuple[str, ...] = setting(
+        (), "web pages that a browser lets ask, as https://host[:port], or * for all", pattern=r"\*|https?://[^/\s]+"
+    )
     certificate: str = setting("", "file with the front's own and those between it and its authority; empty: no TLS")
     private_key: str = setting("", "file with the key of that; its owner's alone")
     callers_authorities: str = setting(

@@ -7,6 +7,7 @@ import pytest
 
 from covey.active import ActiveRequest, Heard
 from covey.planner.drafters.beliefs import FIRST, LIKELIHOOD, Beliefs
+from covey.types import Hit
 from tests.fakes import request
 
 NAMES = ("one", "two")
@@ -53,3 +54,28 @@ def test_who_finds_all_such_prompts_likely_is_not_the_better_for_it() -> None:
     assert mine[-1] < 0.5 * LIKELIHOOD
     found = odds(beliefs, asked(beliefs, 13, -1.0, -2.0))
     assert found[1] > found[0], "likelier than usual for it, though less than the other finds it"
+
+
+def test_what_a_drafter_says_of_text_that_it_drafted_is_not_counted_again() -> None:
+    beliefs, active = Beliefs(NAMES, 3), ActiveRequest(request(1, PROMPT, 10))
+    active.output += range(4)  # a round in which three drafts were accepted
+    beliefs.drafted([active], *(np.array([each], np.int32) for each in (0, 3, 3)))
+    assert beliefs.ends([active]).tolist() == [[44, 0]]
+    (before,) = beliefs.expected([active], 0.0)
+    active.heard["one"] = Heard(start=40, hits=[Hit.MISS] * 4)
+    beliefs.hear([active])
+    (after,) = beliefs.expected([active], 0.0)
+    assert after.tolist() == before.tolist()
+    active.output.append(7)
+    active.heard["one"].hits += [Hit.MISS]
+    beliefs.hear([active])
+    (after,) = beliefs.expected([active], 0.0)
+    assert (after[0, 0, 1:] < before[0, 0, 1:]).all()
+
+
+def test_of_a_drafter_that_cannot_hold_a_text_no_drafts_are_expected() -> None:
+    beliefs, active = Beliefs(NAMES, 3), ActiveRequest(request(1, PROMPT, 10))
+    beliefs.longest = np.array([len(PROMPT), np.inf])
+    (tokens,) = beliefs.expected([active], 0.0)
+    assert tokens[0, 0].tolist() == [1.0] * 4
+    assert tokens[0, 1, 3] > 1.0

@@ -18,6 +18,7 @@ from functools import partial
 import uvicorn
 
 from covey import profile
+from covey.errors import SettingError
 from covey.front import grpc_service, http_app
 from covey.front.door import Door
 from covey.front.http_protocol import HEADER_BYTES, bounded
@@ -111,7 +112,11 @@ def main(arguments: Sequence[str]) -> int:
     most = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    asyncio.run(serve(parser.parse_args(arguments)))
+    try:
+        asyncio.run(serve(parser.parse_args(arguments)))
+    except SettingError as error:
+        print(f"covey: the front cannot start: {error}", file=sys.stderr)
+        return 2
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from covey.front.admission import DOWN, Admission
+from covey.front.admission import DOWN, Admission, Caller
 from covey.front.asked import Asked
 from covey.front.openai.texts import Texts
 from covey.front.upstream import Upstream
@@ -38,17 +38,19 @@ class Door:
         return self.upstream.up and not self.admission.draining
 
     @contextmanager
-    def admitted(self, caller: str, size: int) -> Iterator[None]:
+    def admitted(self, caller: Caller, size: int) -> Iterator[None]:
         """While one request is in flight. Raises Overloaded."""
-        with self.admission.request(caller, size):
+        with self.admission.request(caller.name, size):
             if not self.upstream.up:
                 raise Overloaded(DOWN)
             yield
 
-    def stream(self, asked: Asked, seconds: float | None = None) -> AsyncStream:
+    def stream(self, asked: Asked, caller: Caller, seconds: float | None = None) -> AsyncStream:
+        if caller.tenant:
+            asked = asked.of_tenant(caller.tenant)
         most = self.settings.answer_seconds
         return self.upstream.answer(asked, most if seconds is None else min(seconds, most))
 
-    async def whole(self, asked: Asked, seconds: float | None = None) -> Completion:
-        async with self.stream(asked, seconds) as stream:
+    async def whole(self, asked: Asked, caller: Caller, seconds: float | None = None) -> Completion:
+        async with self.stream(asked, caller, seconds) as stream:
             return Completion.join([chunk async for chunk in stream])

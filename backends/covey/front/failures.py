@@ -32,6 +32,10 @@ class NotServed(InvalidRequest):
     """No such route, model or version here."""
 
 
+class NoKey(InvalidRequest):
+    """This server answers those who have a key, and the caller sent none that it knows."""
+
+
 class TooMany(Overloaded):
     """This caller asks too often, or for too much at once; others do not notice."""
 
@@ -46,6 +50,7 @@ class Kind:
 Status = grpc.StatusCode
 KINDS: tuple[tuple[type[CoveyClientError], Kind], ...] = (  # the first that fits
     (TooLong, Kind(413, Status.RESOURCE_EXHAUSTED, "INVALID_ARG")),
+    (NoKey, Kind(401, Status.UNAUTHENTICATED, "INVALID_ARG")),
     (NotServed, Kind(404, Status.NOT_FOUND, "INVALID_ARG")),
     (InvalidRequest, Kind(400, Status.INVALID_ARGUMENT, "INVALID_ARG")),
     (TooMany, Kind(429, Status.RESOURCE_EXHAUSTED, "UNAVAILABLE")),

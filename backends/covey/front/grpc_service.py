@@ -15,6 +15,7 @@ from google.protobuf import json_format  # type: ignore[import-untyped]
 from tritonclient.grpc import service_pb2
 
 from covey.front import answers, failures, grpc_bodies
+from covey.front.admission import Caller
 from covey.front.asked import MOST_ID, NOT_IN_PARTS, UNARY, VERSION, served
 from covey.front.door import Door, Gone
 from covey_client.errors import CoveyClientError
@@ -71,30 +72,31 @@ class Service:
         return service_pb2.ModelReadyResponse(ready=self._door.ready)
 
     async def metadata(self, _data: bytes, context: Any) -> Any:
-        self._door.admission.charge(_caller(context))
+        self._door.admission.charge(_address(context))
         return service_pb2.ServerMetadataResponse(
             name=answers.NAME, version=VERSION, extensions=list(answers.EXTENSIONS)
         )
 
     async def model_metadata(self, data: bytes, context: Any) -> Any:
-        self._door.admission.charge(_caller(context), len(data))
+        self._door.admission.charge(_address(context), len(data))
         message = grpc_bodies.parsed(service_pb2.ModelMetadataRequest, data)
         described = answers.metadata(served(message.name, message.version))
         return json_format.ParseDict(described, service_pb2.ModelMetadataResponse())
 
     async def model_config(self, data: bytes, context: Any) -> Any:
-        self._door.admission.charge(_caller(context), len(data))
+        self._door.admission.charge(_address(context), len(data))
         message = grpc_bodies.parsed(service_pb2.ModelConfigRequest, data)
         described = answers.config(served(message.name, message.version))
         return json_format.ParseDict({"config": described}, service_pb2.ModelConfigResponse())
 
     async def infer(self, data: bytes, context: Any) -> Any:
-        with self._door.admitted(_caller(context), len(data)):
+        caller = self._who(context)
+        with self._door.admitted(caller, len(data)):
             message = grpc_bodies.parsed(service_pb2.ModelInferRequest, data)
             asked = grpc_bodies.inference(message, self._door.prompt_bytes)
             if asked.model != UNARY:
                 raise failures.refused("model", asked.model, NOT_IN_PARTS)
-            return grpc_bodies.answer(await self._door.whole(asked, context.time_remaining()), asked)
+            return grpc_bodies.answer(await self._door.whole(asked, caller, context.time_remaining()), asked)
 
     async def stream(self, messages: AsyncIterator[bytes], context: Any) -> None:
         """Answers requests as they come, several at once. When the caller leaves, all are given up."""
@@ -118,6 +120,11 @@ class Service:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
+    def _who(self, context: Any) -> Caller:
+        """Raises NoKey."""
+        said = dict(context.invocation_metadata() or ()).get("authorization", "")
+        return self._door.admission.caller(_address(context), said if isinstance(said, str) else "")
+
     async def _one(self, data: bytes, context: Any, writing: asyncio.Lock) -> None:
         """One request of a stream and all its responses."""
 
@@ -133,11 +140,12 @@ class Service:
         identity = ""
         with suppress(Gone):
             try:
-                with self._door.admitted(_caller(context), len(data)):
+                caller = self._who(context)
+                with self._door.admitted(caller, len(data)):
                     message = grpc_bodies.parsed(service_pb2.ModelInferRequest, data)
                     identity = message.id[:MOST_ID]
                     asked = grpc_bodies.inference(message, self._door.prompt_bytes)
-                    async with self._door.stream(asked, context.time_remaining()) as stream:
+                    async with self._door.stream(asked, caller, context.time_remaining()) as stream:
                         async for chunk in stream:
                             await write(grpc_bodies.answer(chunk, asked), final=bool(chunk.finish_reason))
             except Gone:
@@ -162,7 +170,7 @@ def _handlers(service: Service) -> grpc.GenericRpcHandler:
     def unary(act: Act) -> Any:
         async def answer(data: bytes, context: Any) -> bytes:
             try:
-                with service._door.admission.connection(_caller(context)):
+                with service._door.admission.connection(_address(context)):
                     return bytes((await act(data, context)).SerializeToString())
             except Exception as problem:
                 error = failures.told("a gRPC call", problem)
@@ -173,7 +181,7 @@ def _handlers(service: Service) -> grpc.GenericRpcHandler:
 
     async def stream(messages: AsyncIterator[bytes], context: Any) -> None:
         try:
-            with service._door.admission.connection(_caller(context)):
+            with service._door.admission.connection(_address(context)):
                 await service.stream(messages, context)
         except CoveyClientError as error:
             await context.abort(failures.kind(error).grpc, failures.text(error))
@@ -191,6 +199,6 @@ def _handlers(service: Service) -> grpc.GenericRpcHandler:
     return grpc.method_handlers_generic_handler(SERVICE, methods)
 
 
-def _caller(context: Any) -> str:
+def _address(context: Any) -> str:
     """The address of "ipv4:1.2.3.4:5" or "ipv6:%5B::1%5D:5"."""
     return unquote(context.peer().partition(":")[2]).rpartition(":")[0].strip("[]")

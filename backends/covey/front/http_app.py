@@ -8,6 +8,8 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -15,7 +17,7 @@ from starlette.routing import BaseRoute, Route
 from covey.front import answers, failures, http_bodies
 from covey.front.asked import NOT_IN_PARTS, STREAM, UNARY, VERSION, served
 from covey.front.door import Door, Gone
-from covey.front.http_calls import Call, Posted, caller
+from covey.front.http_calls import Call, Posted, address
 from covey.front.openai import errors
 from covey.front.openai.routes import routes as openai_routes
 from covey_client.errors import CoveyClientError
@@ -31,7 +33,7 @@ async def generate(call: Call, body: bytes) -> None:
     asked = http_bodies.generation(_model(call.request), body, call.door.prompt_bytes)
     if asked.stream:
         raise failures.refused(STREAM, True, "false, or true for generate_stream")
-    found = await call.door.whole(asked)
+    found = await call.door.whole(asked, call.caller)
     await call.json(answers.event(found, asked.model, asked.outputs))
 
 
@@ -41,7 +43,7 @@ async def infer(call: Call, body: bytes) -> None:
         raise failures.refused("model", model, NOT_IN_PARTS)
     header = call.request.headers.get(http_bodies.BINARY_LENGTH)
     asked, binary = http_bodies.inference(model, body, header, call.door.prompt_bytes)
-    found = await call.door.whole(asked)
+    found = await call.door.whole(asked, call.caller)
     said, length = http_bodies.answer(found, asked, binary)
     kind = "application/json" if length is None else "application/octet-stream"
     headers = {"content-type": kind} | ({} if length is None else {http_bodies.BINARY_LENGTH: str(length)})
@@ -51,7 +53,7 @@ async def infer(call: Call, body: bytes) -> None:
 async def generate_stream(call: Call, body: bytes) -> None:
     asked = http_bodies.generation(_model(call.request), body, call.door.prompt_bytes)
     try:
-        async with call.door.stream(asked) as stream:
+        async with call.door.stream(asked, call.caller) as stream:
             async for chunk in stream:
                 await call.event(json.dumps(answers.event(chunk, asked.model, asked.outputs)).encode())
     except Gone:
@@ -68,7 +70,7 @@ def app(door: Door) -> Starlette:
 
     def said(value: Any) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
-            door.admission.charge(caller(request.scope))
+            door.admission.charge(address(request))
             return JSONResponse(value(request) if callable(value) else value)
 
         return endpoint
@@ -80,7 +82,7 @@ def app(door: Door) -> Starlette:
         return endpoint
 
     async def metrics(request: Request) -> Response:
-        door.admission.charge(caller(request.scope))
+        door.admission.charge(address(request))
         return Response(await door.upstream.metrics(), media_type="text/plain; version=0.0.4")
 
     server = {"name": answers.NAME, "version": VERSION, "extensions": list(answers.EXTENSIONS)}
@@ -100,8 +102,13 @@ def app(door: Door) -> Starlette:
             Route(f"{path}/generate_stream", Posted(door, generate_stream), methods=["POST"]),
             Route(f"{path}/infer", Posted(door, infer), methods=["POST"]),
         ]
+    pages = Middleware(
+        CORSMiddleware, allow_origins=door.settings.origins, allow_methods=["GET", "POST"], allow_headers=["*"]
+    )
     return Starlette(
-        routes=routes, exception_handlers={Exception: _refusal, CoveyClientError: _refusal, HTTPException: _no_route}
+        routes=routes,
+        middleware=[pages] if door.settings.origins else [],
+        exception_handlers={Exception: _refusal, CoveyClientError: _refusal, HTTPException: _no_route},
     )
 
 

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from covey.front.admission import Caller
 from covey.front.door import Door, Gone
 
 EVENTS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
@@ -22,7 +23,9 @@ class Call:
     """One POST."""
 
     def __init__(self, door: Door, request: Request, send: Send) -> None:
+        """Raises NoKey."""
         self.door, self.request, self._send = door, request, send
+        self.caller = caller_of(door, request)
         self.begun = False  # the status is sent: errors can no longer be one
 
     async def answer(self, body: bytes, headers: Mapping[str, str]) -> None:
@@ -53,13 +56,18 @@ class Posted:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = Call(self._door, Request(scope, receive), send)
-        with suppress(Gone), self._door.admitted(caller(scope), int(call.request.headers.get("content-length", 0))):
+        with suppress(Gone), self._door.admitted(call.caller, int(call.request.headers.get("content-length", 0))):
             body = await _body(receive)
             await _unless_gone(receive, self._answering(call, body))
 
 
-def caller(scope: Scope) -> str:
-    return str(scope["client"][0]) if scope.get("client") else ""
+def address(request: Request) -> str:
+    return request.client.host if request.client else ""
+
+
+def caller_of(door: Door, request: Request) -> Caller:
+    """Raises NoKey."""
+    return door.admission.caller(address(request), request.headers.get("authorization", ""))
 
 
 async def _body(receive: Receive) -> bytes:

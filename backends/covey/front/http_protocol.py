@@ -16,6 +16,7 @@ from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
 from covey.front.admission import Admission
 from covey.front.failures import TooMany
+from covey.front.openai import errors
 from covey.profile import FrontSettings
 
 HEADER_BYTES = 16 << 10
@@ -35,6 +36,7 @@ class BoundedConnection(h11.Connection):
         super().__init__(h11.SERVER, HEADER_BYTES)
         self._most = most
         self.problem = 400, "this is no HTTP/1.1"
+        self.path = ""  # of the last request
 
     def next_event(self) -> Any:
         try:
@@ -44,6 +46,7 @@ class BoundedConnection(h11.Connection):
                 self.problem = error.error_status_hint, str(error)
             raise
         if isinstance(event, h11.Request):
+            self.path = event.target.decode("latin-1").partition("?")[0]
             self._check(event)
         return event
 
@@ -144,7 +147,10 @@ class BoundedProtocol(H11Protocol):
         self._end()
 
     def _answer(self, status: int, text: str) -> None:
-        body = json.dumps({"error": f"[INVALID_ARG] {text}" if status != 429 else f"[UNAVAILABLE] {text}"}).encode()
+        said: dict[str, Any] = {"error": f"[INVALID_ARG] {text}" if status != 429 else f"[UNAVAILABLE] {text}"}
+        if errors.ours(self.conn.path):
+            said = errors.shaped(status, text)
+        body = json.dumps(said).encode()
         again = b"retry-after: 1\r\n" if status == 429 else b""
         head = b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\nconnection: close\r\n%scontent-length: %d\r\n\r\n"
         self.transport.write(head % (status, STATUS_PHRASES[status], again, len(body)) + body)

@@ -83,7 +83,8 @@ def _front(options: Options) -> str:
         return ""
     host = reachable(options.front_host)
     scheme = "https" if options.deployment().front.certificate else "http"
-    return f"For strangers: {scheme}://{host}:{options.front_http_port}, gRPC {host}:{options.front_grpc_port}.\n"
+    http = f"{scheme}://{host}:{options.front_http_port}"
+    return f"For strangers: {http}, OpenAI's API at {http}/v1, gRPC {host}:{options.front_grpc_port}.\n"
 
 
 def ready_message(options: Options, log_file: str, left_out: Mapping[str, str] = MappingProxyType({})) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from covey.errors import PortError, SettingError
 from covey.ledger import CALLER_BITS, HOUSE_BITS, INCARNATION_BITS
+from covey.private import private_text
 from covey.types import Ints
 from covey.wire import codec
 from covey.wire.token import BITS, same
@@ -42,18 +43,6 @@ def token_of(secret: str) -> int:
     """What seals the messages of whoever has the secret."""
     digest = hmac.digest(secret.encode(), b"covey drafts", "sha256")
     return int.from_bytes(digest[:8], "big") >> (64 - BITS)
-
-
-def private_text(path: str | Path) -> str:
-    """A file that nobody else may read."""
-    try:
-        mode = Path(path).stat().st_mode
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"{path}: cannot be read: {error}") from None
-    if mode & 0o077:
-        raise SettingError(f"{path}: others may read it, and it holds secrets: chmod 600 {path}")
-    return text
 
 
 def read(path: str | Path) -> list[Caller]:

@@ -23,8 +23,9 @@ from typing import Protocol
 
 from covey.errors import PortError, SettingError
 from covey.ledger import MOST_TAGS
+from covey.private import private_text
 from covey.profile import Profile
-from covey.star.callers import LEAST_SECRET, private_text, token_of
+from covey.star.callers import LEAST_SECRET, token_of
 from covey.star.calls import plainly
 from covey.tritonio.grpc import GrpcModel, Tls, Unreachable
 from covey.types import ANY_VOCABULARY, DrafterInfo, DraftReply, DraftWork, Ints

@@ -210,7 +210,7 @@ class RequestParser:
             raise BadField(name, text, f"a JSON schema: {error}") from None
         problem = grammar.problem(compiled, tokenizer)
         if problem:
-            raise BadField(name, text, f"a grammar that can be compiled: {problem[:200]}")
+            raise BadField(name, text, f"a grammar that can be compiled: {' '.join(problem.split())[:200]}")
         return compiled
 
     def _logit_bias(self, ids: list[int], values: list[float]) -> tuple[tuple[int, float], ...]:

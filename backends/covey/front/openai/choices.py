@@ -7,15 +7,16 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
+from covey.front.admission import Caller
 from covey.front.asked import Asked
 from covey.front.door import Door
 from covey_client.response import Chunk, Completion
 
 
-async def parts(door: Door, asked: Sequence[Asked], n: int) -> AsyncGenerator[tuple[int, Chunk], None]:
+async def parts(door: Door, caller: Caller, asked: Sequence[Asked], n: int) -> AsyncGenerator[tuple[int, Chunk], None]:
     """Chunks with the index of their choice, as they come. `n` choices have the same prompt."""
     if len(asked) == 1:
-        async with door.stream(asked[0]) as stream:
+        async with door.stream(asked[0], caller) as stream:
             async for chunk in stream:
                 yield 0, chunk
         return
@@ -26,7 +27,7 @@ async def parts(door: Door, asked: Sequence[Asked], n: int) -> AsyncGenerator[tu
         try:
             if index % n:
                 await begun[index // n].wait()
-            async with door.stream(asked[index]) as stream:
+            async with door.stream(asked[index], caller) as stream:
                 async for chunk in stream:
                     begun[index // n].set()
                     await came.put((index, chunk))
@@ -48,12 +49,12 @@ async def parts(door: Door, asked: Sequence[Asked], n: int) -> AsyncGenerator[tu
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def whole(door: Door, asked: Sequence[Asked], n: int) -> list[Chunk]:
+async def whole(door: Door, caller: Caller, asked: Sequence[Asked], n: int) -> list[Chunk]:
     """The answers in their order."""
     if len(asked) == 1:
-        return [await door.whole(asked[0])]
+        return [await door.whole(asked[0], caller)]
     found: list[list[Chunk]] = [[] for _ in asked]
-    async with aclosing(parts(door, asked, n)) as coming:
+    async with aclosing(parts(door, caller, asked, n)) as coming:
         async for index, chunk in coming:
             found[index].append(chunk)
     return [Completion.join(each) for each in found]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +16,9 @@ from covey_client.errors import InvalidRequest
 from covey_client.wire import INPUT_BY_NAME, PROMPT
 
 RENAMED = {"max_completion_tokens": "max_tokens", "stop": "stop_words"}
-DELIVERED = (*PROMPT, STREAM, "return_log_probs", "exclude_input_in_output", "num_prompt_tokens", "stop_words")
-OWN = frozenset(INPUT_BY_NAME) - set(DELIVERED)
+DELIVERED = (*PROMPT, STREAM, "return_log_probs", "top_logprobs", "exclude_input_in_output", "num_prompt_tokens")
+TRANSLATED = ("stop_words", "logit_bias", "logit_bias_ids", "grammar_json", "grammar_regex")
+OWN = frozenset(INPUT_BY_NAME) - {*DELIVERED, *TRANSLATED}
 DEFAULTS = {"temperature": 1.0}  # OpenAI's, where it is not Covey's
 # Known, and done with these values alone: they are what happens anyway.
 ONLY: Mapping[str, tuple[Any, ...]] = {
@@ -28,20 +30,17 @@ ONLY: Mapping[str, tuple[Any, ...]] = {
     "functions": ([],),
     "guided_choice": (),
     "guided_grammar": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "logit_bias": ({},),
     "modalities": (["text"],),
-    "response_format": ({"type": "text"},),
+    "prompt_logprobs": (0,),
     "structured_outputs": ({},),
     "suffix": ("",),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
-    "top_logprobs": (0,),
 }
-CHAT = ("messages", "add_generation_prompt", "chat_template_kwargs")
+CHAT = ("messages", "add_generation_prompt", "chat_template_kwargs", "top_logprobs")
 COMPLETION = ("prompt", "echo")
-COMMON = ("model", "n", "stream", "stream_options", "logprobs", "ignore_eos", *RENAMED, *ONLY)
+GRAMMARS = {"guided_json": "grammar_json", "guided_regex": "grammar_regex"}
+COMMON = ("model", "n", "stream", "stream_options", "logprobs", "ignore_eos", "logit_bias", "response_format")
 MOST_CHOICES = 128
 MOST_SHOWN = 16  # unknown names of one body
 SEEDS = 1 << 64
@@ -82,9 +81,11 @@ def read(body: Mapping[str, Any], *, chat: bool, most_tokens: int) -> Given:
         settings["seed"] = _seed(settings["seed"])
     if _flag(given, "ignore_eos"):
         settings["min_tokens"] = settings.setdefault("max_tokens", most_tokens)
-    log_probs = _log_probs(given, chat)
+    top = _top_log_probs(given, chat)
+    log_probs = top is not None
     if log_probs:
-        settings["return_log_probs"] = True
+        settings |= {"return_log_probs": True, "top_logprobs": top}
+    settings |= _bias(given.get("logit_bias", {})) | _grammar(given)
     if not chat and _flag(given, "echo"):
         if log_probs:
             raise refused("echo", True, "false, where logprobs are asked for: a prompt has none here")
@@ -92,7 +93,7 @@ def read(body: Mapping[str, Any], *, chat: bool, most_tokens: int) -> Given:
     stream, options = _flag(given, STREAM), given.get("stream_options", {})
     if not isinstance(options, dict) or (options and not stream):
         raise refused("stream_options", options, "an object, where stream is true")
-    known = {*OWN, *COMMON, *(CHAT if chat else COMPLETION)}
+    known = {*OWN, *COMMON, *RENAMED, *ONLY, *GRAMMARS, *(CHAT if chat else COMPLETION)}
     unknown = [_with_nearest(name, known) for name in given if name not in known]
     unknown += [f"stream_options.{name}" for name in options if name != "include_usage"]
     usage = _flag(options, "include_usage")
@@ -123,15 +124,45 @@ def _seed(value: int) -> int:
     return value % SEEDS if -SEEDS // 2 <= value < 0 else value
 
 
-def _log_probs(given: Mapping[str, Any], chat: bool) -> bool:
-    if chat:
-        return _flag(given, "logprobs")
-    value = given.get("logprobs")
-    if value is None or value is False:
-        return False
-    if value is not True and (type(value) is not int or value):
-        raise refused("logprobs", value, "0 (those of the tokens themselves): this server has no others")
-    return True
+def _top_log_probs(given: Mapping[str, Any], chat: bool) -> Any:
+    """How many beside the token's own; None where none at all are asked for."""
+    if not chat:
+        value = given.get("logprobs", False)
+        return {True: 0, False: None}[value] if isinstance(value, bool) else value
+    top = given.get("top_logprobs", 0)
+    if _flag(given, "logprobs"):
+        return top
+    if top != 0:
+        raise refused("top_logprobs", top, "0, or logprobs true as well")
+    return None
+
+
+def _bias(value: Any) -> dict[str, Any]:
+    """OpenAI's object of token ids, which JSON makes texts of, as two lists."""
+    if not isinstance(value, dict) or not all(name.isdecimal() and len(name) < 11 for name in value):
+        raise refused("logit_bias", value, "an object from token ids to numbers")
+    return {"logit_bias_ids": [int(name) for name in value], "logit_bias": list(value.values())} if value else {}
+
+
+def _grammar(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What the output has to fit."""
+    found = {GRAMMARS[name]: _schema(given[name]) for name in GRAMMARS if name in given}
+    wanted = given.get("response_format", {"type": "text"})
+    kind = wanted.get("type") if isinstance(wanted, dict) else None
+    if kind == "json_object":
+        found["grammar_json"] = "{}"
+    elif kind == "json_schema":
+        inner = wanted["json_schema"] if isinstance(wanted.get("json_schema"), dict) else {}
+        if not isinstance(inner.get("schema"), dict):
+            raise refused("response_format", "no schema", "json_schema.schema, an object")
+        found["grammar_json"] = _schema(inner["schema"])
+    elif kind != "text":
+        raise refused("response_format", kind, "an object with the type text, json_object or json_schema")
+    return found
+
+
+def _schema(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _flag(given: Mapping[str, Any], name: str) -> bool:
@@ -156,6 +187,7 @@ def _with_nearest(name: str, known: set[str]) -> str:
 def renamed(error: InvalidRequest, *, chat: bool) -> InvalidRequest:
     """The same error by the caller's own name of the field."""
     back = {"stop_words": "stop", "return_log_probs": "logprobs", "exclude_input_in_output": "echo"}
-    back |= dict.fromkeys(PROMPT, "messages" if chat else "prompt")
+    back |= {"logit_bias_ids": "logit_bias", "grammar_json": "response_format", "grammar_regex": "guided_regex"}
+    back |= dict.fromkeys(PROMPT, "messages" if chat else "prompt") | ({} if chat else {"top_logprobs": "logprobs"})
     name = back.get(error.field, "")
     return type(error)(str(error).replace(error.field, name, 1), name) if name else error

@@ -12,7 +12,7 @@ from covey.front import failures
 from covey.front.asked import Asked
 from covey.front.door import Door, Gone
 from covey.front.http_bodies import json_object
-from covey.front.http_calls import Call, caller
+from covey.front.http_calls import Call
 from covey.front.openai import choices, errors, fields, prompts
 from covey.front.openai.fields import Given
 from covey.front.openai.served import Model, served
@@ -45,7 +45,7 @@ async def _answer(call: Call, body: bytes, *, chat: bool) -> None:
         wanted = await _wanted(call.door, body, chat)
         with ExitStack() as held:
             for _ in wanted.asked[1:]:
-                held.enter_context(call.door.admitted(caller(call.request.scope), 0))
+                held.enter_context(call.door.admitted(call.caller, 0))
             await (_stream if wanted.given.stream else _whole)(call, wanted)
     except InvalidRequest as error:
         raise fields.renamed(error, chat=chat) from None
@@ -76,7 +76,7 @@ def _asked(door: Door, model: Model, prompt: str | list[int], given: Given, numb
 
 async def _whole(call: Call, wanted: Wanted) -> None:
     given, shape = wanted.given, wanted.shape
-    found = await choices.whole(call.door, wanted.asked, given.n)
+    found = await choices.whole(call.door, call.caller, wanted.asked, given.n)
     probabilities = [await _log_probs(wanted, chunk, 0) for chunk in found]
     await call.json(shape.whole(found, probabilities, given.n), fields.warning(given.unknown))
 
@@ -86,7 +86,7 @@ async def _stream(call: Call, wanted: Wanted) -> None:
     last: dict[int, Chunk] = {}
     shown = [0] * len(wanted.asked)  # characters
     try:
-        async with aclosing(choices.parts(call.door, wanted.asked, given.n)) as coming:
+        async with aclosing(choices.parts(call.door, call.caller, wanted.asked, given.n)) as coming:
             async for index, chunk in coming:
                 first = index not in last
                 last[index] = chunk
@@ -111,7 +111,8 @@ async def _stream(call: Call, wanted: Wanted) -> None:
 async def _log_probs(wanted: Wanted, chunk: Chunk, offset: int) -> dict[str, Any] | None:
     if not wanted.given.log_probs:
         return None
-    return log_probs(wanted.shape.chat, await wanted.model.texts.pieces(chunk.tokens), chunk.log_probs, offset)
+    texts = await wanted.model.texts.pieces({*chunk.tokens, *chunk.top_ids})
+    return log_probs(wanted.shape.chat, chunk, texts, offset)
 
 
 def _in_order(last: Mapping[int, Chunk]) -> Sequence[Chunk]:

@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute, Route
 from covey.front.door import Door
 from covey.front.failures import refused
 from covey.front.http_bodies import json_object
-from covey.front.http_calls import Call, Posted, caller
+from covey.front.http_calls import Call, Posted, caller_of
 from covey.front.openai import generation, prompts
 from covey.front.openai.served import names, served
 
@@ -50,11 +50,11 @@ def routes(door: Door, health: Callable[[Request], Awaitable[Response]]) -> list
         return {"id": name, "object": "model", "created": started, "owned_by": "covey", "max_model_len": length}
 
     async def models(request: Request) -> Response:
-        door.admission.charge(caller(request.scope))
+        door.admission.charge(caller_of(door, request).name)
         return JSONResponse({"object": "list", "data": [described(name) for name in names(door)]})
 
     async def model(request: Request) -> Response:
-        door.admission.charge(caller(request.scope))
+        door.admission.charge(caller_of(door, request).name)
         return JSONResponse(described(request.path_params["model"]))
 
     return [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
@@ -14,19 +14,27 @@ from covey_client.response import Chunk, Usage
 FINISH = {"eos": "stop"}  # a stop word's and the length's own reasons have OpenAI's names
 
 
-def log_probs(chat: bool, pieces: Sequence[str], values: Sequence[float], offset: int) -> dict[str, Any]:
-    """Of one chunk's tokens, whose texts `pieces` are; `offset` is where the first begins in its choice's text."""
+def log_probs(chat: bool, chunk: Chunk, texts: Mapping[int, str], offset: int) -> dict[str, Any]:
+    """Of one chunk's tokens, with the `texts` of all ids; `offset` is where the first begins in its choice's text."""
+    tops = [[(texts[token], value) for token, value in place] for place in chunk.top]
+    pieces = [texts[token] for token in chunk.tokens]
     if chat:
-        return {"content": [_entry(*pair) for pair in zip(pieces, values)], "refusal": None}
+        own = zip(pieces, chunk.log_probs, tops)
+        content = [
+            {**_entry(piece, value), "top_logprobs": [_entry(*each) for each in top]} for piece, value, top in own
+        ]
+        return {"content": content, "refusal": None}
     offsets = []
     for piece in pieces:
         offsets.append(offset)
         offset += len(piece)
-    return {"tokens": list(pieces), "token_logprobs": list(values), "top_logprobs": None, "text_offset": offsets}
+    likeliest = [dict(top) for top in tops] if chunk.top_ids else None
+    values = list(chunk.log_probs)
+    return {"tokens": pieces, "token_logprobs": values, "top_logprobs": likeliest, "text_offset": offsets}
 
 
 def _entry(piece: str, value: float) -> dict[str, Any]:
-    return {"token": piece, "logprob": value, "bytes": list(piece.encode()), "top_logprobs": []}
+    return {"token": piece, "logprob": value, "bytes": list(piece.encode())}
 
 
 @dataclass

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -43,9 +43,9 @@ class Texts:
     async def decode(self, ids: Sequence[int]) -> str:
         return await self._apart(lambda: str(self._read().decode(ids, skip_special_tokens=False)))
 
-    async def pieces(self, ids: Sequence[int]) -> list[str]:
+    async def pieces(self, ids: Collection[int]) -> dict[int, str]:
         """The text of each token by itself; one that is part of a character is named by its id."""
-        return await self._apart(lambda: [self._piece(each) for each in ids])
+        return await self._apart(lambda: {each: self._piece(each) for each in ids})
 
     def context(self) -> int | None:
         """Tokens that the model can read, as its configuration says."""
@@ -67,6 +67,10 @@ class Texts:
             raise InvalidRequest(f"messages: {error}; /v1/completions takes any prompt", "messages") from None
 
     def _encode(self, text: str, *, special: bool) -> list[int]:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise InvalidRequest("prompt: got a lone surrogate, allowed: Unicode text", "prompt") from None
         return list(self._read().encode_batch_fast([text], add_special_tokens=special)[0].ids)
 
     def _piece(self, token: int) -> str:

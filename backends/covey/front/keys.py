@@ -1,0 +1,108 @@
+"""API keys: who a caller is, as a private file says.
+
+A line is `NAME HASH [RATE [REQUESTS]]`: the name is the tenant of all that the key's owner asks, the hash is SHA-256 of
+the key in hex, and the others are this key's own in place of `front.rate` and of half of `front.requests`. The file is
+read again when it changes. `python -m covey.front.keys NAME` draws a key and says its line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+import secrets
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from covey.errors import SettingError
+from covey.front.failures import NoKey
+from covey.private import private_text
+
+SCHEME = "bearer "
+MOST_NAME = 256  # bytes, as a tenant's
+_HASH = re.compile(r"[0-9a-f]{64}")
+log = logging.getLogger("covey.front")
+
+
+@dataclass(frozen=True)
+class Key:
+    name: str
+    rate: float = 0.0  # requests a second; 0: front.rate
+    requests: int = 0  # in flight; 0: half of front.requests
+
+
+class Keys:
+    """Those of one file."""
+
+    def __init__(self, path: str) -> None:
+        """Raises SettingError."""
+        self._path = Path(path)
+        self._keys: Mapping[str, Key] = {}
+        self._changed: object = None
+        self._read()
+
+    def owner(self, authorization: str) -> Key:
+        """Whose a request with this header is. Raises NoKey."""
+        try:
+            self._read()
+        except SettingError as error:  # what was read last holds on
+            log.error("%s", error)
+        given = authorization[len(SCHEME) :] if authorization.lower().startswith(SCHEME) else ""
+        found = self._keys.get(hashed(given.strip()))
+        if found is None:
+            raise NoKey("authorization: this server wants `Bearer KEY` with a key that it knows")
+        return found
+
+    def named(self, name: str) -> Key | None:
+        return next((key for key in self._keys.values() if key.name == name), None)
+
+    def _read(self) -> None:
+        try:
+            said = self._path.stat()
+        except OSError as error:
+            raise SettingError(f"{self._path}: cannot be read: {error}") from None
+        changed = said.st_mtime_ns, said.st_size, said.st_ino
+        if changed != self._changed:
+            self._changed = changed
+            self._keys = read(self._path)
+
+
+def hashed(key: str) -> str:
+    """Keys are drawn, too long to be guessed: a plain hash keeps them."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def read(path: Path) -> dict[str, Key]:
+    """A file's keys by their hashes. Raises SettingError."""
+    found: dict[str, Key] = {}
+    for number, line in enumerate(private_text(path).splitlines(), 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        where = f"{path}, line {number}"
+        try:
+            name, digest = words[:2]
+            key = Key(name, *(kind(word) for kind, word in zip((float, int), words[2:])))
+        except ValueError:
+            key, digest = Key(""), ""
+        if not _HASH.fullmatch(digest) or len(words) > 4 or not 0 <= key.rate <= 1e6 or key.requests < 0:
+            raise SettingError(f"{where}: allowed: NAME HASH [RATE [REQUESTS]], the hash of 64 hexadecimal digits")
+        if len(key.name.encode()) > MOST_NAME:
+            raise SettingError(f"{where}: the name is longer than {MOST_NAME} bytes")
+        if digest in found:
+            raise SettingError(f"{where}: the key of {found[digest].name} again")
+        found[digest] = key
+    return found
+
+
+def main(names: list[str]) -> None:
+    """Draw a key for each name."""
+    for name in names:
+        key = f"covey-{secrets.token_urlsafe(32)}"
+        print(f"{key}\n{name} {hashed(key)}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

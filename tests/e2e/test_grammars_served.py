@@ -1,0 +1,46 @@
+"""Grammars, bias and the likeliest tokens through the real server: as with speculation, so without it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from covey.server import Server
+from covey_client import Client
+from covey_client.errors import InvalidRequest
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"colour": {"enum": ["red", "green", "blue"]}, "done": {"type": "boolean"}},
+    "required": ["colour", "done"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.timeout(600)
+def test_answers_fit_and_are_the_same_without_drafts(server: Server) -> None:
+    asked = {
+        "max_tokens": 48,
+        "temperature": 0.9,
+        "seed": 4,
+        "grammar_json": json.dumps(SCHEMA | {"x-guidance": {"whitespace_flexible": False}}),
+        "top_logprobs": 3,
+        "return_log_probs": True,
+        "logit_bias_ids": [300],
+        "logit_bias": [-100.0],
+    }
+    with Client(server.grpc_url) as client:
+        plain = client.generate("Say it in JSON: ", **asked, speculation="off")
+        found = json.loads(plain.text)
+        assert found["colour"] in ("red", "green", "blue")
+        assert plain.finish_reason == "eos"
+        drafted = client.generate("Say it in JSON: ", **asked, speculation="fixed:4", drafter="draft_general")
+        assert (drafted.tokens, drafted.top) == (plain.tokens, plain.top)
+        assert drafted.usage.accepted_draft_tokens > 0
+        assert [len(each) for each in plain.top] == [3] * len(plain.tokens)
+        for token, score, top in zip(plain.tokens, plain.log_probs, plain.top):
+            assert [each for _, each in top] == sorted((each for _, each in top), reverse=True)
+            assert score == pytest.approx(dict(top).get(token, score), abs=1e-4)
+        with pytest.raises(InvalidRequest, match="grammar_json"):
+            client.generate("x", grammar_json="{")

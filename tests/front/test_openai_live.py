@@ -1,0 +1,277 @@
+"""OpenAI's routes before a server that answers on command: keys, tenants, errors, and what is sent on."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from covey.front.keys import hashed
+from covey.server import FREE, Server
+from covey.server.front import Front
+from covey_client import Client, InvalidRequest
+
+pytestmark = pytest.mark.e2e
+
+FOLDER = Path(__file__).resolve().parents[2] / "model_repository" / "target" / "1"
+PAGE = "https://page.example"
+PROFILE = """
+models = ["covey", "covey_unary"]
+[target]
+folder = "{folder}"
+[speculation]
+drafters = []
+[front]
+keys = "{keys}"
+origins = ["{page}"]
+message_bytes = 65536
+rate = 1000.0
+"""
+GOLD, SLOW = "key-of-gold", "key-of-slow"
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("keys") / "keys"
+    path.write_text(f"# who may ask\ngold {hashed(GOLD)}\nslow {hashed(SLOW)} 0.01 1\n")
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture(scope="module")
+def front(canned_server: tuple[Server, Any], keys: Path) -> Iterator[Front]:
+    profile = keys.with_name("front.toml")
+    profile.write_text(PROFILE.format(folder=FOLDER, keys=keys, page=PAGE))
+    server = canned_server[0]
+    options = replace(server.options, front_http_port=FREE, front_grpc_port=FREE, profile=str(profile))
+    made = Front(options, server.deaths)
+    made.start()
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def library(front: Front, key: str = GOLD) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"http://{front.http_url}/v1", api_key=key, max_retries=0)
+
+
+@pytest.fixture(scope="module")
+def asking(front: Front) -> Iterator[openai.OpenAI]:
+    with library(front) as client:
+        yield client
+
+
+def call(front: Front, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any, Any]:
+    host, _, port = front.http_url.partition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=30)
+    raw = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+    connection.request(method, path, raw, {"Authorization": f"Bearer {GOLD}", **headers})
+    answer = connection.getresponse()
+    found = answer.status, answer.read(), answer.headers
+    connection.close()
+    return found
+
+
+def sent(asking: openai.OpenAI, **fields: Any) -> Any:
+    """What `covey` was given."""
+    return json.loads(asking.completions.create(model="covey", prompt="settings", **fields).choices[0].text)
+
+
+def test_fields_are_sent_on_by_covey_s_names(asking: openai.OpenAI) -> None:
+    plain = {"text_input": "settings", "stream": False, "tenant": "gold", "temperature": 1.0}
+    assert sent(asking) == plain
+    body = {"top_k": -1, "slo_class": "chat", "drafter": "d", "speculation": "off", "priority": 2, "ignore_eos": True}
+    fields = {
+        "temperature": 0.5,
+        "stop": ["a", ""],
+        "seed": -1,
+        "max_tokens": 7,
+        "logprobs": 0,
+        "presence_penalty": 1.5,
+    }
+    assert sent(asking, **fields, extra_body={**body, "min_p": 0.25, "slo_ttft_ms": 9.5}) == {
+        **plain,
+        **{name: value for name, value in body.items() if name != "ignore_eos"},
+        **{"temperature": 0.5, "seed": (1 << 64) - 1, "max_tokens": 7, "min_tokens": 7},
+        **{"return_log_probs": True, "top_logprobs": 0, "presence_penalty": 1.5, "top_k": 0, "min_p": 0.25},
+        **{"slo_ttft_ms": 9.5, "stop_words": ["a"]},
+    }
+    assert sent(asking, extra_body={"ignore_eos": True})["min_tokens"] == 256
+    biased = sent(asking, logit_bias={"5": -100})
+    assert (biased["logit_bias_ids"], biased["logit_bias"]) == (5, -100.0)
+    assert sent(asking, logprobs=3)["top_logprobs"] == 3
+
+
+def test_a_field_that_nobody_knows_is_named_in_a_header(asking: openai.OpenAI) -> None:
+    body = {"temprature": 1, "strange\r\nx: y": 2, "store": None}
+    said = asking.completions.with_raw_response.create(model="covey", prompt="count 1", extra_body=body)
+    header = said.headers["warning"]
+    assert "temprature (temperature?)" in header
+    assert "strange" in header
+    assert "store" not in header
+    assert said.parse().choices[0].text == "w0 "
+    assert "warning" not in asking.completions.with_raw_response.create(model="covey", prompt="count 1").headers
+
+
+def test_what_cannot_be_done_is_refused_by_its_name(asking: openai.OpenAI) -> None:
+    tool = {"type": "function", "function": {"name": "f"}}
+    for name, value in (("tools", [tool]), ("best_of", 2), ("n", 0), ("n", True), ("stop", 5), ("logit_bias", [1])):
+        with pytest.raises(openai.BadRequestError) as caught:
+            asking.completions.create(model="covey", prompt="count 1", extra_body={name: value})
+        assert (caught.value.param, caught.value.type) == (name, "invalid_request_error"), name
+    picture = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
+    for wrong in ([], [{}] * 5000, [{"content": "x"}], [picture]):
+        with pytest.raises(openai.BadRequestError) as caught:
+            asking.chat.completions.create(model="covey", messages=wrong)  # type: ignore[arg-type]
+        assert caught.value.param == "messages"
+    for body in ({"prompt": 5}, {"prompt": [[1], "a"]}, {}, {"prompt": ["a"] * 200}):
+        with pytest.raises(openai.BadRequestError) as caught:
+            asking.post("/completions", body={"model": "covey", **body}, cast_to=object)
+        assert caught.value.param == "prompt"
+
+
+def test_a_stream_says_how_it_fails(asking: openai.OpenAI) -> None:
+    with pytest.raises(openai.InternalServerError) as caught:
+        asking.completions.create(model="covey", prompt="error [UNAVAILABLE] try again in 3 s", stream=True)
+    assert (caught.value.status_code, caught.value.response.headers["retry-after"]) == (503, "3")
+    parts = iter(asking.completions.create(model="covey", prompt="late 3", stream=True))
+    assert [next(parts).choices[0].text for _ in range(2)] == ["w0 ", "w1 "]
+    with pytest.raises(openai.APIError, match="the target failed"):
+        next(parts)
+
+
+def test_events_end_as_clients_expect(front: Front) -> None:
+    body = {
+        "model": "covey",
+        "prompt": ["count 2", "count 1"],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    status, said, headers = call(front, "POST", "/v1/completions", body)
+    events = [line.removeprefix(b"data: ") for line in said.split(b"\n\n") if line]
+    assert (status, headers["content-type"].partition(";")[0], events[-1]) == (200, "text/event-stream", b"[DONE]")
+    last = json.loads(events[-2])
+    assert (last["choices"], last["usage"]["completion_tokens"]) == ([], 3)
+    assert all(json.loads(event)["usage"] is None for event in events[:-2])
+
+
+def test_who_has_no_key_is_refused_at_every_door(front: Front) -> None:
+    for key in ("none", "wrong"):
+        with library(front, key) as client, pytest.raises(openai.AuthenticationError) as caught:
+            client.completions.create(model="covey", prompt="count 1")
+        assert caught.value.code == "invalid_api_key"
+    with pytest.raises(openai.AuthenticationError), library(front, "wrong") as client:
+        client.models.list()
+    asked = {"text_input": "count 1"}
+    assert call(front, "POST", "/v2/models/covey/generate", asked, Authorization="")[0] == 401
+    assert call(front, "POST", "/v2/models/covey/generate", asked)[0] == 200
+    with Client(front.grpc_url) as client, pytest.raises(InvalidRequest, match="authorization"):
+        client.generate("count 1")
+    assert call(front, "GET", "/health", Authorization="")[0] == 200
+
+
+def test_a_key_is_its_owner_s_tenant(front: Front, asking: openai.OpenAI) -> None:
+    assert sent(asking, extra_body={"tenant": "gold"})["tenant"] == "gold"
+    with pytest.raises(openai.BadRequestError) as caught:
+        sent(asking, extra_body={"tenant": "other"})
+    assert caught.value.param == "tenant"
+    body = {"text_input": "settings", "tenant": "other"}
+    assert call(front, "POST", "/v2/models/covey/generate", body)[0] == 400
+
+
+def test_a_key_has_bounds_of_its_own(front: Front, asking: openai.OpenAI) -> None:
+    with library(front, SLOW) as client:
+        for _ in range(4):  # the rate's burst, and what the longest message weighs
+            client.completions.create(model="covey", prompt="count 1")
+        with pytest.raises(openai.RateLimitError) as caught:
+            client.completions.create(model="covey", prompt="count 1")
+    assert int(caught.value.response.headers["retry-after"]) >= 1
+    asking.completions.create(model="covey", prompt="count 1")
+
+
+def test_keys_are_read_again_when_they_change(front: Front, keys: Path) -> None:
+    before = keys.read_text()
+    try:
+        keys.write_text(f"{before}new {hashed('key-of-new')}\n")
+        with library(front, "key-of-new") as client:
+            assert sent(client)["tenant"] == "new"
+        keys.write_text("nonsense")
+        with library(front) as client:
+            assert sent(client)["tenant"] == "gold", "what was read last holds on"
+    finally:
+        keys.write_text(before)
+        os.utime(keys)
+    with library(front, "key-of-new") as client, pytest.raises(openai.AuthenticationError):
+        sent(client)
+
+
+def test_text_that_is_no_unicode_is_refused(front: Front) -> None:
+    for path, body in (
+        ("/v1/completions", {"prompt": "\ud800"}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "\ud800"}]}),
+        ("/v1/chat/completions", {"model": "\ud800", "messages": []}),
+        ("/tokenize", {"prompt": "\ud800"}),
+    ):
+        status, said, _ = call(front, "POST", path, body)
+        assert status in (400, 404), path
+        assert json.loads(said)["error"]["param"] in ("prompt", "messages", "model")
+
+
+def test_errors_before_a_route_are_shaped_as_well(front: Front) -> None:
+    for method, path, body, status in (
+        ("POST", "/v1/completions", b"x" * 70_000, 413),
+        ("POST", "/v1/completions", b"{", 400),
+        ("POST", "/v1/completions", {"model": "gpt-4", "prompt": "a"}, 404),
+        ("GET", "/v1/models/gpt-4", None, 404),
+        ("GET", "/v1/nothing", None, 404),
+        ("GET", "/v1/completions", None, 405),
+    ):
+        found, said, _ = call(front, method, path, body)
+        assert found == status, path
+        assert json.loads(said)["error"]["message"]
+
+
+def test_only_pages_that_are_named_may_ask(front: Front) -> None:
+    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+    status, _, headers = call(front, "OPTIONS", "/v1/chat/completions", Origin=PAGE, **asked)
+    assert (status, headers["access-control-allow-origin"]) == (200, PAGE)
+    status, _, headers = call(front, "OPTIONS", "/v1/chat/completions", Origin="https://other.example", **asked)
+    assert (status, headers["access-control-allow-origin"]) == (400, None)
+    assert call(front, "GET", "/v1/models", Origin=PAGE)[2]["access-control-allow-origin"] == PAGE
+
+
+def test_models_and_tokens(front: Front, asking: openai.OpenAI) -> None:
+    assert [model.id for model in asking.models.list()] == ["covey"]
+    assert asking.models.retrieve("covey").owned_by == "covey"
+    tokens = json.loads(call(front, "POST", "/tokenize", {"prompt": "Grüße"})[1])["tokens"]
+    assert json.loads(call(front, "POST", "/detokenize", {"tokens": tokens})[1]) == {"prompt": "Grüße"}
+    status, said, _ = call(front, "POST", "/detokenize", {"tokens": [1 << 40]})
+    assert (status, json.loads(said)["error"]["param"]) == (400, "tokens")
+    assert json.loads(call(front, "POST", "/tokenize", {"messages": []})[1])["error"]["param"] == "messages"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_caller_that_leaves_cancels_all_choices(
+    canned_server: tuple[Server, Any], asking: openai.OpenAI, stream: bool
+) -> None:
+    marks = canned_server[1].marks
+    (marks / "gold").unlink(missing_ok=True)
+    if stream:
+        with asking.completions.create(model="covey", prompt="slow 400", n=2, stream=True) as parts:
+            next(iter(parts))
+    else:
+        with pytest.raises(openai.APITimeoutError):
+            asking.completions.create(model="covey", prompt=["hang", "slow 400"], timeout=0.5)
+    deadline = time.monotonic() + 4
+    while not (marks / "gold").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
