@@ -54,7 +54,7 @@ def _header(path: Path) -> list[tuple[str, Stored]]:
         MemoryError,
         OverflowError,
     ) as error:
-        raise SettingError(f"{path} cannot be read as safetensors ({type(error).__name__}): copy it again") from None
+        raise SettingError(f"{path} cannot be read as safetensors: copy it again") from error
     whole, there = 8 + length + max((end for *_, end in found), default=0), path.stat().st_size
     if there != whole:
         raise SettingError(f"{path} has {there} bytes of {whole}: copy it again")
