@@ -14,7 +14,8 @@ from loadtest.faults.launched import FRONT, SERVER, Launched
 
 KILL, PAUSE, SPIN = "kill", "pause", "spin"
 LOST_SECONDS = 120.0  # until a process that has not come back counts as lost
-# The launcher gives a server up that has died ten times within ten minutes, and rests longer before each start.
+# The launcher gives a server up that has died ten times within ten minutes, and rests longer before each start, also of
+# the front.
 DEATHS, WINDOW_SECONDS = 4, 600.0
 
 
@@ -57,7 +58,7 @@ class Injection:
     def hurt(self, process: str, way: str) -> bool:
         """Whether there was such a process, unhurt, and it may die now."""
         recent = [fault for fault in self.done if time.monotonic() - fault.at < WINDOW_SECONDS]
-        if process == SERVER and sum(fault.process == SERVER for fault in recent) >= DEATHS:
+        if process in (SERVER, FRONT) and sum(fault.process == process for fault in recent) >= DEATHS:
             return False
         pid = self.server.processes().get(process)
         if pid is None or any(fault.pid == pid for fault in self.open):

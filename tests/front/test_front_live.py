@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -445,7 +446,11 @@ def test_streams_outlive_tritonserver(canned_folder: Callable[[], Any], profile:
         status, _, headers = call(front, "POST", GENERATE, body)
         assert (status, headers["retry-after"]) == (503, "2")
         server.kill()
-        server.start()
+        assert _told_to_a_stranger(server) == {"ModelReady"}, "no prompt"
+        assert call(front, "GET", "/v2/health/ready")[0] == 503
+        looks: list[None] = []
+        server.start(lambda: looks.append(front.check()))
+        assert looks, "a front that dies meanwhile would be started again"
         for thread in threads:
             thread.join(60)
         assert {protocol: "".join(found) for protocol, found in came.items()} == dict.fromkeys(
@@ -479,6 +484,24 @@ def test_streams_outlive_the_model_and_its_killer_does_not_kill_for_ever(
                 assert 1 <= caplog.messages.count("reloading covey") <= 2, "one request may kill it twice"
         finally:
             front.stop()
+
+
+def _told_to_a_stranger(server: Server) -> set[str]:
+    """What whoever takes the port of a dead server is asked within two seconds."""
+    asked: set[str] = set()
+
+    class Stranger(grpc.GenericRpcHandler):
+        def service(self, details: Any) -> Any:
+            asked.add(details.method.rpartition("/")[2])
+            ready = service_pb2.ModelReadyResponse(ready=True).SerializeToString()
+            return grpc.unary_unary_rpc_method_handler(lambda _message, _context: ready)
+
+    stranger = grpc.server(ThreadPoolExecutor(4), handlers=(Stranger(),), options=[("grpc.so_reuseport", 0)])
+    stranger.add_insecure_port(server.grpc_url)
+    stranger.start()
+    time.sleep(2)
+    stranger.stop(0).wait()
+    return asked
 
 
 def _drain(server: Server, front: Front) -> None:

@@ -141,6 +141,7 @@ def test_nothing_is_brought_back_to_a_server_that_ends(triton: Triton) -> None:
 def test_a_death_is_told_once_and_when_it_happened(triton: Triton) -> None:
     """Of the public model: the front gives up streams from before it. Other models' deaths are not."""
     deaths = Deaths()
+    deaths.serving(True)
     triton.load("covey")
     triton.loaded.acquire()
     revival = Revival(Control("", 0), os.getpid(), tuple(triton.running), deaths.note)
@@ -150,14 +151,15 @@ def test_a_death_is_told_once_and_when_it_happened(triton: Triton) -> None:
         triton.running[model].kill()
         assert triton.loaded.acquire(timeout=SECONDS)
         until_watched(revival, 4)
-    count, at = read(deaths.fd)
-    assert count == 1
-    assert before < at < time.monotonic()
+    seen = read(deaths.fd)
+    assert (seen.deaths, seen.serving) == (1, True)
+    assert before < seen.last < time.monotonic()
     revival.stop(SECONDS)
 
 
 def test_a_server_that_takes_its_models_along_died_once(triton: Triton) -> None:
     deaths = Deaths()
+    deaths.serving(True)
     with subprocess.Popen([sys.executable, "-c", SLEEP]) as server:
         triton.load("covey")
         revival = Revival(Control("", 0), server.pid, (), deaths.note)
@@ -169,5 +171,6 @@ def test_a_server_that_takes_its_models_along_died_once(triton: Triton) -> None:
         while revival._watched:
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        assert read(deaths.fd)[0] == 1
+        seen = read(deaths.fd)
+        assert (seen.deaths, seen.serving) == (1, False)
         revival.stop(SECONDS)

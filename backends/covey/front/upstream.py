@@ -58,11 +58,12 @@ class Upstream:
     @property
     def up(self) -> bool:
         """Whether it was ready at the last look and has not died since."""
-        return self._ready and self.deaths == self._ready_after
+        seen = read(self._deaths_fd)
+        return self._ready and seen.serving and seen.deaths == self._ready_after
 
     @property
     def deaths(self) -> int:
-        return read(self._deaths_fd)[0]
+        return read(self._deaths_fd).deaths
 
     def answer(self, asked: Asked, seconds: float) -> AsyncStream:
         """Chunks of it; leaving the stream gives the rest up."""
@@ -70,7 +71,9 @@ class Upstream:
         deadline = Deadline.after(seconds)
 
         def ask_again() -> _Call:
-            call = _Call(self._transport.call(resumption.request(), deadline))
+            request = resumption.request()
+            serving = read(self._deaths_fd).serving  # else whoever has its port now is told no prompt
+            call = _Call(self._transport.call(request, deadline) if serving else None)
             self._calls.add(call)
             return call
 
@@ -81,7 +84,7 @@ class Upstream:
         while True:
             await self.look()
             if not self._draining():
-                _, died = read(self._deaths_fd)
+                died = read(self._deaths_fd).last
                 for call in list(self._calls):
                     call.judge(died, time.monotonic())
             await asyncio.sleep(LOOK_SECONDS)
@@ -113,12 +116,15 @@ class Upstream:
 class _Call:
     """One call, which is lost where the server went away without a word."""
 
-    def __init__(self, inner: AsyncCall) -> None:
+    def __init__(self, inner: AsyncCall | None) -> None:
+        """None where there is no server to be asked."""
         self._inner = inner
         self._heard = time.monotonic()
         self._lost = False
 
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
+        if self._inner is None:
+            raise ConnectionLost("the server is being started again")
         try:
             async with aclosing(self._inner.chunks()) as chunks:
                 async for chunk in chunks:
@@ -130,12 +136,13 @@ class _Call:
             raise
 
     def cancel(self) -> None:
-        self._inner.cancel()
+        if self._inner is not None:
+            self._inner.cancel()
 
     def judge(self, died: float, now: float) -> None:
         if not self._lost and self._heard <= died < now - SILENT_SECONDS:
             self._lost = True
-            self._inner.cancel()
+            self.cancel()
 
 
 class _Patience(Resumption):

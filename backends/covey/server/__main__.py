@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 
 from rich.console import Console
@@ -78,7 +78,7 @@ def _serve(server: Server, door: front.Front | None) -> int:
             except ServerDied as error:
                 print(f"covey: {error}", file=sys.stderr, flush=True)
                 server.kill()
-                if not _started_again(server, restarts):
+                if not _started_again(server, restarts, door.check if door is not None else lambda: None):
                     return DIED
     except KeyboardInterrupt:
         pass
@@ -93,13 +93,13 @@ def _serve(server: Server, door: front.Front | None) -> int:
     return STOPPED
 
 
-def _started_again(server: Server, restarts: Restarts) -> bool:
+def _started_again(server: Server, restarts: Restarts, meanwhile: Callable[[], None]) -> bool:
     """On the same ports. Streams are broken; whoever has what came so far goes on from there."""
     while (rest := restarts.rest()) is not None:
         print(f"covey: tritonserver is started again in {rest:g} s", file=sys.stderr, flush=True)
         time.sleep(rest)
         try:
-            server.start()
+            server.start(meanwhile)
         except SettingError as error:
             print(f"covey: cannot start again: {error}", file=sys.stderr, flush=True)
             continue

@@ -112,16 +112,16 @@ class Server:
     ) -> None:
         self.stop(drain_seconds=0.0 if kind is not None else None)
 
-    def start(self) -> None:
-        """Start and wait, once more where it crashed; raises SettingError or StartError, and then nothing is left
-        running."""
+    def start(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Start and wait, once more where it crashed, and do something again and again meanwhile; raises SettingError
+        or StartError, and then nothing is left running."""
         try:
-            self._start()
+            self._start(meanwhile)
         except Crashed as crash:
             _log.warning("%s; it is started again", crash)
-            self._start()
+            self._start(meanwhile)
 
-    def _start(self) -> None:
+    def _start(self, meanwhile: Callable[[], None]) -> None:
         if not self._placed:  # else it is started again, as it was
             self.options, self._placed = targets.placed(self.options), True
         preflight.exposure(self.options)
@@ -153,11 +153,12 @@ class Server:
                     umask=private_memory.UMASK,
                     preexec_fn=_in_child(),  # noqa: PLW1509 - system calls alone, looked up before
                 )
-            self._wait_until_ready()
+            self._wait_until_ready(meanwhile)
             if shared_memory.open_to_others(self._claim.prefix):
                 _log.warning("other users of this machine can read the prompts of this server in %s", "/dev/shm")
             revived = not_the_orchestrators(self.options, self.models)
             self._revival = Revival(self.control, self.pid, revived, self.deaths.note)
+            self.deaths.serving(True)
             self._paused = PausedWatch(self.pid)
             asks = partial(answers, self.http_url)
             self._canary = CanaryWatch(Canary("tritonserver", lambda: self.pid, asks, SILENT_SECONDS))
@@ -238,6 +239,7 @@ class Server:
 
     def kill(self) -> None:
         """End every process of this server at once and remove its shared memory. Does nothing the second time."""
+        self.deaths.serving(False)
         if self._process is not None:
             if self._process.poll() is None:
                 self._process.kill()
@@ -289,10 +291,11 @@ class Server:
             self.log_file.replace(self.log_file.with_name(self.log_file.name + ".1"))
         return self.log_file.open("wb")
 
-    def _wait_until_ready(self) -> None:
+    def _wait_until_ready(self, meanwhile: Callable[[], None]) -> None:
         until = time.monotonic() + self.options.load_seconds
         seen: tuple[str, ...] | None = None
         while True:
+            meanwhile()
             silent = self._silent_ports()
             ready = not silent and self.control.ready() and self.serves()
             came_up = tuple(name for name in log.loaded(self.log_text()) if name in self.models)

@@ -49,10 +49,14 @@ class Revival:
     """Watches some models of one running server until it is stopped."""
 
     def __init__(
-        self, control: Control, server: int, models: tuple[str, ...], died: Callable[[], None] = lambda: None
+        self,
+        control: Control,
+        server: int,
+        models: tuple[str, ...],
+        died: Callable[[bool], None] = lambda _server: None,
     ) -> None:
-        """`died` is told, at once and on this one's thread, when the public model's process has ended, or all of the
-        server."""
+        """`died` is told, at once and on this one's thread, when the public model's process has ended, and whether all
+        of the server has."""
         self._control = control
         self._server = server
         self._died = died
@@ -103,7 +107,7 @@ class Revival:
         """A server that ends takes its models along: that is one death, whichever is seen first."""
         if not self._ended:
             self._ended = model == SERVER or processes.state(self._server) in ("", "Z")
-            self._died()
+            self._died(self._ended)
 
     def _look(self) -> None:
         """Watch the models that are back; report those that Triton takes for ready though their process ended.
