@@ -10,6 +10,8 @@ from covey.server import Server
 from covey_client import Client
 from covey_client.errors import InvalidRequest
 
+pytestmark = pytest.mark.e2e
+
 SCHEMA = {
     "type": "object",
     "properties": {"colour": {"enum": ["red", "green", "blue"]}, "done": {"type": "boolean"}},
