@@ -99,10 +99,14 @@ def _allowed(field: Field) -> str:
         return ", ".join(f"`{choice}`" for choice in field.choices)
     if field.dtype == "BYTES":
         return "" if math.isinf(field.high) else f"at most {field.high} bytes"
+    if field.dtype == "BOOL" and not field.high:
+        return "`false`"
     if not field.is_number or field.many or field.dtype == "UINT64":
         return ""
     if math.isinf(field.high):
         return f"at least {field.low}"
+    if field.low == field.high:
+        return f"`{field.low}`"
     return f"{'above ' * field.above}{field.low:,.10g} to {field.high:,.10g}"
 
 

@@ -8,6 +8,7 @@ responses.
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +31,8 @@ OWN = ""  # none has: code of its own in `covey.tritonio.fields` reads it
 @dataclass(frozen=True)
 class Field:
     """One tensor: of shape [1], or [-1] where it is a list. A number lies from `low` to `high`; a text is one of
-    `choices`, or has at most `high` bytes. Where a limit depends on the request or the server, the parser knows it."""
+    `choices`, or has at most `high` bytes; a flag with a `high` of 0 cannot be set. Where a limit depends on the
+    request or the server, the parser knows it."""
 
     name: str
     dtype: str  # Triton's name of it
@@ -52,6 +54,20 @@ class Field:
     def is_number(self) -> bool:
         return self.dtype in ("INT32", "UINT64", "FP32")
 
+
+# What TensorRT-LLM's clients send beside the rest, taken with the values that ask for nothing. Server and front check
+# them by this table, and nobody reads them.
+NEUTRAL = (
+    Field("pad_id", "INT32", OWN, "no effect: nothing is padded", low=-1),
+    Field("beam_width", "INT32", OWN, "one beam", 1, low=1, high=1),
+    Field(
+        "num_return_sequences", "INT32", OWN, "one answer; ask again for more, the prompt has its KV", 1, low=1, high=1
+    ),
+    Field("length_penalty", "FP32", OWN, "no effect: it weighs beams", 0.0, low=-100.0, high=100.0),
+    Field("return_context_logits", "BOOL", OWN, "not to be had", False, high=0),
+    Field("return_generation_logits", "BOOL", OWN, "not to be had; `top_logprobs` is", False, high=0),
+    Field("return_perf_metrics", "BOOL", OWN, "not to be had; every response has its times", False, high=0),
+)
 
 INPUTS = (
     Field("text_input", "BYTES", OWN, "the prompt as text; this or `input_ids`"),
@@ -118,6 +134,7 @@ INPUTS = (
     Field("slo_tpot_ms", "FP32", OWN, "for each later token on average, likewise", low=0.01, high=600_000),
     Field("target", "BYTES", OWN, "one of several targets by its name; without it the least busy that suits", ""),
     Field("tenant", "BYTES", REQUEST, "whose request it is: tenants share no KV", "", high=256),
+    *NEUTRAL,
 )
 
 OUTPUTS = (
@@ -164,6 +181,14 @@ OUTPUT_BY_NAME = {field.name: field for field in OUTPUTS}
 PROMPT = ("text_input", "input_ids")
 
 
+def unknown(name: str) -> str:
+    """What is allowed instead of a field that nobody knows: the nearest names."""
+    near = difflib.get_close_matches(name[:50], INPUT_BY_NAME, 3, 0.5)
+    return (
+        f"no such setting; near it: {', '.join(near)}" if near else "no such setting; the model's metadata has them all"
+    )
+
+
 class Settings(TypedDict, total=False):
     """What a caller may set, for type checkers; None is the same as leaving a setting out."""
 
@@ -199,4 +224,11 @@ class Settings(TypedDict, total=False):
     slo_tpot_ms: float | None
     target: str | None
     tenant: str | None
+    pad_id: int | None
+    beam_width: int | None
+    num_return_sequences: int | None
+    length_penalty: float | None
+    return_context_logits: bool | None
+    return_generation_logits: bool | None
+    return_perf_metrics: bool | None
     # generated: end

@@ -6,10 +6,14 @@ import http.client
 import json
 import socket
 import time
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
+import tritonclient.grpc
+from tritonclient.utils import InferenceServerException
 
 from covey.server import Server
 from covey.server.front import Front
@@ -49,6 +53,40 @@ def test_every_door_gives_the_same_answers(server: Server, front: Front) -> None
             client.close()
     for (_way, prompt, seed, stream), said in found.items():
         assert said == found["triton", prompt, seed, False], (_way, stream)
+
+
+def test_bodies_of_tensorrt_llm_s_clients_are_taken(server: Server, front: Front) -> None:
+    """A single token, so that every list of the answer has one value or none."""
+    theirs = {"bad_words": "", "stop_words": "", "pad_id": 2, "beam_width": 1, "return_context_logits": False}
+    raw = json.dumps({"text_input": PROMPTS[0], "max_tokens": 1, **theirs}).encode()
+    said = {}
+    for where in (server.http_url, front.http_url):
+        with urllib.request.urlopen(f"http://{where}/v2/models/covey/generate", raw, timeout=60) as response:
+            said[where] = json.load(response)
+    assert said[front.http_url]["text_output"] == said[server.http_url]["text_output"] != ""
+    assert len(said[front.http_url]["output_ids"]) == 1
+    assert isinstance(said[front.http_url]["acceptance_histogram"], list)
+
+
+def test_whole_numbers_of_other_types_and_shapes_are_the_front_s_alone(server: Server, front: Front) -> None:
+    """Triton compares them with the model's configuration before any model sees them."""
+
+    def answer(url: str, dtype: str, shape: list[int], model: str = "covey_unary") -> str:
+        text = tritonclient.grpc.InferInput("text_input", shape, "BYTES")
+        text.set_data_from_numpy(np.full(shape, PROMPTS[0].encode(), np.object_))
+        length = tritonclient.grpc.InferInput("max_tokens", shape, dtype)
+        length.set_data_from_numpy(np.full(shape, 3, dtype.lower()))
+        with tritonclient.grpc.InferenceServerClient(url) as client:
+            found = client.infer(model, [text, length], client_timeout=60).as_numpy("text_output")
+        return str(found[0].decode())
+
+    said = answer(server.grpc_url, "INT32", [1])
+    for dtype, shape in (("INT32", [1, 1]), ("UINT32", [1]), ("INT64", [1]), ("UINT32", [1, 1])):
+        assert answer(front.grpc_url, dtype, shape) == said
+        with pytest.raises(InferenceServerException, match=r"data-type|shape"):
+            answer(server.grpc_url, dtype, shape)
+    with pytest.raises(InferenceServerException, match="covey_unary for infer"):
+        answer(front.grpc_url, "INT32", [1], "covey")
 
 
 def running(server: Server) -> float:

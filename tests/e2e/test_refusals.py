@@ -34,10 +34,10 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("repetition_penalty", {"text_input": "a", "repetition_penalty": 0.0}),
     ("repetition_penalty", {"text_input": "a", "repetition_penalty": 1e-38}),
     ("min_tokens", {"text_input": "a", "max_tokens": 4, "min_tokens": 5}),
-    ("stop_words", {"text_input": "a", "stop_words": [""]}),
+    ("stop_words", {"text_input": "a", "stop_words": ["", "a"]}),
     ("stop_words", {"text_input": "a", "stop_words": ["x"] * 17}),
     ("stop_words", {"text_input": "a", "stop_words": ["x" * 257]}),
-    ("bad_words", {"text_input": "a", "bad_words": [""]}),
+    ("bad_words", {"text_input": "a", "bad_words": ["a", ""]}),
     ("end_id", {"text_input": "a", "end_id": 4096}),
     ("num_prompt_tokens", {"text_input": "a", "num_prompt_tokens": 99}),
     ("priority", {"text_input": "a", "priority": 100000}),
@@ -51,6 +51,9 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("drafter", {"text_input": "a", "drafter": "nobody"}),
     ("verification", {"text_input": "a", "verification": "hopeful"}),
     ("no_such_setting", {"text_input": "a", "no_such_setting": 1}),
+    ("beam_width", {"text_input": "a", "beam_width": 4}),
+    ("num_return_sequences", {"text_input": "a", "num_return_sequences": 2}),
+    ("return_context_logits", {"text_input": "a", "return_context_logits": True}),
 ]
 
 

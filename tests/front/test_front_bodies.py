@@ -57,7 +57,7 @@ def test_every_door_rebuilds_the_same_request() -> None:
     typed = service_pb2.ModelInferRequest(model_name="covey")
     for tensor, raw in zip(message.inputs, message.raw_input_contents):
         kind = grpc_bodies.CONTENTS[tensor.datatype]
-        values = http_bodies.unpacked(field_of(tensor.name), list(tensor.shape), raw)
+        values = http_bodies.unpacked(field_of(tensor.name), tensor.datatype, list(tensor.shape), raw)
         added = typed.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
         getattr(added.contents, kind).extend(values)
     assert sent(over_json) == sent(over_grpc) == sent(grpc_bodies.inference(typed, PROMPT_BYTES))
@@ -134,6 +134,9 @@ def test_only_the_outputs_that_are_asked_for_are_answered() -> None:
         ({"text_input": "a", "max_tokens": 10**400}, ""),
         ({"text_input": "a", "seed": -1}, "seed"),
         ({"text_input": "a", "stream": 1}, "stream"),
+        ({"text_input": "a", "beam_width": 4}, "beam_width"),
+        ({"text_input": "a", "num_return_sequences": 2}, "num_return_sequences"),
+        ({"text_input": "a", "return_generation_logits": True}, "return_generation_logits"),
         ({"text_input": "a", "verification": "none"}, "verification"),
         ({"text_input": "a", "tenant": "x" * 257}, "tenant"),
         ({"text_input": "a", "stop_words": [["a"]]}, "stop_words"),
@@ -190,6 +193,51 @@ def tensor(name: str, dtype: str, shape: list[int], raw: bytes) -> service_pb2.M
 def test_shapes_and_bytes_that_do_not_agree_are_refused(message: service_pb2.ModelInferRequest) -> None:
     with pytest.raises(InvalidRequest, match="got"):
         grpc_bodies.inference(message, PROMPT_BYTES)
+
+
+@pytest.mark.parametrize("dtype", ["INT32", "INT64", "UINT32", "UINT64"])
+@pytest.mark.parametrize("way", ["http", "http in binary", "grpc", "grpc typed"])
+def test_whole_numbers_come_in_any_type_and_in_two_dimensions(way: str, dtype: str) -> None:
+    """As TensorRT-LLM's clients send them."""
+
+    def asked(tokens: int) -> Asked:
+        raw = struct.pack("<" + http_bodies.FORMATS[dtype], tokens)
+        shape = [1, 1]
+        if way.startswith("grpc"):
+            message = service_pb2.ModelInferRequest(model_name="covey")
+            text = message.inputs.add(name="text_input", datatype="BYTES", shape=shape)
+            number = message.inputs.add(name="max_tokens", datatype=dtype, shape=shape)
+            if way == "grpc":
+                message.raw_input_contents.extend([b"\1\0\0\0a", raw])
+            else:
+                text.contents.bytes_contents.append(b"a")
+                getattr(number.contents, grpc_bodies.CONTENTS[dtype]).append(tokens)
+            return grpc_bodies.inference(message, PROMPT_BYTES)
+        tensor = {"name": "max_tokens", "datatype": dtype, "shape": shape}
+        tensor |= {"data": [[tokens]]} if way == "http" else {"parameters": {"binary_data_size": len(raw)}}
+        text = {"name": "text_input", "datatype": "BYTES", "shape": shape, "data": [["a"]]}
+        head = json.dumps({"inputs": [text, tensor]}).encode()
+        body = head if way == "http" else head + raw
+        return http_bodies.inference("covey_unary", body, str(len(head)), PROMPT_BYTES)[0]
+
+    assert sent(asked(7)) == {"text_input": ["a"], "stream": [False], "max_tokens": [7]}
+    beyond = (1 << 31) - 1 if dtype == "INT32" else (1 << 31) + 5
+    with pytest.raises(InvalidRequest, match=r"^max_tokens: got"):
+        asked(beyond)
+
+
+def test_other_types_than_whole_numbers_are_as_the_table_says() -> None:
+    for name, dtype in (("max_tokens", "FP32"), ("temperature", "INT32"), ("stream", "INT32"), ("max_tokens", "INT8")):
+        with pytest.raises(InvalidRequest, match=f"^{name}: got '{dtype}', allowed: the datatype "):
+            grpc_bodies.inference(tensor(name, dtype, [1], bytes(4)), PROMPT_BYTES)
+
+
+def test_an_unknown_field_is_told_the_nearest_names() -> None:
+    for wrong, right in (("random_seed", "seed"), ("min_length", "min_tokens"), ("max_new_tokens", "max_tokens")):
+        with pytest.raises(InvalidRequest, match=rf"^{wrong}: got .*no such setting; near it: .*\b{right}\b"):
+            generation({"text_input": "a", wrong: 1})
+    with pytest.raises(InvalidRequest, match="no such setting; the model's metadata has them all"):
+        generation({"text_input": "a", "§" * 300: 1})
 
 
 def test_parameters_are_no_way_around_the_table() -> None:

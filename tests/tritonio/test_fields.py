@@ -49,8 +49,28 @@ def test_the_table_and_the_rules_agree() -> None:
 
 def test_parameters_that_are_triton_s_own_pass_and_unknown_ones_do_not() -> None:
     assert parse(parser(), {"triton_enable_empty_final_response": True}).speculation == "auto"
-    with pytest.raises(BadField, match="temprature: got 1, allowed: no such setting"):
+    with pytest.raises(BadField, match="temprature: got 1, allowed: no such setting; near it: temperature"):
         parse(parser(), {"temprature": 1})
+
+
+def test_an_empty_word_is_none() -> None:
+    """A parser without a tokenizer refuses every other."""
+    wanted = parser().parse(
+        1, 0.0, {"input_ids": np.array([5], np.int32), "stop_words": np.array([b""], np.object_)}.get
+    )
+    assert wanted.stop_words == ()
+    assert parse(parser(), bad_words=b"").sampling.bad_words == ()
+    with pytest.raises(BadField, match="stop_words: got ''"):
+        parser().parse(1, 0.0, {"input_ids": np.array([5]), "stop_words": np.array([b"", b"a"], np.object_)}.get)
+
+
+def test_neutral_values_ask_for_nothing_and_others_are_refused() -> None:
+    neutral = {field.name: field.default for field in wire.NEUTRAL} | {"pad_id": 2, "length_penalty": 1.0}
+    assert parse(parser(), seed=1, **neutral) == parse(parser(), seed=1)
+    others = {"beam_width": 2, "num_return_sequences": 0, "return_context_logits": True, "return_perf_metrics": True}
+    for name, value in others.items():
+        with pytest.raises(BadField, match=f"^{name}: got {value}"):
+            parse(parser(), **{name: value})
 
 
 def test_drafts_are_refused_where_nobody_drafts() -> None:

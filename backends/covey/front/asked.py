@@ -13,7 +13,7 @@ from typing import Any
 
 from covey.front.failures import NotServed, refused
 from covey_client.request import Request
-from covey_client.wire import INPUT_BY_NAME, MODEL, OUTPUT_BY_NAME, OUTPUTS, PROMPT, Field
+from covey_client.wire import INPUT_BY_NAME, MODEL, OUTPUT_BY_NAME, OUTPUTS, PROMPT, Field, unknown
 
 UNARY = "covey_unary"
 MODELS = (MODEL, UNARY)
@@ -26,6 +26,8 @@ MOST_DIMENSIONS = 8
 BYTES_OF_A_TOKEN = 4  # about as many as in text: ids may be as long a prompt
 MOST_TEXTS = 4096  # of a list: more stop or bad words no profile can allow
 _WHOLE = {"INT32": (-(1 << 31), (1 << 31) - 1), "UINT64": (0, (1 << 64) - 1)}
+# Of what datatypes a field's values may come: whole numbers of any, whose range is checked as that of JSON's.
+DATATYPES = {"INT32": ("INT32", "INT64", "UINT32", "UINT64"), "UINT64": ("UINT64", "INT64", "UINT32", "INT32")}
 _LARGEST_FP32 = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
 
 
@@ -102,7 +104,15 @@ def parameters(given: Mapping[str, Any], known: Iterable[str] = ()) -> None:
         if name in INPUT_BY_NAME:
             raise refused(name, "a parameter", "an input tensor of this name: settings are no request parameters")
         if not name.startswith(OWN_PARAMETER) and name not in known:
-            raise refused(name, "a parameter", "no such setting; see the API reference for the names")
+            raise refused(name, "a parameter", unknown(name))
+
+
+def datatype(field: Field, given: object) -> str:
+    """That in which a tensor's values come."""
+    allowed = DATATYPES.get(field.dtype, (field.dtype,))
+    if given not in allowed:
+        raise refused(field.name, given, f"the datatype {' or '.join(allowed)}")
+    return str(given)
 
 
 def count(field: Field, shape: Sequence[Any], most: int) -> int:
@@ -145,6 +155,8 @@ def _value(field: Field, value: Any) -> Any:
     if field.dtype == "BOOL":
         if type(value) is not bool:
             raise refused(field.name, value, "true or false")
+        if value and not field.high:
+            raise refused(field.name, value, "false")
         return value
     if type(value) is not int and (field.dtype != "FP32" or type(value) is not float):
         raise refused(field.name, value, "a number" if field.dtype == "FP32" else "a whole number")
@@ -180,12 +192,12 @@ def _text(field: Field, value: Any) -> str:
 def field_of(name: str) -> Field:
     field = INPUT_BY_NAME.get(name)
     if field is None:
-        raise refused(name, "an input", "no such setting; see the API reference for the names")
+        raise refused(name, "an input", unknown(name))
     return field
 
 
 def _outputs(names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if name not in OUTPUT_BY_NAME:
-            raise refused("outputs", name, "names of the response; see the API reference")
+            raise refused("outputs", name, "names of the response, which the model's metadata has")
     return tuple(field.name for field in OUTPUTS if not names or field.name in names)

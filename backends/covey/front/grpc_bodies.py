@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from tritonclient.grpc import service_pb2
 
 from covey.front.answers import values
-from covey.front.asked import VERSION, Asked, count, field_of, id_of, parameters, served
+from covey.front.asked import VERSION, Asked, count, datatype, field_of, id_of, parameters, served
 from covey.front.failures import refused
 from covey.front.http_bodies import unpacked
 from covey_client.errors import InvalidRequest
@@ -20,6 +20,8 @@ from covey_client.wire import INPUTS, OUTPUT_BY_NAME, OUTPUTS
 CONTENTS = {
     "BYTES": "bytes_contents",
     "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "UINT32": "uint_contents",
     "UINT64": "uint64_contents",
     "FP32": "fp32_contents",
     "BOOL": "bool_contents",
@@ -82,12 +84,11 @@ def _described(model: str, lengths: tuple[int, ...], outputs: tuple[str, ...]) -
 def _tensor(tensor: Any, raw: bytes | None) -> list[Any]:
     name = tensor.name
     field = field_of(name)
-    if tensor.datatype != field.dtype:
-        raise refused(name, tensor.datatype, f"the datatype {field.dtype}")
+    dtype = datatype(field, tensor.datatype)
     shape = list(tensor.shape[:16])
     if raw is not None:
-        return unpacked(field, shape, raw)
-    found = getattr(tensor.contents, CONTENTS[field.dtype])
+        return unpacked(field, dtype, shape, raw)
+    found = getattr(tensor.contents, CONTENTS[dtype])
     if count(field, shape, max(1, len(found))) != len(found):
         raise refused(name, f"{len(found)} values", "as many as the shape says")
     return list(found)

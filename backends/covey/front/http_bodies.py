@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from covey.front.answers import values
-from covey.front.asked import UNARY, VERSION, Asked, count, field_of, id_of, parameters
+from covey.front.asked import UNARY, VERSION, Asked, count, datatype, field_of, id_of, parameters
 from covey.front.failures import refused
 from covey_client.errors import InvalidRequest
 from covey_client.request import packed
@@ -23,7 +23,7 @@ BINARY_LENGTH = "inference-header-content-length"
 SIZE = "binary_data_size"
 BINARY, ALL_BINARY = "binary_data", "binary_data_output"
 BODY = ("id", "parameters", "inputs", "outputs")
-FORMATS = {"INT32": "i", "UINT64": "Q", "FP32": "f"}
+FORMATS = {"INT32": "i", "INT64": "q", "UINT32": "I", "UINT64": "Q", "FP32": "f"}
 
 
 def generation(model: str, body: bytes, prompt_bytes: int) -> Asked:
@@ -104,24 +104,23 @@ class _Rest:
 
 def _tensor(name: str, entry: Mapping[str, Any], rest: _Rest) -> list[Any]:
     field = field_of(name)
-    if entry.get("datatype") != field.dtype:
-        raise refused(name, entry.get("datatype"), f"the datatype {field.dtype}")
+    dtype = datatype(field, entry.get("datatype"))
     shape = entry.get("shape")
     if not isinstance(shape, list):
         raise refused(name, shape, "a shape, a list of sizes")
     own = _object(name, entry.get("parameters", {}))
     if SIZE in own:
         data = rest.take(name, own[SIZE])
-        return unpacked(field, shape, data)
+        return unpacked(field, dtype, shape, data)
     found = _flat(name, entry.get("data"))
     if count(field, shape, max(1, len(found))) != len(found):
         raise refused(name, f"{len(found)} values", "as many as the shape says")
     return found
 
 
-def unpacked(field: Field, shape: Sequence[Any], data: bytes) -> list[Any]:
+def unpacked(field: Field, dtype: str, shape: Sequence[Any], data: bytes) -> list[Any]:
     """The values of a tensor of that shape, which all of its bytes are."""
-    wanted, name, dtype = count(field, shape, len(data)), field.name, field.dtype
+    wanted, name = count(field, shape, len(data)), field.name
     if dtype == "BYTES":
         return _texts(name, wanted, data)
     size = 1 if dtype == "BOOL" else struct.calcsize(FORMATS[dtype])

@@ -19,7 +19,18 @@ from covey.roster import Roster
 from covey.shares import ANY, numbers
 from covey.tokenization import longest_token, token_ids
 from covey.types import Objective, Request, Rule, Sampling, TargetInfo
-from covey_client.wire import DELIVERY, INPUT_BY_NAME, INPUTS, MAX_BIASES, MAX_DRAFT_TOKENS, REQUEST, SAMPLING, Field
+from covey_client.wire import (
+    DELIVERY,
+    INPUT_BY_NAME,
+    INPUTS,
+    MAX_BIASES,
+    MAX_DRAFT_TOKENS,
+    NEUTRAL,
+    REQUEST,
+    SAMPLING,
+    Field,
+    unknown,
+)
 
 _FIXED = frozenset(f"fixed:{depth}" for depth in range(1, MAX_DRAFT_TOKENS + 1))
 GRAMMAR_JSON, GRAMMAR_REGEX = "grammar_json", "grammar_regex"
@@ -72,6 +83,7 @@ class RequestParser:
         """The request behind one set of tensors (`tensor(name)` is an array or None); raises BadField."""
         _check_parameters(parameters or {})
         read = _Reader(tensor)
+        read.check(NEUTRAL)
         self.prompt_bytes(tensor)
         text = read.given("text_input")
         ids = read.array("input_ids")
@@ -282,7 +294,7 @@ def _check_parameters(parameters: dict[str, Any]) -> None:
         if name in INPUT_BY_NAME:
             raise BadField(name, value, "an input tensor of this name: settings are no request parameters")
         if not name.startswith("triton_"):
-            raise BadField(name, value, "no such setting; see the API reference for the names")
+            raise BadField(name, value, unknown(name))
 
 
 class _Reader:
@@ -294,6 +306,11 @@ class _Reader:
     def part(self, part: str) -> dict[str, Any]:
         """The fields that a part of the request takes as they come, by attribute."""
         return {field.attribute: self._plain(field) for field in INPUTS if field.part == part}
+
+    def check(self, fields: Iterable[Field]) -> None:
+        """Refuses what the table does not allow of fields that nobody reads."""
+        for field in fields:
+            self._plain(field)
 
     def _plain(self, field: Field) -> Any:
         if field.choices:
@@ -314,6 +331,8 @@ class _Reader:
 
     def boolean(self, name: str) -> bool:
         value = self.scalar(name)
+        if value and not INPUT_BY_NAME[name].high:
+            raise BadField(name, True, "false")
         return bool(INPUT_BY_NAME[name].default if value is None else value)
 
     def integer(self, name: str, *, default: int | None = None, high: int | None = None) -> int:
@@ -361,8 +380,10 @@ class _Reader:
         return found
 
     def texts(self, name: str) -> list[str]:
+        """A list of texts; one that is empty is none, as TensorRT-LLM's clients say it."""
         value = self._tensor(name)
-        return [] if value is None else [_decoded(name, item) for item in value.reshape(-1)]
+        found = [] if value is None else [_decoded(name, item) for item in value.reshape(-1)]
+        return [] if found == [""] else found
 
     def choice(self, name: str, allowed: tuple[str, ...]) -> str:
         value = self.text(name)
