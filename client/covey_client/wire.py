@@ -72,7 +72,14 @@ NEUTRAL = (
 INPUTS = (
     Field("text_input", "BYTES", OWN, "the prompt as text; this or `input_ids`"),
     Field("input_ids", "INT32", OWN, "the prompt as token ids; this or `text_input`", many=True),
-    Field("max_tokens", "INT32", OWN, "most tokens of output; else `limits.max_tokens`, 256", low=1, high=1 << 30),
+    Field(
+        "max_tokens",
+        "INT32",
+        OWN,
+        "most tokens of output; else `limits.max_tokens`, 256, or what the context leaves",
+        low=1,
+        high=1 << 30,
+    ),
     Field("stream", "BOOL", DELIVERY, "send tokens as they come, not the whole answer at its end", False),
     Field("temperature", "FP32", SAMPLING, "how evenly tokens are drawn; below 1e-5 is greedy", 0.0, high=100.0),
     Field("top_k", "INT32", SAMPLING, "only so many of the likeliest tokens; 0 is all", 0, high=1 << 30),

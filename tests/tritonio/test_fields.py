@@ -120,6 +120,18 @@ def test_the_room_is_what_the_pool_has_when_a_request_comes() -> None:
     assert parse(grows, max_tokens=50).max_tokens == 50
 
 
+def test_an_answer_whose_length_nobody_said_is_as_long_as_the_context_leaves() -> None:
+    info = HashTarget().info()
+    limits = LimitSettings(max_tokens=15)
+    for blocks, length in ((100, 15), (2, min(15, 2 * info.block_size - 3))):
+        found = RequestParser(None, info, limits, Roster((), ManualClock()), lambda blocks=blocks: blocks)
+        prompt = np.array([5, 6, 7], np.int32)
+        assert found.parse(1, 0.0, {"input_ids": prompt}.get).request.max_tokens == length
+    full = np.full(2 * info.block_size, 5, np.int32)
+    with pytest.raises(BadField, match=r"the context"):
+        found.parse(1, 0.0, {"input_ids": full}.get)
+
+
 def biased(ids: list[int], values: list[float]) -> Any:
     given = {"input_ids": np.array([5], np.int32), "logit_bias_ids": np.array(ids, np.int32)}
     return parser().parse(1, 0.0, {**given, "logit_bias": np.array(values, np.float32)}.get).request.sampling

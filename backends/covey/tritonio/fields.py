@@ -91,7 +91,8 @@ class RequestParser:
             raise BadField("text_input", text, "exactly one of text_input and input_ids")
         prompt = self._prompt(text) if text is not None else self._ids(ids)
         read.choice("target", tuple(dict.fromkeys(("", self._target))))
-        max_tokens = read.integer("max_tokens", default=self._limits.max_tokens)
+        left = self._context() - len(prompt)
+        max_tokens = read.integer("max_tokens", default=max(1, min(self._limits.max_tokens, left)))
         self._check_room(len(prompt), max_tokens)
         end_id = read.integer("end_id", high=self._info.vocab_size - 1)
         sampling = Sampling(

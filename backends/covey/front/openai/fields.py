@@ -32,7 +32,6 @@ ONLY: Mapping[str, tuple[Any, ...]] = {
     "guided_grammar": (),
     "modalities": (["text"],),
     "prompt_logprobs": (0,),
-    "structured_outputs": ({},),
     "suffix": ("",),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
@@ -40,7 +39,19 @@ ONLY: Mapping[str, tuple[Any, ...]] = {
 CHAT = ("messages", "add_generation_prompt", "chat_template_kwargs", "top_logprobs")
 COMPLETION = ("prompt", "echo")
 GRAMMARS = {"guided_json": "grammar_json", "guided_regex": "grammar_regex"}
-COMMON = ("model", "n", "stream", "stream_options", "logprobs", "ignore_eos", "logit_bias", "response_format")
+STRUCTURED = "structured_outputs"  # vLLM's newer object
+IN_STRUCTURED = {"json": "grammar_json", "regex": "grammar_regex", "json_object": "grammar_json"}
+COMMON = (
+    "model",
+    "n",
+    "stream",
+    "stream_options",
+    "logprobs",
+    "ignore_eos",
+    "logit_bias",
+    "response_format",
+    STRUCTURED,
+)
 MOST_CHOICES = 128
 MOST_SHOWN = 8  # unknown names of one body
 SEEDS = 1 << 64
@@ -146,19 +157,38 @@ def _bias(value: Any) -> dict[str, Any]:
 
 def _grammar(given: Mapping[str, Any]) -> dict[str, Any]:
     """What the output has to fit."""
-    found = {GRAMMARS[name]: _schema(given[name]) for name in GRAMMARS if name in given}
+    found = [_asked_as(GRAMMARS[name], given[name]) for name in GRAMMARS if name in given]
+    found += _structured(given.get(STRUCTURED, {}))
     wanted = given.get("response_format", {"type": "text"})
     kind = wanted.get("type") if isinstance(wanted, dict) else None
     if kind == "json_object":
-        found["grammar_json"] = "{}"
+        found.append(("grammar_json", "{}"))
     elif kind == "json_schema":
         inner = wanted["json_schema"] if isinstance(wanted.get("json_schema"), dict) else {}
         if not isinstance(inner.get("schema"), dict):
             raise refused("response_format", "no schema", "json_schema.schema, an object")
-        found["grammar_json"] = _schema(inner["schema"])
+        found.append(("grammar_json", _schema(inner["schema"])))
     elif kind != "text":
         raise refused("response_format", kind, "an object with the type text, json_object or json_schema")
-    return found
+    if len(found) > 1:
+        raise refused("response_format", f"{len(found)} grammars", f"one, with {', '.join(GRAMMARS)} and {STRUCTURED}")
+    return dict(found)
+
+
+def _structured(value: Any) -> list[tuple[str, Any]]:
+    if not isinstance(value, dict):
+        raise refused(STRUCTURED, value, "an object")
+    said = {name: each for name, each in value.items() if each is not None and each is not False}
+    if said.get("json_object") is True:
+        said["json_object"] = {}
+    for name in said:
+        if name not in IN_STRUCTURED:
+            raise refused(STRUCTURED, name, f"{', '.join(IN_STRUCTURED)}: this server has no other")
+    return [_asked_as(IN_STRUCTURED[name], each) for name, each in said.items()]
+
+
+def _asked_as(name: str, value: Any) -> tuple[str, Any]:
+    return name, _schema(value) if name == "grammar_json" else value
 
 
 def _schema(value: Any) -> str:
