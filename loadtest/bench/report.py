@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -90,29 +91,35 @@ def curves(
 
 def panels(path: Path, title: str, shown: Sequence[Panel]) -> None:
     """Panels side by side. A name has one colour in all of them; covey is drawn thick and on top. Of many names the few
-    that matter most have colours, and below each of the others has a panel of its own, beside covey."""
+    that matter most have colours, and below each of the others has a panel of its own, beside covey. A
+    panel that shares no name with the first has colours and a legend of its own."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    names = list(dict.fromkeys(name for panel in shown for name in panel.lines))
+    apart = [panel for panel in shown[1:] if not panel.lines.keys() & shown[0].lines.keys()]
+    names = list(dict.fromkeys(name for panel in shown if panel not in apart for name in panel.lines))
     main = names if len(names) <= MOST_LINES else _foremost(names, shown[0])
     others = [name for name in names if name not in main]
-    colours = dict(zip(main, COLOURS))
+    colours = dict(zip(main, cycle(COLOURS)))
     columns = min(2, len(shown))
     heights = [3.3 * -(-len(shown) // columns), 1.5 * -(-len(others) // SMALL)]
     figure = pyplot.figure(figsize=(5 * columns + 1, sum(heights)), layout="constrained")
     above, *below = figure.subfigures(2, 1, height_ratios=heights).flat if others else [figure]
     grid = above.subplots(-(-len(shown) // columns), columns, squeeze=False)
     for panel, plot in zip(shown, grid.flat):
+        of = dict(zip(panel.lines, cycle(COLOURS))) if panel in apart else colours
         for name, points in panel.lines.items():
-            plot.plot(*zip(*points), **(_style(name, colours[name]) | {"label": name} if name in main else FAINT))
+            plot.plot(*zip(*points), **(_style(name, of[name]) | {"label": name} if name in of else FAINT))
+        if panel in apart:
+            plot.legend(fontsize=8)
         plot.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
         _scale(plot, panel)
     for plot in grid.flat[len(shown) :]:
         plot.set_visible(False)
-    known = {label: line for plot in grid.flat for line, label in zip(*plot.get_legend_handles_labels())}
+    plots = [plot for panel, plot in zip(shown, grid.flat) if panel not in apart]
+    known = {label: line for plot in plots for line, label in zip(*plot.get_legend_handles_labels())}
     above.legend(known.values(), known.keys(), loc="outside right center", fontsize=8)
     for beneath in below:
         _small(beneath, shown[0], others)
