@@ -86,10 +86,17 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(maker: Maker) -> None:
         (building / "weights").write_bytes(b"half")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with pytest.raises(StartError, match="No space left on device: make room") as caught:
+    with pytest.raises(StartError, match=r"No space left on device: .* where there is room") as caught:
         made(maker.state, "plain", maker.model, [maker.weights], full)
     assert str(caught.value).startswith(f"{maker.model}: ")
     assert not list((maker.state / "plain").iterdir())
     maker.state = maker.weights / "no folder"
-    with pytest.raises(StartError, match="let this user write"):
+    with pytest.raises(StartError, match="let this user read it, and write"):
+        maker()
+
+
+def test_what_cannot_be_read_is_one_line(maker: Maker) -> None:
+    maker.weights.unlink()
+    maker.weights.mkdir()
+    with pytest.raises(StartError, match=r"Is a directory: .*: let this user read it"):
         maker()

@@ -236,6 +236,8 @@ def described(folder: Path, name: str = "config.json") -> dict[str, Any]:
 def _object(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingError(f"{path}: cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise SettingError(f"{path}: not a JSON object: {error}") from error
     if not isinstance(content, dict):

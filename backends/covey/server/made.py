@@ -30,11 +30,9 @@ log = logging.getLogger(__name__)
 def made(state: Path, kind: str, of: Path, parts: Iterable[Path], build: Callable[[Path], None]) -> Path:
     """The folder of that kind for the model in `of`, which depends on those files; `build` fills it the first time."""
     files = sorted(set(parts))
-    when = [
-        (str(path.resolve()), path.stat().st_mtime_ns) for path in files
-    ]  # large files are sampled for their digest
-    name = f"{of.resolve().name}-{identity([kind, when], files)[:16]}"
     try:
+        when = [(str(path.resolve()), path.stat().st_mtime_ns) for path in files]  # identity() samples large files
+        name = f"{of.resolve().name}-{identity([kind, when], files)[:16]}"
         kept = private_folder(state / kind)
         final = kept / name
         if not _whole(final):
@@ -43,7 +41,8 @@ def made(state: Path, kind: str, of: Path, parts: Iterable[Path], build: Callabl
                     _make(final, build)
     except (OSError, SafetensorError) as error:
         raise StartError(
-            f"{of}: weights cannot be made of it in {state / kind}: {error}: make room there, or let this user write"
+            f"{of}: no weights can be made of it in {state / kind}: {error}: let this user read it, and write where "
+            "there is room"
         ) from error
     return final
 
