@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,9 +23,10 @@ from tests.models.tiny_models import FAMILIES, MORE, Reader, build, generate, pr
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 BEGIN, END = "<!-- families -->\n", "<!-- end of families -->\n"
-SLICE = {"granite", "cohere2", "nemotron", "gpt_oss"}  # of those that no other test runs
+SLICE = {"granite", "cohere2", "nemotron", "gpt_oss", "falcon"}  # of those that no other test runs
 # Experts know no float64, and no shapes of theirs were found that make a row independent of others.
 EXPERTS = {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "gpt_oss"}
+_YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
 NAMES = {"gemma3": "gemma3_text"}  # of model types, where they are not those of tiny_models
 
 
@@ -63,6 +65,38 @@ def test_its_greedy_text_is_that_of_generate(family: str, tmp_path: Path) -> Non
         folder, dtype=str(dtype)[6:], device="cpu", blocks=64, block_size=4, max_pass_tokens=64, numerics="fast"
     )
     assert Reader(model, rows, room=12).greedy(12, 7, rng) == expected
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_ln_in_parallel_attn": 1, "bias": True, "rope_parameters": _YARN},
+        {"new_decoder_architecture": False},
+        {"new_decoder_architecture": False, "parallel_attn": False, "bias": True},
+        {"new_decoder_architecture": False, "multi_query": False, "num_kv_heads": None, "tie_word_embeddings": True},
+        {"new_decoder_architecture": False, "multi_query": False, "parallel_attn": False, "num_kv_heads": None},
+    ],
+    ids=" ".join,
+)
+def test_falcon_is_exact_in_all_its_forms(changes: dict[str, Any], tmp_path: Path) -> None:
+    folder = build(tmp_path, "falcon", torch.float64, **changes)
+    rows = prompts(np.random.default_rng(1), 97, 3, 20)
+    with quiet():
+        there = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64)
+    source = Modules.of(there, "in memory") if changes.get("bias") else folder
+    model = PagedModel(source, dtype="float64", device="cpu", blocks=64, block_size=4, numerics="fast")
+    config = model.config
+    assert model.shape.kv_heads == (2 if config.new_decoder_architecture else 1 if config.multi_query else 4)
+    with quiet(), torch.inference_mode():
+        module = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="sdpa")
+        own = [module(torch.from_numpy(row)[None].long()).logits[0] for row in rows]
+    reader = Reader(model, rows, room=8)
+    chunks = [reader.read([(0, 0, 2), (1, 0, 11)]), reader.read([(1, 11, 20), (0, 2, 3)])]
+    for row, logits in enumerate((torch.cat((chunks[0][0], chunks[1][1])), torch.cat((chunks[0][1], chunks[1][0])))):
+        assert torch.allclose(logits, own[row], rtol=0, atol=1e-5)  # their rotary factors are of float32
+    assert Reader(model, rows, room=8).greedy(8, 7, np.random.default_rng(2)) == [
+        generate(folder, row, 8) for row in rows
+    ]
 
 
 @pytest.mark.parametrize(

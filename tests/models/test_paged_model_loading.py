@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from tiny_models import Reader, build, generate, prompts
 
 from covey.errors import SettingError, UnsupportedModel
+from covey.models import refusals
 from covey.models.loading import quiet
 from covey.models.model import PagedModel
 
@@ -166,3 +167,8 @@ def test_properties(tmp_path: Path) -> None:
     assert (model.dtype, model.device, model.numerics) == ("float32", "cpu", "fast")
     assert model.bytes_per_block == 3 * 2 * 2 * 16 * 8 * 4
     assert load(tmp_path, dtype="float64").dtype == "float64"
+
+
+def test_a_configuration_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"config.json: cannot be read: No such file"):
+        refusals.described(tmp_path)

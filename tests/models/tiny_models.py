@@ -30,6 +30,8 @@ _SMALL: dict[str, Any] = {
 _GROUPED = _SMALL | {"num_key_value_heads": 2}
 _WINDOWED = _GROUPED | {"head_dim": 8, "sliding_window": 12}
 
+_NORMS = tuple(f"ln_{part}.weight" for part in ("f", "1", "2", "attn", "mlp"))
+
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", _GROUPED | {"tie_word_embeddings": True}),
     "qwen2": ("Qwen2Config", _GROUPED),
@@ -105,6 +107,11 @@ MORE: dict[str, tuple[str, dict[str, Any]]] = {
     "persimmon": ("PersimmonConfig", _SMALL),
     "gpt2": ("GPT2Config", _GPT2 | {"n_inner": 32}),
     "gpt_bigcode": ("GPTBigCodeConfig", _GPT2 | {"n_inner": 48}),
+    "falcon": (
+        "FalconConfig",
+        _SMALL
+        | {"num_kv_heads": 2, "new_decoder_architecture": True, "ffn_hidden_size": 48, "tie_word_embeddings": False},
+    ),
     "opt": ("OPTConfig", _SMALL | {"ffn_dim": 48, "word_embed_proj_dim": 32, "tie_word_embeddings": False}),
     "mixtral": ("MixtralConfig", _EXPERTS | {"num_local_experts": 4}),
     "qwen2_moe": (
@@ -128,9 +135,7 @@ def build(folder: Path, family: str, dtype: torch.dtype = torch.float32, seed: i
             for key, weight in module.named_parameters():  # the stock initialisation repeats one token for ever
                 scale = 1.5 * weight.shape[-1] ** -0.5 if weight.dim() > 1 else 0.2
                 weight.copy_(torch.randn(weight.shape) * scale)
-                normed = key.endswith("norm.weight") or (
-                    weight.dim() == 1 and key.endswith(("ln_f.weight", "ln_1.weight", "ln_2.weight"))
-                )
+                normed = key.endswith("norm.weight") or (weight.dim() == 1 and key.endswith(_NORMS))
                 if normed and not family.startswith("gemma"):
                     weight.add_(1.0)
         module.save_pretrained(folder)

@@ -156,3 +156,25 @@ def test_what_does_not_fit_its_base_is_refused(name: str, shape: tuple[int, ...]
         hub.folder(str(made), tmp_path / "state")
     assert str(caught.value).startswith(f"{made}: ")
     assert not list((tmp_path / "state" / "merged").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("kept", "said"), [("lora_A", "lacks .*lora_B"), ("lora_B", "lacks .*lora_A"), ("", "is empty")]
+)
+def test_half_of_an_adapter_is_refused(kept: str, said: str, tmp_path: Path) -> None:
+    made = adapter(tmp_path / "adapter", build(tmp_path / "base", "qwen2"), ["model.layers.0.mlp.up_proj"])
+    held = load_file(made / adapters.WEIGHTS)
+    save_file({name: each for name, each in held.items() if kept and kept in name}, made / adapters.WEIGHTS)
+    with pytest.raises(SettingError, match=said):
+        hub.folder(str(made), tmp_path / "state")
+
+
+def test_a_base_s_folder_has_no_revision_and_its_small_files_are_followed(tmp_path: Path) -> None:
+    base = build(tmp_path / "base", "qwen2")
+    made = adapter(tmp_path / "adapter", base, ["model.layers.0.mlp.up_proj"], revision="main")
+    (made / "tokenizer_of_before").mkdir()
+    first = hub.folder(str(made), tmp_path / "state")
+    (base / "generation_config.json").write_text('{"eos_token_id": 7}')
+    second = Path(hub.folder(str(made), tmp_path / "state"))
+    assert str(second) != first
+    assert json.loads((second / "generation_config.json").read_text()) == {"eos_token_id": 7}

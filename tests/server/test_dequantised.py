@@ -63,6 +63,9 @@ def test_its_text_is_that_of_the_plain_model(shards: int, tmp_path: Path) -> Non
     again = hub.with_folders(Options(model=str(folder), dequantise=True, state=tmp_path / "state"))
     assert again.model == options.model
     assert [path.name[:4] for path in (tmp_path / "state" / "plain").iterdir()] == ["fp8-"]
+    (folder / "generation_config.json").write_text('{"eos_token_id": 7}')
+    later = Path(hub.folder(str(folder), tmp_path / "state", dequantise=True))
+    assert (later / "generation_config.json").read_text() == '{"eos_token_id": 7}'
 
 
 def test_an_adapter_s_base_may_be_quantised(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from covey.errors import UnsupportedModel
-from covey.models import loading
+from covey.models import falcon, loading
 from covey.models.attention import Plan, Tiling, attend, plan_lanes
 from covey.models.lanes import Lanes
 from covey.models.parallel.group import Group
@@ -102,12 +102,14 @@ def _no_mask(*_: object, **__: object) -> None:
     """transformers' mask interface: lanes say what a query sees."""
 
 
-def _register() -> None:
+def _register(config: Any) -> None:
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface
 
     AttentionInterface.register(_ATTENTION, _paged_attention)
     AttentionMaskInterface.register(_ATTENTION, _no_mask)
+    if config.model_type == "falcon":
+        falcon.register(_ATTENTION, _paged_attention)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +153,7 @@ class Modules:
         loading.check_config(path, config)
         where = loading.choose_device(device) if group is None else group.device
         kind = loading.choose_dtype(dtype, where)
-        _register()
+        _register(config)
         module: Any
         if group is None:
             module = loading.load_module(path, config, kind, where, _ATTENTION)
@@ -164,7 +166,7 @@ class Modules:
         """The modules of a module that is ready on its device, in its type, and never was in a folder. Whatever runs it
         may take it apart. Raises UnsupportedModel as `read` does."""
         loading.check_config(Path(name), module.config)
-        _register()
+        _register(module.config)
         module.set_attn_implementation(_ATTENTION)
         return cls(Path(name), module.config, module, module.dtype, module.device)
 

@@ -50,6 +50,7 @@ EXACT = {
     "hunyuan_v1_dense": "",
     "persimmon": "",
     "gpt_neox": "",
+    "falcon": "without ALiBi; grouped, one or all key heads",
     "gpt2": "learned positions",
     "gpt_bigcode": "learned positions, one key head",
     "opt": "learned positions",
@@ -126,7 +127,7 @@ _FAMILIES = {
         ),
         (_LATENT, "axk1 axk2 bailing_hybrid hy_v4 dots3_note_text"),
         (_ALIBI, "bloom mpt"),
-        (_OWN_ATTENTION, "falcon gptj gpt_neo codegen xglm ctrl"),
+        (_OWN_ATTENTION, "gptj gpt_neo codegen xglm ctrl"),
         (_TWICE, "diffllama"),
         (_CHUNKED, "llama4_text"),
         (_SHARED, "gemma3n_text"),
@@ -235,6 +236,8 @@ def described(folder: Path, name: str = "config.json") -> dict[str, Any]:
 def _object(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingError(f"{path}: cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise SettingError(f"{path}: not a JSON object: {error}") from error
     if not isinstance(content, dict):

@@ -16,7 +16,7 @@ from covey.errors import SettingError, UnsupportedModel
 
 LFS = b"version https://git-lfs"  # how a file begins that git has not fetched yet
 PLAIN = frozenset({"F64", "F32", "F16", "BF16"})  # types whose numbers are a weight's own
-_EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight")
+_EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight")
 
 
 @dataclass(frozen=True, slots=True)

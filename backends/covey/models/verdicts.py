@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 # The code that decides which products there are.
 _SOURCES = (
     "attention.py",
+    "falcon.py",
     "fuse.py",
     "known.py",
     "loading.py",

@@ -79,7 +79,8 @@ def base_of(adapter: Path) -> str:
         raise SettingError(
             f"{adapter}: {CONFIG} names no base_model_name_or_path: write the base's folder or name there"
         )
-    return f"{base}@{config['revision']}" if config.get("revision") else base
+    named = config.get("revision") and not Path(base).exists()  # a folder has none
+    return f"{base}@{config['revision']}" if named else base
 
 
 def _not_at_load(adapter: Path, what: str) -> SettingError:
@@ -95,8 +96,8 @@ def merged(adapter: Path, base: Path, state: Path) -> Path:
     written = refusals.described(base)
     refusals.by_config(base, written.get)
     files = refusals.weight_files(base)
-    changed = [adapter / CONFIG, adapter / WEIGHTS, base / "config.json", *files]
-    tokens = [path for folder in (adapter, base) for path in made.matching(folder, TOKENIZER)]
+    changed = [adapter / CONFIG, adapter / WEIGHTS, *files]
+    changed += made.matching(base, made.SMALL) + made.matching(adapter, TOKENIZER)
 
     def build(building: Path) -> None:
         log.info("merging %s into %s, once", adapter, base)
@@ -111,7 +112,7 @@ def merged(adapter: Path, base: Path, state: Path) -> Path:
             else:
                 (building / file.name).symlink_to(file.resolve())
 
-    return made.made(state, "merged", adapter, [*changed, *tokens], build)
+    return made.made(state, "merged", adapter, changed, build)
 
 
 def _changes(adapter: Path, where: Mapping[str, stored.Stored]) -> dict[str, _Change]:
@@ -126,11 +127,14 @@ def _changes(adapter: Path, where: Mapping[str, stored.Stored]) -> dict[str, _Ch
         module, _, leaf = name.removeprefix(_PREFIX).rpartition(".lora_")
         if leaf not in ("A.weight", "B.weight") or not name.startswith(_PREFIX) or held[name].dim() != 2:
             raise _not_at_load(adapter, f"{name}, which is no LoRA matrix of a linear layer,")
+        other = f"{module}.lora_{'B' if leaf == 'A.weight' else 'A'}.weight"
+        if f"{_PREFIX}{other}" not in held:
+            raise SettingError(f"{adapter}: {WEIGHTS} lacks {other}; copy it again")
         if leaf == "A.weight":
-            a, b = held[name], held.get(f"{_PREFIX}{module}.lora_B.weight")
-            if b is None:
-                raise SettingError(f"{adapter}: {WEIGHTS} lacks {module}.lora_B.weight; copy it again")
+            a, b = held[name], held[f"{_PREFIX}{module}.lora_B.weight"]
             changes[_stored_name(adapter, f"{module}.weight", where)] = _Change(a, b, _scale(config, module, len(a)))
+    if not changes:
+        raise SettingError(f"{adapter}: {WEIGHTS} is empty; save the adapter with peft's save_pretrained")
     return changes
 
 

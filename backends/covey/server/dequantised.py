@@ -53,7 +53,7 @@ def plain(folder: Path, state: Path) -> Path:
             index = {"metadata": {}, "weight_map": held}
             (building / INDEX).write_text(json.dumps(index, indent=1), encoding="utf-8")
 
-    return made.made(state, "plain", folder, [folder / "config.json", *files], build)
+    return made.made(state, "plain", folder, [*made.matching(folder, made.SMALL), *files], build)
 
 
 def _write(folder: Path, files: list[Path], to: Path, settings: Mapping[str, Any], dtype: str) -> dict[str, str]:

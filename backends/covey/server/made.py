@@ -1,38 +1,93 @@
-"""Folders of plain weights that were made of other ones: once, in the server's state, by what they were made of."""
+"""Folders of plain weights that were made of other ones: once, in the server's state, by what they were made of.
+
+One launcher makes them at a time. A folder says what it held when it was made, and one that holds something else is
+made again.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import fcntl
+import json
+import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+
+from safetensors import SafetensorError
 
 from covey.models.identity import identity
 from covey.private import private_folder
+from covey.server.errors import StartError
 
 SMALL = ("*.json", "*.txt", "*.jinja", "*.model")  # what a model's folder has beside its weights
+_HELD = ".held"  # the file that says what a folder held
+log = logging.getLogger(__name__)
 
 
 def made(state: Path, kind: str, of: Path, parts: Iterable[Path], build: Callable[[Path], None]) -> Path:
     """The folder of that kind for the model in `of`, which depends on those files; `build` fills it the first time."""
-    kept = private_folder(state / kind)
-    final = kept / f"{of.resolve().name}-{identity(kind, parts)[:16]}"
-    if final.is_dir():
-        return final
-    building = Path(tempfile.mkdtemp(prefix=".building-", dir=kept))
+    files = sorted(set(parts))
     try:
-        build(building)
-        with contextlib.suppress(OSError):  # another server was quicker, with the same weights
-            os.rename(building, final)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
+        when = [(str(path.resolve()), path.stat().st_mtime_ns) for path in files]  # identity() samples large files
+        name = f"{of.resolve().name}-{identity([kind, when], files)[:16]}"
+        kept = private_folder(state / kind)
+        final = kept / name
+        if not _whole(final):
+            with _alone(kept):
+                if not _whole(final):  # another launcher may have made it meanwhile
+                    _make(final, build)
+    except (OSError, SafetensorError) as error:
+        raise StartError(
+            f"{of}: no weights can be made of it in {state / kind}: {error}: let this user read it, and write where "
+            "there is room"
+        ) from error
     return final
 
 
+def _make(final: Path, build: Callable[[Path], None]) -> None:
+    for left in final.parent.glob(".building-*"):  # of launchers that were killed
+        shutil.rmtree(left, ignore_errors=True)
+    building = Path(tempfile.mkdtemp(prefix=".building-", dir=final.parent))
+    try:
+        build(building)
+        (building / _HELD).write_text(json.dumps(_sizes(building)), encoding="utf-8")
+        if final.exists():
+            log.warning("%s is not what was made: it is made again", final)
+            shutil.rmtree(final)
+        building.rename(final)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
+def _whole(folder: Path) -> bool:
+    try:
+        return bool(json.loads((folder / _HELD).read_text(encoding="utf-8")) == _sizes(folder))
+    except (OSError, ValueError):
+        return False
+
+
+def _sizes(folder: Path) -> dict[str, list[int]]:
+    """Of its files, and when they were written."""
+    found = {path.name: path.stat() for path in folder.iterdir() if path.name != _HELD}
+    return {name: [each.st_size, each.st_mtime_ns] for name, each in found.items()}
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Waits for other launchers that make something in the folder; a killed one lets go."""
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)
+
+
 def matching(folder: Path, patterns: Sequence[str]) -> list[Path]:
-    return [path for pattern in patterns for path in folder.glob(pattern)]
+    return [path for pattern in patterns for path in folder.glob(pattern) if path.is_file()]
 
 
 def copy(paths: Iterable[Path], to: Path) -> None:

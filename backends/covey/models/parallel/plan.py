@@ -24,6 +24,8 @@ def heads_of(config: Any) -> Shape:
     """One layer's attention of the whole model."""
     heads = int(config.num_attention_heads)
     kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
+    if config.model_type == "falcon":  # has words of its own
+        kv_heads = config.num_kv_heads if config.new_decoder_architecture else 1 if config.multi_query else heads
     head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
     return Shape(heads, kv_heads, head_dim)
 
