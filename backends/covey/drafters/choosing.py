@@ -2,8 +2,8 @@
 
 A child is ranked by log q + noise, by log q when greedy. Its score is the log of its share of exp(log q + noise) over
 all tokens: q's own probability when greedy and, when sampling, how clearly it wins the race that the target will run,
-which says more about acceptance than how likely it was before the noise was known. Bias and grammar
-are in q; penalties are ignored.
+which says more about acceptance than how likely it was before the noise was known. Bias and grammar are in q; penalties
+are ignored.
 """
 
 from __future__ import annotations

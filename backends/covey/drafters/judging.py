@@ -3,8 +3,7 @@ that stands there?
 
 A token's logits draw the next position, with its request's noise. So a position is judged by the read of the token
 before it, or by the proposal that was made for it; the draw behind the last token waits in the session for what will
-stand there. Draws know their request's bias and grammar and no
-penalties, as proposals do.
+stand there. Draws know their request's bias and grammar and no penalties, as proposals do.
 
 Whether the token that stands there won is cheaper to say than which token did (`sampling/winning.py`). That noise is
 bounded excludes too little to look for it first: at 4,096 tokens of a small model 0 to 9 % of them.
@@ -114,10 +113,8 @@ class TextReader:
             for row, log_q in zip(whose[prompt].tolist(), _log_q(logits, prompt, text[prompt])):
                 pieces[row].log_q.append(log_q)
         if len(drawn):
-            hits, mine = (
-                np.empty(len(drawn), np.bool_),
-                self._steered(logits, drawn, settings, positions, [texts[row] for row in whose]),
-            )
+            hits = np.empty(len(drawn), np.bool_)
+            mine = self._steered(logits, drawn, settings, positions, texts, whose)
             dice = self._table.rejection[settings[drawn]]
             if dice.any():
                 at, ends = drawn[dice], positions[drawn[dice]] - known[drawn[dice]]
@@ -131,13 +128,19 @@ class TextReader:
                 pieces[row].hits.append(Hit.HIT if hit else Hit.MISS)
         ahead = np.flatnonzero(positions == known)
         if len(ahead):
-            mine = self._steered(logits, ahead, settings, positions, [texts[row] for row in whose])
+            mine = self._steered(logits, ahead, settings, positions, texts, whose)
             draws = draw_unpenalised(mine, self._table, settings[ahead], positions[ahead])
             for row, token in zip(whose[ahead].tolist(), draws.tolist()):
                 pieces[row].draws.append(token)
 
     def _steered(
-        self, logits: torch.Tensor, rows: Index, settings: Index, positions: Index, texts: list[Ints]
+        self,
+        logits: torch.Tensor,
+        rows: Index,
+        settings: Index,
+        positions: Index,
+        texts: list[Ints],
+        whose: Index,
     ) -> torch.Tensor:
         """The given rows' logits as their requests change them; each row draws a position of its text."""
         part, where, found = select(logits, rows), list[int](), list[Words | None]()
@@ -145,7 +148,7 @@ class TextReader:
             row = int(rows[at])
             grammar = self._grammars.get(int(settings[row]))
             if grammar is not None:
-                grammar.follow(texts[row][self._table.num_prompt[settings[row]] : positions[row]])
+                grammar.follow(texts[whose[row]][self._table.num_prompt[settings[row]] : positions[row]])
                 allowed = grammar.after(())
                 if allowed is not None:
                     where.append(at)

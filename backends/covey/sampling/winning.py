@@ -3,8 +3,8 @@
 Most tokens that lose have lost to the best one, which is never cut: two tokens' noise says so. For the others only
 tokens that beat the given one are looked at. What truncation keeps of a row is a prefix of an order, so a given
 token has lost to any that beats it and comes before it there; only where all that beat it come after it is it asked
-which are kept, of one token each, and nothing is sorted. Bias and penalties are the
-caller's to apply.
+which are kept, of one token each, and nothing is sorted. Bias and penalties are the caller's to
+apply.
 """
 
 from __future__ import annotations
