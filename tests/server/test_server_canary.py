@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 
 import pytest
 
-from covey.server.canary import LOOK_SECONDS, STARTING_SECONDS, Canary
+from covey.server.canary import LOOK_SECONDS, STARTING_SECONDS, Canary, CanaryWatch
 
 BOUND = 3.0
 
@@ -63,3 +65,21 @@ def test_nobody_is_ended_for_one_that_has_gone(process: subprocess.Popen[bytes])
     canary._asks, canary._bound = silent, LOOK_SECONDS
     canary.look()
     assert process.poll() is None
+
+
+def test_a_look_that_fails_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("covey.server.canary.LOOK_SECONDS", 0.01)
+    again, looks = threading.Event(), []
+
+    def asks(_seconds: float) -> bool:
+        looks.append(len(looks))
+        if len(looks) == 1:
+            raise RuntimeError("unforeseen")
+        again.set()
+        return True
+
+    watch = CanaryWatch(Canary("one", os.getpid, asks, 1.0))
+    try:
+        assert again.wait(10)
+    finally:
+        watch.stop()

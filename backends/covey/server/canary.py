@@ -95,4 +95,7 @@ class CanaryWatch:
 
     def _run(self) -> None:
         while not self._stopped.wait(LOOK_SECONDS):
-            self._canary.look()
+            try:
+                self._canary.look()
+            except Exception:  # nothing may end the thread that finds out what hangs
+                log.exception("whether a process answers could not be looked for")
