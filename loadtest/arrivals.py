@@ -28,6 +28,7 @@ from typing import Protocol, TextIO
 
 from covey.errors import SettingError
 
+MOST = 10_000  # of any number of a shape: what is offered is made in this process
 DATA_VARIABLE = "COVEY_DATA"
 HASH_TOKENS = 512
 SHAPES = (
@@ -133,16 +134,18 @@ def parse(text: str, *, data: Path | None = None, rate: float | None = None, len
         read = read_azure if kind == "azure" else read_mooncake
         return Trace(read(trace_file(kind, rest, data))).scaled(rate, lengths)
     numbers = _numbers(text, rest)
+    if not all(0 <= number <= MOST for number in numbers):  # NaN is in no range
+        raise SettingError(f"shape: got {text!r}, allowed: numbers up to {MOST:,}, users and requests a second")
     if kind == "closed" and len(numbers) == 1 and numbers[0] >= 1 and numbers[0].is_integer():
         return Closed(int(numbers[0]))
     if kind == "paced" and len(numbers) == 2 and numbers[0] >= 1 and numbers[0].is_integer() and numbers[1] > 0:
         return Closed(int(numbers[0]), numbers[0] / numbers[1])
     if kind == "poisson" and len(numbers) == 1 and numbers[0] > 0:
         return Varying(lambda _at, _seconds: numbers[0], numbers[0])
-    if kind == "bursts" and len(numbers) == 4 and 0 <= numbers[0] <= numbers[1] and 0 < numbers[3] <= numbers[2]:
+    if kind == "bursts" and len(numbers) == 4 and numbers[0] <= numbers[1] > 0 and 0 < numbers[3] <= numbers[2]:
         low, high, every, length = numbers
         return Varying(lambda at, _seconds: high if at % every >= every - length else low, high)
-    if kind == "peaks" and len(numbers) == 2 and 0 <= numbers[0] <= numbers[1]:
+    if kind == "peaks" and len(numbers) == 2 and numbers[0] <= numbers[1] > 0:
         low, high = numbers
         return Varying(lambda at, seconds: low + (high - low) * math.sin(2 * math.pi * at / seconds) ** 4, high)
     raise SettingError(f"shape: got {text!r}, allowed: {', '.join(SHAPES)}")

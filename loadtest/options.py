@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import random
 import time
@@ -91,8 +92,9 @@ def command_line() -> argparse.ArgumentParser:
 
 def plan(given: argparse.Namespace, *, seconds: float, grace: float) -> Plan:
     """Everything read and checked. Raises SettingError."""
-    if seconds <= 0 or grace < 0 or given.length_scale <= 0 or given.rate < 0:
-        raise SettingError("seconds, length-scale: above 0; grace, rate: at least 0")
+    above = (seconds, given.length_scale, given.request_timeout, given.context)
+    if not all(map(math.isfinite, (*above, grace, given.rate))) or min(above) <= 0 or min(grace, given.rate) < 0:
+        raise SettingError("seconds, length-scale, request-timeout, context: above 0; grace, rate: at least 0")
     if given.mix and given.slo:
         raise SettingError("mix, slo: allowed: one of the two")
     tokens = given.tokens or (levels.MIX_TOKENS if given.mix else "16:64")

@@ -15,6 +15,7 @@ from loadtest.records import Run
 from loadtest.summary import Figure
 
 FILE = "report.html"
+COMPARED = ("started", "server", "model", "speculation", "ran_seconds", "complete")  # may differ in a comparison
 SAME = 0.03  # relative differences below this are not called better or worse
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 82rem; padding: 0 1rem; color: #1b1b1b; }
@@ -76,7 +77,10 @@ def show(run: Run, earlier: Run | None = None) -> None:
     for figure, before in _paired(run, earlier):
         more = (number(before), change(figure, before)[0]) if earlier else ()
         table.add_row(figure.name, figure.unit, number(figure.value), *more)
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    if earlier and (unlike := _unlike(run, earlier)):
+        console.print(unlike.strip(" ·"), style="yellow", highlight=False)
 
 
 def number(value: float | None) -> str:
@@ -101,7 +105,16 @@ def change(figure: Figure, before: float | None) -> tuple[str, str]:
 
 def _subtitle(run: Run, earlier: Run | None) -> str:
     said = f"{run.settings.get('started', '')} · {run.settings.get('shape', '')} · {run.seconds:.0f} s of load"
-    return said + (f" · compared with the run of {earlier.settings.get('started', '')}" if earlier else "")
+    if earlier is None:
+        return said
+    return f"{said} · compared with the run of {earlier.settings.get('started', '')}{_unlike(run, earlier)}"
+
+
+def _unlike(run: Run, earlier: Run) -> str:
+    """What makes two runs' loads different ones, so that their figures say little about the servers."""
+    names = dict.fromkeys((*run.settings, *earlier.settings))
+    found = [name for name in names if name not in COMPARED and run.settings.get(name) != earlier.settings.get(name)]
+    return f" · another load: other {', '.join(found)}" if found else ""
 
 
 def _cut(run: Run) -> str:

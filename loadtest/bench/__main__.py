@@ -86,7 +86,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
         action="append",
         default=[],
         metavar="NAME",
-        help="of `gpu`, `load`, `drafters`, `ablation`, `elastic`, `star` and `slo`: this alone; may be repeated",
+        help="of `gpu`, `load`, `drafters`, `ablation`, `elastic`, `star`, `slo`, `tax`: this alone; may be repeated",
     )
     gpu = parser.add_argument_group("of `gpu`")
     gpu.add_argument("--device", choices=("auto", "cuda", "cpu", "interpreted"), default=Wanted.device)

@@ -17,6 +17,7 @@ import grpc.aio  # type: ignore[import-untyped]
 from tritonclient.grpc import service_pb2_grpc
 
 from covey.server import Server
+from covey.server.front import Front
 from covey_client.request import Request
 from covey_client.response import Chunk, Completion, from_grpc
 from loadtest.bench.processes import Meter, spent
@@ -39,15 +40,15 @@ class OverTriton:
         stream: bool,
         settings: Mapping[str, object] | None = None,
         model: str = "",
-        url: str = "",
+        front: Front | None = None,
     ) -> None:
-        """`model`: a decoupled one, for streams; "": the public one. `url`: of a front; "": the server's own port."""
+        """`model`: a decoupled one, for streams; "": the public one. `front`: asked instead of the server itself."""
         self.name = name
-        self._url = url or server.grpc_url
+        self._url = server.grpc_url if front is None else front.grpc_url
         self._stream = stream
         self._model = model or (STREAM if stream else UNARY)
         self._settings = dict(settings or {})
-        self._meter = Meter(server.pid)
+        self._meter = Meter(server.pid) if front is None else Meter(server.pid, door=front.pid)
         self._loop = asyncio.new_event_loop()
 
     def run(self, asks: Sequence[Ask], concurrency: int, tenant: str = "") -> Run:
@@ -75,7 +76,7 @@ class OverTriton:
     def _message(self, ask: Ask, tenant: str) -> Any:
         given = {"max_tokens": ask.max_tokens, "temperature": ask.temperature, "seed": ask.seed, "tenant": tenant}
         given |= {"drafter": ask.drafter} if ask.drafter else {}
-        given |= self._settings
+        given |= {**ask.settings, **self._settings}
         message = Request.build(ask.ids or ask.text, given, stream=self._stream, model=self._model).to_grpc()
         if not self._stream:
             message.parameters.clear()  # they are about streams

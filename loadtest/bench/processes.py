@@ -15,10 +15,10 @@ TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
 class Meter:
-    """Reads how much processor time a server's processes, named by their models, and this process have used."""
+    """Reads how much processor time a server's processes, named by their models, this one and others have used."""
 
-    def __init__(self, server: int) -> None:
-        self._pids = {"client": os.getpid(), **processes.named(server)}
+    def __init__(self, server: int, **others: int) -> None:
+        self._pids = {"client": os.getpid(), **others, **processes.named(server)}
 
     def read(self) -> dict[str, float]:
         seconds = {}

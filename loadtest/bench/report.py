@@ -101,7 +101,7 @@ def panels(path: Path, title: str, shown: Sequence[Panel]) -> None:
     apart = [panel for panel in shown[1:] if not panel.lines.keys() & shown[0].lines.keys()]
     names = list(dict.fromkeys(name for panel in shown if panel not in apart for name in panel.lines))
     main = names if len(names) <= MOST_LINES else _foremost(names, shown[0])
-    others = [name for name in names if name not in main]
+    others = [name for name in names if name not in main and name in shown[0].lines]
     colours = dict(zip(main, cycle(COLOURS)))
     columns = min(2, len(shown))
     heights = [3.3 * -(-len(shown) // columns), 1.5 * -(-len(others) // SMALL)]

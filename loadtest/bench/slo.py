@@ -1,17 +1,21 @@
-"""Requests with latency objectives of three kinds, and ways to serve them: who meets how many, in virtual time.
+"""Requests with latency objectives of three kinds, and ways to serve them: who meets how many.
 
-Nothing here is hardware (`slo_serving.py`). Arrivals are Azure's trace scaled to a rate, or Poisson's where there is
-none. Sweeps: the rate; the share of urgent requests and their objective at one rate; classes that peak one after the
-other. An objective is of the time per token from the first token on, as published; p99 TTFT, queueing included, and how
-many had their first token in time as well are beside it. What is refused or unfinished is a violation. `hardest` is the
-highest rate at which the best system that knows no objectives still attains `HARDEST`; `hardest_tuned` is the same
-beside systems whose passes an operator has cut to what this device reads its weights for anyway.
+The sweeps are emulated, in virtual time (`slo_serving.py`): nothing of them is hardware. One of their points is checked
+in real time, and the bundled models are served, both by the real server (`slo_served.py`): `--part "real time"` and
+`--part bundled`, or without any part after the sweeps. Arrivals are Azure's trace scaled to a rate, or Poisson's where
+there is none. Sweeps: the rate; the share of urgent requests and their objective at one rate; classes that peak one
+after the other. An objective is of the time per token from the first token on, as published; p99 TTFT, queueing
+included, and how many had their first token in time as well are beside it. What is refused or unfinished is a
+violation. `hardest` is the highest rate at which the best system that knows no objectives still attains `HARDEST`;
+`hardest_tuned` is the same beside systems whose passes an operator has cut to what this device reads its weights for
+anyway.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
@@ -20,7 +24,7 @@ from pathlib import Path
 from rich.console import Console
 
 from covey.types import JsonDict
-from loadtest.bench import loads, report
+from loadtest.bench import loads, report, slo_served
 from loadtest.bench.session import QUICK, Session
 from loadtest.bench.slo_serving import (
     BLIND,
@@ -39,6 +43,11 @@ from loadtest.bench.slo_serving import (
 MIX = {URGENT: 0.6, CHAT: 0.2, SUMMARY: 0.2}
 FIXED_RATE = 4.0
 STAGGERED_RATES = (FIXED_RATE, 10.0)  # at its peak a class has twice its share of these
+KEYS = ("attainment", "goodput", "accepted_per_verification")  # that are shown; the last is the paper's Figure 12
+SHARE = 0.6  # of the time is the sweeps' where servers follow
+REAL_TIME, BUNDLED = "real time", "bundled"
+SERVED = (REAL_TIME, BUNDLED)
+SWEEPS = ("rate", "scale", "urgent share", "staggered")
 SHARES, SCALES = (0.1, 0.3, 0.5, 0.7, 0.9), (0.6, 0.8, 1.0, 1.2, 1.4, 1.6)
 HARDEST = 0.45
 REQUESTS, FULL_REQUESTS, QUICK_REQUESTS = 200, 1000, 12
@@ -74,6 +83,11 @@ class Job:
     scale: float
     seed: int
 
+    @property
+    def at(self) -> tuple[str, str, float]:
+        """The point that all systems have in common."""
+        return self.device, self.sweep, self.value
+
     def play(self) -> Point:
         device = DEVICES[self.device]
         return play(device.pair, self.system, self.load, self.seed, unloaded=device.unloaded, scale=self.scale)
@@ -81,17 +95,24 @@ class Job:
 
 @dataclass
 class Measured:
-    """Points so far: device -> sweep -> value -> system."""
+    """Points so far: device -> sweep -> value -> system; and what real servers made of theirs."""
 
     points: dict[str, dict[str, dict[float, dict[str, Point]]]] = field(default_factory=dict)
+    bundled: dict[float, dict[str, Point]] = field(default_factory=dict)
+    alone: JsonDict = field(default_factory=dict)
+    real_time: JsonDict | None = None
 
     def add(self, job: Job, point: Point) -> None:
         values = self.points.setdefault(job.device, {}).setdefault(job.sweep, {})
         values.setdefault(job.value, {})[job.system.name] = point
 
     def summary(self) -> JsonDict:
-        """The JSON's keys. The bundled models are not served here."""
-        return {"emulated": {device: _device(sweeps) for device, sweeps in self.points.items()}, "bundled": None}
+        """The JSON's keys."""
+        return {
+            "emulated": {device: _device(sweeps) for device, sweeps in self.points.items()},
+            "real_time": self.real_time,
+            "bundled": {**self.alone, **_device({"rate": self.bundled})} if self.bundled else None,
+        }
 
 
 def _device(sweeps: dict[str, dict[float, dict[str, Point]]]) -> JsonDict:
@@ -173,18 +194,54 @@ def run(session: Session) -> None:
     session.summarise = measured.summary
     trace = loads.azure(wanted.data)
     count = session.repetitions(REQUESTS, FULL_REQUESTS, QUICK_REQUESTS)
-    jobs = list(_jobs(count, wanted.size == QUICK, trace, wanted.seed, wanted.parts))
+    found = _jobs(count, wanted.size == QUICK, trace, wanted.seed, wanted.parts)
+    jobs = sorted(found, key=lambda job: SWEEPS.index(job.sweep))  # what is cut short has all devices' rates
     session.notes |= {"clock": "virtual", "requests": count, "arrivals": "azure" if trace else "poisson"}
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
+    served = [part for part in SERVED if part in wanted.parts or (not wanted.parts and wanted.size != QUICK)]
+    if jobs:
+        _sweeps(session, measured, jobs, SHARE if served else 1.0)
+    for part in served:
+        _serve(session, measured, part, trace)
+
+
+def _serve(session: Session, measured: Measured, part: str, trace: Sequence[object] | None) -> None:
+    """What real servers have to do with. No process is forked after that: gRPC's threads would not survive it."""
+
+    def load(rate: float, count: int) -> list[Asked]:
+        return asked(_times(rate, count, trace, session.wanted.seed), MIX, session.wanted.seed)
+
+    def add(rate: float, name: str, point: Point) -> None:
+        measured.bundled.setdefault(rate, {})[name] = point
+        session.console.print(f"bundled, {rate:g} a second: {name} {point.attainment:.3f}")
+
+    if part == REAL_TIME:
+        measured.real_time = slo_served.in_real_time(session, load)
+    else:
+        measured.alone = slo_served.bundled(session, load, add)
+
+
+def _sweeps(session: Session, measured: Measured, jobs: Sequence[Job], share: float) -> None:
+    """In that share of the time."""
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         waiting: dict[Future[Point], Job] = {pool.submit(job.play): job for job in jobs}
         try:
             for call, _ in zip(as_completed(waiting), session.steps([f"{len(jobs)} points"] * len(jobs))):
-                measured.add(waiting[call], call.result())
-                if session.out_of_time():
+                job = waiting[call]
+                measured.add(job, call.result())
+                systems = measured.points[job.device][job.sweep][job.value]
+                if len(systems) == sum(other.at == job.at for other in jobs):
+                    session.console.print(f"{', '.join(map(str, job.at))}: {_attained(systems)}")
+                if session.out_of_time(share):
                     session.interrupted = True
                     break
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _attained(systems: dict[str, Point]) -> str:
+    best = max((name for name in systems if name in BLIND), key=lambda name: systems[name].attainment, default="")
+    shown = [name for name in (best, *(name for name in ("adaserve", "covey") if name in systems)) if name]
+    return ", ".join(f"{name} {systems[name].attainment:.3f}" for name in shown)
 
 
 def _jobs(count: int, quick: bool, trace: Sequence[object] | None, seed: int, parts: Sequence[str]) -> Iterator[Job]:
@@ -192,7 +249,9 @@ def _jobs(count: int, quick: bool, trace: Sequence[object] | None, seed: int, pa
     named = [name for name in every if name in parts] or (QUICK_SYSTEMS if quick else every)
     systems = [system for system in SYSTEMS if system.name in named]
     devices = [device for device in DEVICES if device in parts] or list(DEVICES)
-    sweeps = [part for part in parts if part not in DEVICES and part not in named]
+    sweeps = [part for part in parts if part not in DEVICES and part not in named]  # "rate", or "rate:10"
+    if sweeps and set(sweeps) <= set(SERVED):
+        return
     for device in devices:
         rates = DEVICES[device].rates
         points: list[tuple[str, float, list[Asked], float]] = [
@@ -207,7 +266,7 @@ def _jobs(count: int, quick: bool, trace: Sequence[object] | None, seed: int, pa
             points += [("scale", scale, same, scale) for scale in SCALES]
             points += [("staggered", rate, _staggered(rate, count, seed), 1.2) for rate in STAGGERED_RATES]
         for sweep, value, load, scale in points:
-            if not sweeps or sweep in sweeps:
+            if not sweeps or sweep in sweeps or f"{sweep}:{value:g}" in sweeps:
                 for system in systems:
                     yield Job(device, sweep, value, system, tuple(load), scale, seed)
 
@@ -248,17 +307,18 @@ def _reliability(points: JsonDict) -> dict[str, list[tuple[float, float]]]:
 
 
 def show(result: JsonDict, console: Console, picture: Path) -> None:
-    """A table of each device's rates, and attainment and goodput over all sweeps as a picture."""
-    panels = []
-    for device, found in result["emulated"].items():
+    """Tables of all sweeps, and a picture of each device: the first one's is `picture`, the others' are beside it."""
+    served = {"bundled": result["bundled"]} if result["bundled"] else {}
+    for place, (device, found) in enumerate({**result["emulated"], **served}.items()):
+        panels = []
         for sweep, values in found["points"].items():
             names = list(next(iter(values.values())))
-            for key in ("attainment", "goodput"):
+            for key in KEYS if sweep == "rate" else KEYS[:2]:
                 rows = [
                     [
                         name,
                         *(
-                            report.number(at.get(name, {}).get(key), 3 if key == "attainment" else 0)
+                            report.number(at.get(name, {}).get(key), 0 if key == "goodput" else 3)
                             for at in values.values()
                         ),
                     ]
@@ -270,11 +330,20 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
                         name: [(float(value), at[name][key]) for value, at in values.items() if name in at]
                         for name in names
                     }
-                    panels.append(report.Panel(f"{device}: {key}", sweep, key, lines))
+                    panels.append(report.Panel(f"{key} by {sweep}".replace("_", " "), sweep, "", lines))
         for key in ("hardest", "hardest_tuned"):
             console.print(f"{key}, {device}: {found[key]}")
         said = _reliability(found["points"])
         if said:
-            panels.append(report.Panel(f"{device}: reliability", "said", "right", {**said, "said": [(0, 0), (1, 1)]}))
-    if panels:
-        report.panels(picture, "Latency objectives, emulated", panels)
+            panels.append(report.Panel("reliability", "said", "right", {**said, "said": [(0, 0), (1, 1)]}))
+        if panels:
+            slug = "-".join(re.findall(r"\w+", device)).lower()
+            beside = picture.with_name(f"{picture.stem}-{slug}{picture.suffix}")
+            report.panels(beside if place else picture, f"Latency objectives: {device}", panels)
+    if result["real_time"]:
+        found = result["real_time"]
+        rows = [
+            [name, *(report.number(each[clock]["attainment"], 3) for clock in ("virtual", "real"))]
+            for name, each in found["systems"].items()
+        ]
+        console.print(report.table(f"attainment at {found['rate']:g} a second", ["", "virtual", "real"], rows))

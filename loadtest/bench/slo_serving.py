@@ -28,7 +28,7 @@ from covey.ports import Clock
 from covey.profile import Profile
 from covey.rounds import RoundRecord
 from covey.scheduler import Scheduler
-from covey.types import Attainment, Finish, Objective, Progress, Request, Sampling
+from covey.types import Attainment, Finish, Ints, Objective, Progress, Request, Sampling
 from covey_client.costs.table import CostTable
 from loadtest.bench.emulated_pairs import draw_length
 from loadtest.bench.statistics import percentile
@@ -203,7 +203,7 @@ def play(
     table = slowed(CostTable.load(profile.costs_file(emulated.costs)), unloaded)
     (name,) = settings.speculation.drafters
     guesses = Guesses.load(profile.guesses_file(GUESSES))
-    subjects = {f"@{_opening(kind)}": guesses.subject(subject) for kind, subject in SUBJECTS.items()}
+    subjects = {f"@{opening(kind)}": guesses.subject(subject) for kind, subject in SUBJECTS.items()}
     guesses = replace(guesses, subjects={**guesses.subjects, **subjects})
     clock = VirtualClock()
     sink, wanted = _Sink(clock), objectives(settings, table, scale)
@@ -247,15 +247,21 @@ def play(
     return _point(load, sink, wanted, ended - load[0].at, records, tuple(reliability))
 
 
-def _opening(kind: str) -> int:
+def opening(kind: str) -> int:
     """The first token of such a request's prompt, which says what it is about: all are of one tenant."""
     return MODEL.low + list(SUBJECTS).index(kind)
 
 
-def _request(key: int, each: Asked, system: System, wanted: Mapping[str, Objective]) -> Request:
+def prompt_of(key: int, each: Asked) -> Ints:
+    """A prompt of its own that says what it is about."""
     prompt = np.full(each.prompt, key % (MODEL.vocab_size - MODEL.low) + MODEL.low, np.int32)
     prompt[-1:] = key // (MODEL.vocab_size - MODEL.low) + MODEL.low
-    prompt[0] = _opening(each.kind)
+    prompt[0] = opening(each.kind)
+    return prompt
+
+
+def _request(key: int, each: Asked, system: System, wanted: Mapping[str, Objective]) -> Request:
+    prompt = prompt_of(key, each)
     objective = Objective() if system.blind else wanted[each.kind]
     return Request(
         key,

@@ -1,5 +1,6 @@
 """What Triton costs: the engine in process, behind Triton (unary and streaming) and behind the front before Triton
-(streaming), and transformers' `generate`, on the same weights and requests, at several concurrencies.
+(streaming, by Triton's protocol and by OpenAI's), and transformers' `generate`, on the same weights and requests, at
+several concurrencies. `--part NAME` measures these alone.
 
 Throughput is tokens per second over a closed loop: so many callers, each asking for the next request of a fixed list
 when its last answer is complete. All decode greedily without speculation and run to their own output length.
@@ -8,6 +9,7 @@ when its last answer is complete. All decode greedily without speculation and ru
 from __future__ import annotations
 
 import contextlib
+import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -16,12 +18,14 @@ from pathlib import Path
 from rich.console import Console
 
 from covey import profile
+from covey.errors import SettingError
 from covey.server import FREE
 from covey.server.front import Front
 from covey.types import JsonDict
 from loadtest.bench import report, scrape, workload
 from loadtest.bench.hugging_face import HuggingFace, Weights
 from loadtest.bench.in_process import InProcess
+from loadtest.bench.over_openai import OverOpenAI
 from loadtest.bench.over_triton import OverTriton
 from loadtest.bench.processes import Meter
 from loadtest.bench.session import QUICK, Session
@@ -29,7 +33,10 @@ from loadtest.bench.statistics import Spread, median_ratio, percentile, ratios
 from loadtest.bench.work import Ask, Competitor, Run
 
 IN_PROCESS, UNARY, STREAM, FRONT, HUGGING_FACE = "in process", "unary", "stream", "front", "hugging face"
-OVER_TRITON = (UNARY, STREAM, FRONT)
+OPENAI = "openai"
+BY_GRPC = (UNARY, STREAM, FRONT)
+OVER_TRITON = (*BY_GRPC, OPENAI)
+DOORS = (FRONT, OPENAI)
 CONCURRENCIES = (1, 8, 32)
 REQUESTS = {1: 8, 8: 40, 32: 128}
 QUICK_REQUESTS = {1: 2, 8: 8, 32: 32}
@@ -60,7 +67,9 @@ class Measured:
         return {
             "triton_over_inprocess": {UNARY: over(UNARY, IN_PROCESS), STREAM: over(STREAM, IN_PROCESS)},
             "front_over_stream": over(FRONT, STREAM),
-            "first_token_ms": {name: {key: self._first(name, c) for key, c in by.items()} for name in (STREAM, FRONT)},
+            "openai_over_stream": over(OPENAI, STREAM),
+            "first_token_ms": {name: {key: self._first(name, c) for key, c in by.items()} for name in (STREAM, *DOORS)},
+            "door_us_per_token": {name: {key: self._door(name, c) for key, c in by.items()} for name in DOORS},
             "triton_over_hf": over(UNARY, HUGGING_FACE),
             "stream_over_hf": over(STREAM, HUGGING_FACE),
             "inprocess_over_hf": over(IN_PROCESS, HUGGING_FACE),
@@ -77,7 +86,7 @@ class Measured:
                 f"{name}/{other}": each(name, other)
                 for name, other in (
                     *((UNARY, IN_PROCESS), (STREAM, IN_PROCESS)),
-                    *((FRONT, STREAM), (UNARY, HUGGING_FACE)),
+                    *((FRONT, STREAM), (OPENAI, STREAM), (UNARY, HUGGING_FACE)),
                 )
             },
         }
@@ -92,6 +101,12 @@ class Measured:
 
     def _chunks(self, concurrency: int) -> list[int]:
         return [size for run in self.runs[STREAM, concurrency] for answer in run.answers for size in answer.chunks]
+
+    def _door(self, name: str, concurrency: int) -> float | None:
+        """Processor time of the front."""
+        runs = self.runs[name, concurrency]
+        tokens = sum(run.tokens for run in runs)
+        return 1e6 * sum(run.cpu.get("door", 0.0) for run in runs) / tokens if tokens else None
 
     def _cpu(self, name: str, concurrency: int) -> JsonDict:
         """Cores in use by process while the runs lasted."""
@@ -110,12 +125,18 @@ def run(session: Session) -> None:
     quick = wanted.size == QUICK
     requests = QUICK_REQUESTS if quick else REQUESTS
     repetitions = session.repetitions(REPETITIONS, FULL_REPETITIONS)
+    parts = wanted.parts or _names()
+    if wrong := set(parts) - set(_names()):
+        raise SettingError(f"--part: got {sorted(wrong)}, allowed: {', '.join(_names())}")
+    end_id = _vocabulary(folder) - 1  # one that greedy text never holds: lengths are the workload's
+    competitors: list[Competitor] = []
     with session.console.status("loading the model in this process"):
-        reference = Weights.load(folder, settings.target)
-        end_id = reference.model.config.vocab_size - 1  # one that greedy text never holds: lengths are the workload's
-        here = InProcess.load(settings, folder, end_id)
+        if IN_PROCESS in parts:
+            competitors.append(InProcess.load(settings, folder, end_id))
+        if HUGGING_FACE in parts:
+            competitors.append(HuggingFace(HUGGING_FACE, Weights.load(folder, settings.target)))
     session.notes |= {
-        "target": {"folder": Path(folder).name, "dtype": here.target.dtype, "numerics": here.target.numerics},
+        "target": {"folder": Path(folder).name, "vocabulary": end_id + 1},
         "requests": {str(c): requests[c] for c in CONCURRENCIES},
         "output_tokens": [SHORTEST, SHORTEST * 2 if quick else LONGEST],
     }
@@ -123,17 +144,14 @@ def run(session: Session) -> None:
         front = Front(replace(server.options, front_http_port=FREE, front_grpc_port=FREE), server.deaths)
         stack.callback(front.stop)
         front.start()
-        triton = [
-            OverTriton(
-                server,
-                name,
-                stream=name != UNARY,
-                settings={"speculation": "off", "end_id": end_id},
-                url=front.grpc_url if name == FRONT else "",
-            )
-            for name in OVER_TRITON
+        asked = {"speculation": "off", "end_id": end_id}
+        competitors += [
+            OverTriton(server, name, stream=name != UNARY, settings=asked, front=front if name == FRONT else None)
+            for name in BY_GRPC
+            if name in parts
         ]
-        competitors: list[Competitor] = [here, *triton, HuggingFace(HUGGING_FACE, reference)]
+        if OPENAI in parts:
+            competitors.append(OverOpenAI(server, front, OPENAI, asked))
         session.notes["idle_server_cores"] = Meter(server.pid).idle_share()
         _warm_up(session, competitors)
         for repetition in range(repetitions):
@@ -146,9 +164,9 @@ def run(session: Session) -> None:
             }
             _repetition(session, measured, repetition, asks, competitors, server.metrics_url)
             session.notes["repetitions"] = repetition + 1
-        for one in triton:
-            one.close()
-    here.close()
+        for one in competitors:
+            if isinstance(one, (OverTriton, OverOpenAI, InProcess)):
+                one.close()
 
 
 def _warm_up(session: Session, competitors: Sequence[Competitor]) -> None:
@@ -171,7 +189,7 @@ def _repetition(
     steps = [(c, competitor) for c in CONCURRENCIES for competitor in workload.shuffled(competitors, repetition, c)]
     labels = [f"repetition {repetition + 1}: {competitor.name} at {c}" for c, competitor in steps]
     for (concurrency, competitor), _ in zip(steps, session.steps(labels)):
-        over_triton = isinstance(competitor, OverTriton)
+        over_triton = isinstance(competitor, (OverTriton, OverOpenAI))
         before = scrape.read(metrics_url) if over_triton else {}
         tenant = f"{repetition} {competitor.name} {concurrency}"
         done = competitor.run(asks[concurrency], concurrency, tenant=tenant)
@@ -199,7 +217,9 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
         row("unary over in process", over[UNARY]),
         row("stream over in process", over[STREAM]),
         row("front over stream", result["front_over_stream"]),
-        *(row(f"{name}, first token, ms", result["first_token_ms"][name], 1) for name in (STREAM, FRONT)),
+        row("openai over stream", result["openai_over_stream"]),
+        *(row(f"{name}, first token, ms", result["first_token_ms"][name], 1) for name in (STREAM, *DOORS)),
+        *(row(f"{name}, its process, us a token", result["door_us_per_token"][name], 0) for name in DOORS),
         row("unary over hugging face", result["triton_over_hf"]),
         row("loop outside exec, ms", result["loop_overhead_ms"]),
         row("tokens in a chunk, p99", result["chunk_tokens_p99"], 0),
@@ -215,6 +235,11 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
 
 def _names() -> tuple[str, ...]:
     return (IN_PROCESS, *OVER_TRITON, HUGGING_FACE)
+
+
+def _vocabulary(folder: str) -> int:
+    config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+    return int(config.get("text_config", config)["vocab_size"])
 
 
 def _mean(rounds: Sequence[dict[str, float]]) -> JsonDict:

@@ -18,6 +18,7 @@ class Ask:
     domain: str = ""
     ids: tuple[int, ...] = ()  # the prompt, where it is no text
     drafter: str = ""  # that the request names
+    settings: Mapping[str, object] = field(default_factory=dict)  # other fields of the request
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import pytest
 
 from covey.planner.cost_table import load_costs
 from covey_client.cli import main
+from covey_client.commands.profile import with_constants
 from covey_client.costs import bench as benches
 from covey_client.costs import curves
 from covey_client.costs.bench import Bench, beginning
@@ -25,6 +26,7 @@ FACTS = Facts(
     total_blocks=2048,
     drafters=("a", "b"),
     max_depth=6,
+    max_width=3,
     max_running=64,
     token_budget=256,
 )
@@ -133,6 +135,16 @@ def test_a_table_is_made_of_medians(tmp_path: Path) -> None:
     assert table.prefill == ((64, 0.02),)
     table.save(tmp_path / "mine.json")
     assert load_costs(tmp_path / "mine.json") == table
+
+
+def test_what_was_measured_is_not_lost_where_no_guesses_are_to_search_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COVEY_PROFILES", str(tmp_path))
+    table = measured().table("mine", "made up")
+    assert with_constants(table, FACTS) == table
+    assert "no constants of policy adaserve: recorded guesses" in capsys.readouterr().out
+    assert with_constants(Samples().table("mine", "made up"), FACTS).adaserve == {}, "nobody drafts"
 
 
 @pytest.mark.parametrize("empty", [True, False])

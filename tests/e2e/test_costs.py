@@ -62,6 +62,7 @@ def test_measure_then_start_from_it_then_go_on_from_what_was_learnt(server: Serv
     assert {rows for _, rows, _ in table.switch["draft_general"]} == {1, 4}
     assert [tokens for tokens, _ in table.prefill] == [16, 128]
     assert [rows for rows, _ in table.plain] == [1, 8]
+    assert table.adaserve["b1"] >= 1, "searched for on what was measured"
     assert costs.with_suffix(".png").read_bytes()[:4] == b"\x89PNG"
 
     with Server(options(tmp_path, costs)) as fresh:

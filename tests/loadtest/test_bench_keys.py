@@ -25,12 +25,21 @@ CONCURRENCIES = ("1", "8", "32")
 def made_up_tax() -> tax.Measured:
     """Unary is as fast as in process, streaming half, transformers a quarter."""
     measured = tax.Measured()
-    speeds = {tax.IN_PROCESS: 1.0, tax.UNARY: 1.0, tax.STREAM: 2.0, tax.FRONT: 2.5, tax.HUGGING_FACE: 4.0}
+    speeds = {
+        tax.IN_PROCESS: 1.0,
+        tax.UNARY: 1.0,
+        tax.STREAM: 2.0,
+        tax.FRONT: 2.5,
+        tax.OPENAI: 4.0,
+        tax.HUGGING_FACE: 4.0,
+    }
     for name, seconds in speeds.items():
         for concurrency in tax.CONCURRENCIES:
             for repetition in (1, 2, 3):
                 answer = Answer(tuple(range(10)), seconds * repetition, seconds / 10, chunks=(1,) * 9 + (3,))
-                measured.runs[name, concurrency].append(Run((answer,), seconds * repetition, {"target": 0.5 * seconds}))
+                measured.runs[name, concurrency].append(
+                    Run((answer,), seconds * repetition, {"target": 0.5 * seconds, "door": 0.01})
+                )
                 phases = {"plan": 0.25, "draft": 0.0, "commit": 0.5, "pass": 4.0, "transport": 1.0, "rounds": 9.0}
                 measured.rounds[name, concurrency].append({**phases, "wall": 6.0})
     return measured
@@ -46,7 +55,10 @@ def test_tax_has_the_keys_it_promises() -> None:
     assert found["first_token_ms"] == {
         "stream": dict.fromkeys(CONCURRENCIES, 200.0),
         "front": dict.fromkeys(CONCURRENCIES, 250.0),
+        "openai": dict.fromkeys(CONCURRENCIES, 400.0),
     }
+    assert found["openai_over_stream"] == dict.fromkeys(CONCURRENCIES, 0.5)
+    assert found["door_us_per_token"]["openai"] == dict.fromkeys(CONCURRENCIES, pytest.approx(1000))
     assert found["triton_over_hf"] == dict.fromkeys(CONCURRENCIES, 4.0)
     assert found["loop_overhead_ms"] == dict.fromkeys(CONCURRENCIES, 0.75)
     assert found["chunk_tokens_p99"] == dict.fromkeys(CONCURRENCIES, 3)

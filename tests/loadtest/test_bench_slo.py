@@ -9,16 +9,19 @@ from pathlib import Path
 import pytest
 
 from covey import profile
+from covey.types import Objective
 from covey_client.costs.table import CostTable
 from loadtest.bench import slo
 from loadtest.bench.__main__ import main
 from loadtest.bench.slo import hardest
+from loadtest.bench.slo_served import Sent
 from loadtest.bench.slo_serving import (
     BLIND,
     CHAT,
     SUMMARY,
     SYSTEMS,
     URGENT,
+    Asked,
     Point,
     asked,
     measured,
@@ -26,6 +29,7 @@ from loadtest.bench.slo_serving import (
     play,
     slowed,
 )
+from loadtest.bench.work import Answer, Ask, Run
 
 PAIR = "emulated-70b-4x80g"
 MIX = {URGENT: 0.6, CHAT: 0.2, SUMMARY: 0.2}
@@ -43,7 +47,7 @@ def test_the_bench_writes_its_keys(tmp_path: Path) -> None:
     out = tmp_path / "slo.json"
     assert main(["slo", "--quick", "--json", str(out)]) == 0
     result = json.loads(out.read_text())
-    assert result["bundled"] is None
+    assert result["bundled"] is result["real_time"] is None, "a smoke run starts no server"
     for device in ("70B", "70B, 33 ms", "32B"):
         found = result["emulated"][device]
         assert set(found) == {
@@ -118,6 +122,33 @@ def test_parts_name_devices_sweeps_and_systems() -> None:
     assert sorted({job.scale for job in jobs}) == list(slo.SCALES)
     every = {job.system.name for job in slo._jobs(12, False, None, 1, ("32B", "rate"))}
     assert every == {system.name for system in SYSTEMS}
+
+
+def test_a_part_may_be_what_real_servers_do_or_one_point() -> None:
+    assert not list(slo._jobs(12, False, None, 1, ("bundled",)))
+    assert not list(slo._jobs(12, False, None, 1, ("real time",)))
+    one = list(slo._jobs(12, False, None, 1, ("70B", "rate:10")))
+    assert {job.at for job in one} == {("70B", "rate", 10.0)}
+    assert len(one) == len(SYSTEMS)
+
+
+def test_what_real_servers_answer_is_judged_as_simulated_ones_are() -> None:
+    """50 ms a token, 1 s to the first: in time; first token late; tokens late."""
+    load = [Asked(0.0, CHAT, 4, 11)] * 3
+    asks = [Ask("text", 11, settings={"min_tokens": 11})] * 3
+    sent = Sent(load, asks, {CHAT: Objective(CHAT, 1.0, 0.05)})
+    answers = [
+        Answer(tuple(range(11)), first + 10 * each, first, (11,), 8, 4)
+        for first, each in ((0.5, 0.04), (2.0, 0.04), (0.5, 0.06))
+    ]
+    point = sent.judged(Run(tuple(answers), 10.0))
+    assert (point.requests, point.met, point.met_both, point.good_tokens, point.goodput) == (3, 2, 1, 22, 2.2)
+    assert point.by_class == {URGENT: (0, 0), CHAT: (2, 3), SUMMARY: (0, 0)}
+    assert (point.accepted, point.drafted) == pytest.approx((4 / 7, 8 / 7))
+    assert point.ttft_p99 == pytest.approx(2.0, rel=0.02)
+    told = {"slo_class": CHAT, "slo_ttft_ms": 1000.0, "slo_tpot_ms": 50.0}
+    assert [ask.settings for ask in sent.by(system("off"))] == [{"min_tokens": 11}] * 3  # type: ignore[arg-type]
+    assert sent.by(system("covey"))[0].settings == {"min_tokens": 11, **told}  # type: ignore[arg-type]
 
 
 def test_each_class_has_its_peak_in_its_third() -> None:

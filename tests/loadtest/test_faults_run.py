@@ -8,12 +8,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import covey
-from loadtest.faults import report, spin
-from loadtest.faults.injection import Fault, kinds, turns
+from loadtest.faults import injection, report, rooms, spin
+from loadtest.faults.injection import Fault, Injection, kinds, turns
 from loadtest.faults.streams import Answer, asks
 from loadtest.fuzz.messages import Messages
 
@@ -43,14 +44,87 @@ def test_what_spins_runs_and_does_nothing_else() -> None:
 
 
 def test_every_kind_has_its_turn_and_a_seed_says_when() -> None:
-    wanted = kinds(["covey", "draft_chat", "front", "target", "tokenize", "tritonserver"])
-    assert ("target", "spin") in wanted
-    assert ("tokenize", "spin") not in wanted, "nobody waits for its answers within a time that is known"
+    running = dict.fromkeys(("covey", "draft_chat", "front", "target", "tritonserver"), 1)
+    server = SimpleNamespace(processes=lambda: running, rooms={"shared_memory": None}, far=object())
+    wanted = kinds(server)  # type: ignore[arg-type]
+    assert len(wanted) == len(set(wanted)) == (3 if spin.possible() else 2) * len(running) + 2
+    assert {("shared_memory", "fill"), ("draft_remote", "cut"), ("covey", "pause")} < set(wanted)
     order = turns(wanted, random.Random(1))
     first = [next(order) for _ in wanted]
     assert sorted(first) == sorted(wanted)
     again = turns(wanted, random.Random(1))
     assert [next(again) for _ in wanted] == first != [next(again) for _ in wanted]
+
+
+class Place:
+    """A room or a cable; whether it is hurt."""
+
+    def __init__(self) -> None:
+        self.hurt = False
+
+    def fill(self) -> None:
+        self.hurt = True
+
+    def empty(self) -> None:
+        self.hurt = False
+
+    cut, mend = fill, empty
+
+
+def test_a_full_place_and_a_cut_cable_are_mended_and_recovery_counts_from_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(injection, "HOLD_SECONDS", 0.05)
+    room, cable, drafts, up = Place(), Place(), [7.0], [True]
+    server = SimpleNamespace(
+        processes=lambda: {"front": 1},
+        ready=lambda _name="": up[0],
+        metric=lambda _name: drafts[0],
+        rooms={"shared_memory": room},
+        far=cable,
+    )
+    made = Injection(server)  # type: ignore[arg-type]
+    assert made.hurt("shared_memory", "fill")
+    assert made.hurt("draft_remote", "cut")
+    assert not made.hurt("shared_memory", "fill"), "it is full already"
+    made.look()
+    assert room.hurt
+    assert cable.hurt
+    up[0] = False
+    time.sleep(0.06)
+    made.look()
+    assert not room.hurt
+    assert not cable.hurt
+    made.look()
+    assert made.done == []
+    up[0] = True
+    made.look()
+    assert [fault.kind for fault in made.done] == ["fill shared_memory"]
+    drafts[0] += 1
+    made.look()
+    assert [fault.kind for fault in made.done] == ["fill shared_memory", "cut draft_remote"]
+    assert all(fault.seconds is not None and fault.seconds < 10 for fault in made.done)
+
+
+@pytest.mark.skipif(not rooms.possible(), reason="it needs a mount namespace")
+def test_a_full_place_has_no_byte_left_and_the_machine_has(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    with subprocess.Popen([*rooms.words(kept), "sh", "-c", "echo there; sleep 60"], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        places = [rooms.Room(process.pid, place) for place in (kept, Path("/dev/shm"))]
+        try:
+            for place in places:
+                (place.path / "own").write_bytes(b"x")
+                place.fill()
+                with pytest.raises(OSError, match="No space"):
+                    (place.path / "more").write_bytes(b"x")
+                place.empty()
+                (place.path / "more").write_bytes(b"x")
+            assert list(kept.iterdir()) == []
+        finally:
+            process.kill()
+            for place in places:
+                place.leave()
 
 
 def test_asks_and_requests_are_the_same_for_a_seed() -> None:

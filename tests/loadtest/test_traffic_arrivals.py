@@ -124,6 +124,15 @@ def test_a_shape_that_is_none_lists_the_shapes(shape: str) -> None:
         arrivals.parse(shape)
 
 
+@pytest.mark.parametrize(
+    "shape",
+    ["closed:1e9", "poisson:inf", "poisson:1e12", "poisson:nan", "peaks:0,0", "bursts:0,0,1,1", "peaks:1,inf"],
+)
+def test_a_shape_that_no_process_can_offer_is_refused(shape: str) -> None:
+    with pytest.raises(SettingError, match="shape: got"):
+        arrivals.parse(shape)
+
+
 @pytest.mark.parametrize("shape", ["azure", "mooncake:nowhere.jsonl"])
 def test_a_missing_trace_says_where_it_was_looked_for(
     shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

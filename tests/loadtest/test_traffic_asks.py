@@ -169,3 +169,20 @@ def test_what_is_no_level_is_named(text: str) -> None:
         levels.parse([text])
     with pytest.raises(SettingError, match="once"):
         levels.parse(["fast:1:2:3", "fast:1:2:3"])
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds", "grace"),
+    [
+        ([], math.nan, 1.0),
+        ([], math.inf, 1.0),
+        ([], 1.0, math.nan),
+        (["--rate", "nan"], 1.0, 1.0),
+        (["--request-timeout", "0"], 1.0, 1.0),
+        (["--length-scale", "inf"], 1.0, 1.0),
+        (["--context", "-1"], 1.0, 1.0),
+    ],
+)
+def test_times_and_rates_are_numbers(words: list[str], seconds: float, grace: float) -> None:
+    with pytest.raises(SettingError, match="above 0"):
+        options.plan(options.command_line().parse_args(words), seconds=seconds, grace=grace)

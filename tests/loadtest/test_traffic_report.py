@@ -177,6 +177,15 @@ def test_a_comparison_says_what_is_better(tmp_path: Path) -> None:
     assert report.change(throughput, None) == ("–", "")
 
 
+def test_a_comparison_of_two_loads_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, earlier = a_run(tmp_path), a_run(tmp_path, name="before")
+    assert "another load" not in report.html(run, earlier)
+    earlier = replace(earlier, settings={**earlier.settings, "shape": "closed:64", "speculation": "off"})
+    assert "another load: other shape" in report.html(run, earlier)
+    report.show(run, earlier)
+    assert "another load: other shape" in capsys.readouterr().out
+
+
 def test_a_killed_run_is_reported_up_to_its_last_whole_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pictures, "draw", lambda *_: "")
     with Recorder(tmp_path / "cut", {"seconds": 60.0}, LEVELS) as recorder:

@@ -30,7 +30,8 @@ class Counted:
             def Metric(self, labels: dict[str, str], **_more: Any) -> Any:
                 class Series:
                     def increment(self, value: float) -> None:
-                        totals[name, labels.get("slo_class", ""), labels.get("outcome", "")] += value  # type: ignore[assignment]
+                        which = labels.get("outcome", "") or labels.get("le", "")
+                        totals[name, labels.get("slo_class", ""), which] += value  # type: ignore[assignment]
 
                     def set(self, value: float) -> None: ...
 
@@ -136,6 +137,19 @@ def test_an_answer_says_what_was_measured_and_whether_that_was_enough(
     first, tokens = steps[0][0], sum(count for _, count in steps)
     assert last.ttft == first
     assert last.tpot == (pytest.approx((steps[-1][0] - first) / (tokens - 1)) if tokens > 1 else None)
+
+
+def test_gaps_between_tokens_are_counted_as_a_histogram_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch)
+    for _ in range(2):
+        bench.answer(NO_OBJECTIVE, (1.0, 1), (1.004, 3), (1.504, 1), (9.504, 2), end=Finish.LENGTH)
+    bench.answer(NO_OBJECTIVE, (1.0, 5), (2.0, 1), end=Finish.LENGTH)
+    totals = bench.close()
+    name = "covey_inter_token_seconds"
+    counts = {bound: totals[f"{name}_bucket", "", bound] for bound in ("0.002", "0.005", "0.2", "1.0", "5.0", "+Inf")}
+    assert counts == {"0.002": 0, "0.005": 2, "0.2": 2, "1.0": 5, "5.0": 5, "+Inf": 7}
+    assert totals[f"{name}_count", "", ""] == 7
+    assert totals[f"{name}_sum", "", ""] == pytest.approx(1.0 + 2 * 8.504)
 
 
 def test_the_counters_add_up(monkeypatch: pytest.MonkeyPatch) -> None:

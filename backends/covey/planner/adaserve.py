@@ -6,7 +6,8 @@ select   rows in descending A(r), each its best nodes until 1 + the sum of their
          min(A(r), d + 1), at most n_max of them with its root; then the best of all until B1 tokens are in the pass
 
 Path probabilities are the drafter's own, not calibrated: products of q where it ships them, else of shares of the race.
-B1 and B2 are, unless they are given, how many tokens a pass takes at most `SLACK` times as long as over one.
+What `speculation.adaserve` does not give the cost table does, where it was searched for (`covey profile`). Else B1 and
+B2 are how many tokens a pass takes at most `SLACK` times as long as over one.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ import numpy as np
 
 from covey.bandits.length import Forgetful, Outcome, Reason, Situation
 from covey.errors import SettingError
-from covey.planner.candidates import Candidates, TreeSelector, needs_of
+from covey.planner.candidates import Candidates, TreeSelector
 from covey.planner.cost_table import Surface
 from covey.rounds import Drafted, Round
 from covey.scheduler import Batch
+from covey.trees.paths import Array, Flags
 from covey.trees.selection import Ranked, customised, filled
 from covey.types import Trees
 from covey_client.costs.table import CostTable
@@ -34,7 +36,7 @@ MEMORY = 0.1  # weight of a new round in the mean of what rounds take
 
 
 def constants(entries: Iterable[str]) -> Mapping[str, int]:
-    """What `speculation.adaserve` says, and the defaults."""
+    """What `speculation.adaserve` says, of one key the last, and the defaults."""
     given = dict(entry.split("=") for entry in entries)
     wrong = [f"{key}={value}" for key, value in given.items() if not re.fullmatch(ENTRY, f"{key}={value}")]
     if wrong:
@@ -51,6 +53,12 @@ def knee(costs: CostTable | None, slack: float = SLACK) -> int:
     return max((tokens for tokens in range(1, most + 1) if verify(1, tokens) <= limit), default=1)
 
 
+def selected(ranked: Ranked, needs: Array, demands: Array, allowed: int, most: int, fixed: Flags) -> Flags:
+    """Both selections, one after the other: of `allowed` nodes, those `fixed` among them; `most`: n_max."""
+    spare = allowed - int(np.count_nonzero(fixed))
+    return filled(ranked, ranked.taken(customised(ranked, needs, demands, spare, most - 1)) | fixed, allowed)
+
+
 class AdaServe(Forgetful):
     """Implements `LengthPolicy`: equations 8 and 9."""
 
@@ -59,7 +67,8 @@ class AdaServe(Forgetful):
     def __init__(self, max_depth: int, max_width: int, costs: CostTable | None, adaserve: Iterable[str]) -> None:
         self._max_depth = max_depth
         self._max_width = max_width
-        self._constants = constants(adaserve)
+        searched = [f"{key}={value}" for key, value in (costs.adaserve if costs is not None else {}).items()]
+        self._constants = constants([*searched, *adaserve])
         self.budget = self._constants["b1"] or knee(costs)
         self.most = self._constants["n_max"]
         self._lanes = self._constants["b2"] or self.budget
@@ -91,21 +100,25 @@ class Customised(TreeSelector):
         if not len(trees.tokens):
             return trees
         scores = trees.log_q if len(trees.log_q) else trees.scores
-        found = Candidates.of(batch, trees, scores, drafted.drafter, self.calibration)
+        standing = self.standing(batch)
+        found = Candidates.of(standing, trees, scores, drafted.drafter, self.calibration)
         row_of = found.nodes.row_of
         hidden = found.hidden[row_of]
         paths = found.nodes.paths(np.where(hidden, found.own, found.said).astype(np.float64))
         ranked = Ranked.of(paths, row_of, rows)
-        needs = needs_of(batch, self._round_seconds)
+        needs = standing.needs(self._round_seconds)
         deepest = np.zeros(rows)
         np.maximum.at(deepest, row_of, found.nodes.depth)
-        wanting = np.where(np.isnan(needs) | found.asked, 0.0, needs)
+        wanting = np.zeros(rows)
+        wanting[standing.timed] = needs
+        wanting[standing.asked] = 0.0
         demands = np.minimum(wanting, deepest + 1.0)
         fixed = found.fixed()
-        asked = int(np.count_nonzero(fixed))
-        allowed = max(asked, min(self._policy.budget - batch.decoding, budget - int(batch.chunk.sum())))
-        kept = ranked.taken(customised(ranked, wanting, demands, allowed - asked, self._policy.most - 1)) | fixed
-        return self.keep(found, filled(ranked, kept, allowed), needs, allowed)
+        allowed = max(
+            int(np.count_nonzero(fixed)), min(self._policy.budget - batch.decoding, budget - int(batch.chunk.sum()))
+        )
+        kept = selected(ranked, wanting, demands, allowed, self._policy.most, fixed)
+        return self.keep(found, kept, needs, allowed)
 
     def learn(self, done: Round, outcome: Outcome) -> None:
         self.count(done)

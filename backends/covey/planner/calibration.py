@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from covey.trees.paths import Array, Flags, Index, Nodes
-from covey.types import Floats, Ints, JsonDict
+from covey.trees.paths import Array, Flags, Index, Nodes, Ranks
+from covey.types import Floats, JsonDict
 
 MEMORY = 20000.0  # nodes that were looked at after which an old one counts 1/e
 LEAN = 4.0  # nodes that a drafter's own word is worth
@@ -39,17 +39,17 @@ class Calibration:
         self._offered, self._accepted, self._said = np.zeros((len(COUNTS), len(drafters) * self._size))
         self._weigh()
 
-    def cells(self, nodes: Nodes, ranks: Ints, said: Floats, drafter: Index, blind: Flags) -> Index:
+    def cells(self, nodes: Nodes, ranks: Ranks, said: Floats, drafter: Index, blind: Flags) -> Index:
         """Where each node is counted; `drafter` and `blind` by row."""
         bins = BINS.take((said * STEPS).astype(np.int64), mode="clip")
-        found = np.minimum(ranks, RANKS - 1)
+        places = np.minimum(ranks, RANKS - 1)
         if blind.any():
             hidden = blind[nodes.row_of]
             bins[hidden] = BLIND
-            found[hidden] = 0
-        depth = np.minimum(nodes.depth, self._max_depth)
-        depth *= RANKS
-        found += depth
+            places[hidden] = 0
+        found = np.minimum(nodes.depth, self._max_depth)
+        found *= RANKS
+        found += places
         found *= BLIND + 1
         found += bins
         cells = found.astype(np.int64)

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from covey.planner.calibration import Calibration
+from covey.planner.standing import Standing
 from covey.planner.tallies import Tally
 from covey.rounds import Round
 from covey.scheduler import Batch
-from covey.trees.paths import Array, Flags, Index, Nodes
-from covey.types import Floats, Ints, JsonDict, RowStatus, Rule, Trees
+from covey.trees.paths import Array, Flags, Index, Nodes, Ranks
+from covey.types import Floats, JsonDict, RowStatus, Trees
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
     """One batch's. `said` is each node's own probability by its drafter, `own` the calibrated one; `hidden` are rows of
-    whose nodes nothing may be said; `cells` are where nodes are counted. `asked` are rows whose requests ask for a
-    depth by themselves, which is not dropped."""
+    whose nodes nothing is said, or may be; `cells` are where nodes are counted. `asked`: as in `Standing`."""
 
     trees: Trees
     nodes: Nodes
-    ranks: Ints
+    ranks: Ranks
     said: Floats
     own: Floats
     hidden: Flags
@@ -33,20 +32,17 @@ class Candidates:
 
     @classmethod
     def of(
-        cls, batch: Batch, trees: Trees, scores: Floats, drafters: Sequence[str], calibration: Calibration
+        cls, standing: Standing, trees: Trees, scores: Floats, drafters: Sequence[str], calibration: Calibration
     ) -> Candidates:
         """`drafters` by row; `scores` are log path scores of the nodes, none where a drafter gives none."""
         nodes = Nodes.of(trees)
-        requests = [active.request for active in batch.rows]
-        asked = np.array([each.speculation != "auto" for each in requests], np.bool_)
         if len(scores):
-            hidden = np.array([each.sampling.rule is Rule.REJECTION for each in requests], np.bool_)
-            said = nodes.own(scores)
+            hidden, said = standing.hidden, nodes.own(scores)
         else:
-            hidden, said = np.ones(len(requests), np.bool_), np.full(len(trees.tokens), 0.5, np.float32)
+            hidden, said = np.ones(trees.rows, np.bool_), np.full(len(trees.tokens), 0.5, np.float32)
         ranks = nodes.ranks()
         cells = calibration.cells(nodes, ranks, said, calibration.index(drafters), hidden)
-        return cls(trees, nodes, ranks, said, calibration.own(cells, said), hidden, cells, asked)
+        return cls(trees, nodes, ranks, said, calibration.own(cells, said), hidden, cells, standing.asked)
 
     def fixed(self) -> Flags:
         """Nodes of those that ask for a depth by themselves."""
@@ -66,7 +62,20 @@ class TreeSelector:
     def __init__(self, drafters: Sequence[str], max_depth: int) -> None:
         self.calibration = Calibration(drafters, max_depth)
         self.tally = Tally()
+        self._standing: tuple[Batch, Standing] | None = None  # of the batch that drafters work on
         self._selected: tuple[Trees, Candidates, Flags] | None = None  # of the last round that drafted: what was kept
+
+    def prepare(self, batch: Batch) -> None:
+        """While drafters draft: what does not depend on their drafts."""
+        self._standing = batch, Standing.of(batch)
+
+    def standing(self, batch: Batch) -> Standing:
+        """What was prepared for this batch, once; where nothing was, it is now."""
+        if self._standing is None or self._standing[0] is not batch:
+            self.prepare(batch)
+        assert self._standing is not None
+        found, self._standing = self._standing[1], None
+        return found
 
     def figures(self) -> Iterator[tuple[str, dict[str, str], float]]:
         """Metric, labels, value so far. Any thread may ask."""
@@ -81,10 +90,10 @@ class TreeSelector:
         self.calibration.restore(state)
 
     def keep(self, found: Candidates, kept: Flags, needs: Array, allowed: int) -> Trees:
-        """What is verified. `needs`: A(r) by row, and nothing (NaN) of a row that has no objective."""
+        """What is verified. `needs`: A(r) of the rows that have an objective."""
         trees = found.trees if kept.all() else found.trees.nodes(kept)
         self._selected = trees, found, kept
-        self.tally.selected(len(kept), len(trees.tokens), allowed, needs[~np.isnan(needs)])
+        self.tally.selected(len(kept), len(trees.tokens), allowed, needs)
         return trees
 
     def count(self, done: Round) -> None:
@@ -100,13 +109,3 @@ class TreeSelector:
         places = np.flatnonzero(kept)[reached]
         self.calibration.update(found.cells[places], found.said[places], accepted[reached])
         self.tally.accepted(int(np.count_nonzero(accepted)))
-
-
-def needs_of(batch: Batch, round_seconds: float) -> Array:
-    """A(r) of every row that decodes, by the end of a round that takes so long; NaN where it has no objective."""
-    now, none = batch.now, math.nan
-    needs = [
-        active.needs(now, round_seconds) if active.request.objective.tpot < math.inf else none
-        for active in batch.rows[: batch.decoding]
-    ]
-    return np.array(needs + [none] * (len(batch.rows) - batch.decoding))

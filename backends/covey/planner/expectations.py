@@ -17,7 +17,7 @@ from covey.bandits.length import DraftCall, Outcome, Situation
 from covey.planner.acceptance import Acceptance
 from covey.planner.costs import Passes, RoundCosts, Shares
 from covey.planner.outlook import Forecast
-from covey.planner.pass_curve import FAR, PassCurve
+from covey.planner.pass_curve import PassCurve
 from covey.planner.regression import Array
 from covey.planner.residuals import Residuals
 from covey.types import JsonDict
@@ -100,8 +100,7 @@ class Expectations:
     def curve(self, rows: int) -> PassCurve:
         """What rounds take but for drafting; before anything was measured time is in tokens."""
         if not self.known:
-            ends = np.array([0.0, FAR])
-            return PassCurve(rows, ends, ends, 0.0, 0.0)
+            return PassCurve.unknown(rows)
         return self._costs.curve(rows, self._costs.overhead(rows))
 
     def plain(self, rows: int) -> float:

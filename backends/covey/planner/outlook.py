@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from covey.trees.paths import Array, Index, Nodes
-from covey.types import Floats, Ints
+from covey.trees.paths import Array, Index, Nodes, Ranks
+from covey.types import Floats
 
 ROWS = 64
 GROUPS = 24  # of paths alike, at a depth
@@ -38,7 +38,7 @@ class Outlook:
         self._chains: list[deque[tuple[Floats, int]]] = [deque() for _ in range(max_depth)]
         self._stacked: dict[bool, tuple[Array, Array]] = {}
 
-    def add(self, nodes: Nodes, paths: Floats, ranks: Ints) -> None:
+    def add(self, nodes: Nodes, paths: Floats, ranks: Ranks) -> None:
         """A round's candidates. Of trees, what is on the path of best guesses tells of chains too."""
         if not len(paths):
             return

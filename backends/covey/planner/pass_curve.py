@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +25,21 @@ class PassCurve:
     drafts: float
     prompt: float
 
+    @classmethod
+    def unknown(cls, rows: int) -> PassCurve:
+        """Before anything was measured: time is in tokens."""
+        ends = np.array([0.0, FAR])
+        return cls(rows, ends, ends, 0.0, 0.0)
+
+    def least(self, tokens: int) -> float:
+        """What one more token takes at least in a pass over so many or more; 0 where it may take less than nothing."""
+        start = max(0, int(np.searchsorted(self.knots, tokens)) - 1)
+        slopes = np.diff(self.seconds[start:]) / np.diff(self.knots[start:])
+        return 0.0 if self.drafts < 0.0 else max(0.0, float(slopes.min(initial=math.inf)))
+
     def at(self, tokens: Array | Index | int, prefill: Index | int = 0) -> Array:
         """Seconds of passes over so many tokens, and so many of prompts beside them."""
-        seconds = np.interp(tokens + prefill, self.knots, self.seconds) + self.drafts * (tokens > self.rows)
+        seconds: Array = np.interp(tokens + prefill, self.knots, self.seconds)
+        if self.drafts:
+            seconds = seconds + self.drafts * (tokens > self.rows)
         return seconds + self.prompt * prefill

@@ -112,6 +112,7 @@ class RoundPlanner:
             if plan.choice is not None and plan.choice.situation.shares:
                 self.policy.prepare(plan.choice.situation)
         self._drafters.prepare(batch, roster)
+        self.selector.prepare(batch)
 
     def figures(self) -> Iterator[tuple[str, dict[str, str], float]]:
         """Metric, labels, value so far. Does not mutate."""

@@ -26,6 +26,10 @@ class Selector(Protocol):
     log_q: bool  # whether it ranks them by what drafters take them for, noise apart
     yields: bool  # whether it verifies but what is needed where prompts leave a pass no time
 
+    def prepare(self, batch: Batch) -> None:
+        """Called while drafters work on this batch: what does not depend on their drafts has time."""
+        ...
+
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:
         """Like `Planner.select`."""
         ...
@@ -52,6 +56,9 @@ class _Unkept:
 
     log_q = False
     yields = False
+
+    def prepare(self, batch: Batch) -> None:
+        """Nothing to prepare."""
 
     def state(self) -> None:
         return None

@@ -22,6 +22,7 @@ from covey.types import Floats, Ints, Trees
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+Ranks = npt.NDArray[np.int8] | npt.NDArray[np.int32]  # the former unless somebody has very many siblings
 Numbers = TypeVar("Numbers", Floats, Array)
 
 LEAST, MOST = 1e-4, 1.0 - 1e-6  # of a node's own probability: a path's falls at every node, in 32 bits, too
@@ -47,12 +48,14 @@ class Nodes:
         depth[:-1] -= roots
         depth[count] = 0
         jumps, more = [jump], np.empty_like(depth)
-        while depth.max() >= 1 << len(jumps):  # somebody may have so many ancestors
+        deepest = int(depth.max())
+        while deepest >= 1 << len(jumps):  # somebody may have so many ancestors
             jump = jump.take(jump, mode="clip")
-            if jump.min(initial=count) == count:  # nobody has
+            depth += depth.take(jump, out=more, mode="clip")
+            before, deepest = deepest, int(depth.max())
+            if deepest == before:  # nobody has
                 break
             jumps.append(jump)
-            depth += depth.take(jump, out=more, mode="clip")
         return cls(trees, depth[:-1], tuple(jumps))
 
     @property
@@ -65,20 +68,21 @@ class Nodes:
         jump = self.jumps[0]
         return np.where(jump < len(self.depth), jump, -1)[:-1]
 
-    def ranks(self) -> Ints:
+    def ranks(self) -> Ranks:
         """How many siblings are listed before each node. Nodes are compared with those so many places before them until
         all pairs of siblings are found: in a beam they are fewer places apart than it has lanes."""
         trees = self.trees
-        family = trees.offsets[:-1] + np.arange(1, trees.rows + 1, dtype=np.int32)  # of a root's own, 1; nodes' follow
-        key = np.repeat(family, trees.sizes)
+        # Siblings' parent, after one place more; a root's is the last node before its row, which has no children.
+        key = np.repeat(trees.offsets[:-1], trees.sizes)
         key += trees.parents
-        ranks = np.zeros(len(key), np.int32)
-        sizes = np.bincount(key).astype(np.float64)
+        sizes = np.bincount(key + 1).astype(np.float64)
+        few = len(key) < 128 or sizes.max() < 128.0
+        ranks: Ranks = np.zeros(len(key), np.int8) if few else np.zeros(len(key), np.int32)
         pairs, apart = (int(np.dot(sizes, sizes)) - len(key)) // 2, 0
         while pairs:
             apart += 1
             siblings = key[apart:] == key[:-apart]
-            ranks[apart:] += siblings
+            np.add(ranks[apart:], siblings.view(np.int8), out=ranks[apart:])
             pairs -= int(np.count_nonzero(siblings))
         return ranks
 

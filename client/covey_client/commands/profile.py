@@ -6,6 +6,7 @@ import argparse
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -60,13 +61,31 @@ def run(given: argparse.Namespace) -> int:
         bench.close()
     if not samples.plain:
         raise ServerError("no round had the shape that was asked for: is somebody else served?")
-    table = samples.table(path.stem, _origin(facts, time.monotonic() - started))
+    table = with_constants(samples.table(path.stem, _origin(facts, time.monotonic() - started)), facts)
     table.save(path)
     picture = path.with_suffix(".png")
     curves.draw(table, picture)
     _print(table, missed)
     print(f"{path}\n{picture}")
     return 0
+
+
+def with_constants(table: CostTable, facts: Facts) -> CostTable:
+    """The table and the constants of policy adaserve that suit it, of the drafter that was measured first. Without
+    the package covey, its recorded guesses, or a drafter there are none: what was measured is not lost for that."""
+    try:
+        from covey.emulated.budgets import searched
+        from covey.errors import SettingError
+    except ModuleNotFoundError:
+        return table
+    if not table.draft:
+        return table
+    try:
+        found = searched(table, next(iter(table.draft)), facts.max_depth, facts.max_width)
+    except SettingError as error:
+        print(f"no constants of policy adaserve: {error}")
+        return table
+    return replace(table, adaserve=found)
 
 
 def _path(name: str) -> Path:
@@ -150,5 +169,7 @@ def _print(table: CostTable, missed: Sequence[Shape]) -> None:
             whole = seconds + verify[rows, rows * (depth + 1)] + overhead[rows]
             found.add_row(str(rows), str(depth), drafter, f"{1000 * whole:.2f}")
     Console().print(found)
+    if table.adaserve:
+        print(f"policy adaserve: {', '.join(f'{key}={value}' for key, value in table.adaserve.items())}")
     if missed:
         print(f"not seen: {'; '.join(map(described, missed))}")

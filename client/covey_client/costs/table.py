@@ -6,11 +6,13 @@
      "draft":    {"draft_chat": [{"rows": 8, "depth": 4, "seconds": 0.006}, ...]},
      "switch":   {"draft_chat": [{"lag": 512, "rows": 32, "seconds": 0.0243}, ...]},
      "prefill":  [{"tokens": 256, "seconds": 0.02}, ...],
-     "plain":    [{"rows": 8, "seconds": 0.02}, ...]}
+     "plain":    [{"rows": 8, "seconds": 0.02}, ...],
+     "adaserve": {"b1": 128, ...}}
 
 `verify` and `draft` include the way there and back, `draft` no catch-up, which is `switch`. `prefill` is a pass over
-one prompt's tokens, `plain` a whole round without drafts: each row's time per token. These two may be missing; a
-planner takes the others as its first measurements. Nothing here says how they were obtained.
+one prompt's tokens, `plain` a whole round without drafts: each row's time per token. `adaserve` are the constants of
+the policy of that name that suit these costs best. These three may be missing; a planner takes the others as its first
+measurements. Nothing here says how they were obtained.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ class CostTable:
     switch: dict[str, tuple[Cell, ...]] = field(default_factory=dict)
     prefill: tuple[tuple[int, float], ...] = ()
     plain: tuple[tuple[int, float], ...] = ()
+    adaserve: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def load(cls, path: str | Path) -> CostTable:
@@ -58,6 +61,7 @@ class CostTable:
                 switch={name: _cells(cells, "lag", "rows") for name, cells in table["switch"].items()},
                 prefill=_points(table.get("prefill", []), "tokens"),
                 plain=_points(table.get("plain", []), "rows"),
+                adaserve={str(key): int(value) for key, value in table.get("adaserve", {}).items()},
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from None
@@ -74,6 +78,7 @@ class CostTable:
             "switch": {name: _listed(cells, "lag", "rows") for name, cells in self.switch.items()},
             "prefill": _listed(self.prefill, "tokens"),
             "plain": _listed(self.plain, "rows"),
+            **({"adaserve": self.adaserve} if self.adaserve else {}),
         }
         path.parent.mkdir(parents=True, exist_ok=True)
         files.replace(path, re.sub(r"\{\s+([^{}]*?)\s+\}", _one_line, json.dumps(table, indent=2)) + "\n")

@@ -1,0 +1,65 @@
+"""How the rows of a batch stand toward their objectives: what selections ask of every row, as arrays.
+
+Nothing here depends on what is drafted, so it is gathered while drafters draft.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from covey.scheduler import Batch
+from covey.trees.paths import Array, Flags, Index
+from covey.types import Rule
+
+FACTS = 6  # of each row that has an objective
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One batch's. `asked` are rows whose requests ask for a depth by themselves, which is not dropped; `hidden` those
+    of whose drafts nothing may be said. The rest is of the `timed` rows alone, which decode and have an objective of
+    the time per token: seconds since the first token (an age ago, negative, where it has not come), tokens since, and
+    whether the objective is beyond reach."""
+
+    asked: Flags
+    hidden: Flags
+    timed: Index
+    tpot: Array
+    lasted: Array
+    got: Array
+    hopeless: Flags
+
+    @classmethod
+    def of(cls, batch: Batch) -> Standing:
+        rows, now = batch.rows, batch.now
+        requests = [active.request for active in rows]
+        timed = [row for row in range(batch.decoding) if requests[row].objective.tpot < math.inf]
+        facts: list[float] = []
+        for row in timed:
+            active, request = rows[row], requests[row]
+            first = active.first_token
+            ready = request.arrival + request.objective.ttft
+            facts += (request.objective.tpot, now if first is None else first, len(active.output), request.max_tokens)
+            facts += (ready, first is None)
+        tpot, first_token, output, most, ready_by, unread = np.array(facts).reshape(-1, FACTS).T
+        waits = unread > 0.0
+        # As `ActiveRequest.hopeless` has it; a row without a first token is in no need of its next one.
+        last = now + (most - output) * batch.fastest
+        hopeless = ((first_token > ready_by) | (last > first_token + tpot * (most - 1.0))) & ~waits
+        return cls(
+            np.array([request.speculation != "auto" for request in requests], np.bool_),
+            np.array([request.sampling.rule is Rule.REJECTION for request in requests], np.bool_),
+            np.array(timed, np.int64),
+            tpot,
+            np.where(waits, -math.inf, now - first_token),
+            np.where(waits, 1.0, output) - 1.0,
+            hopeless,
+        )
+
+    def needs(self, round_seconds: float) -> Array:
+        """A(r) of the timed rows by the end of a round that takes so long, as `ActiveRequest.needs` has it: nothing,
+        or less, of who has no token yet."""
+        return (self.lasted + round_seconds) / self.tpot - self.got

@@ -1,0 +1,93 @@
+"""Competitor: the OpenAI door of a server's front, streaming, over plain sockets of one event loop.
+
+A client library would take more of the machine than the door does. So this one sends bodies that were built before, one
+connection a caller, keeps what comes with its time, and reads it afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping, Sequence
+
+from covey.server import Server
+from covey.server.front import Front
+from covey_client.wire import MODEL
+from loadtest.bench.processes import Meter, spent
+from loadtest.bench.work import Answer, Ask, Run
+
+TIMEOUT = 300.0
+LAST = b"\r\n0\r\n\r\n"  # of an answer in chunks
+MOST_READ = 1 << 16
+
+_Raw = tuple[float, list[tuple[float, bytes]]]  # when asked; when something came, and what
+
+
+class OverOpenAI:
+    """`settings` go into every request beside what the Ask says."""
+
+    def __init__(self, server: Server, front: Front, name: str, settings: Mapping[str, object]) -> None:
+        self.name = name
+        self._host, _, port = front.http_url.partition(":")
+        self._port, self._settings = int(port), dict(settings)
+        self._meter = Meter(server.pid, door=front.pid)
+        self._loop = asyncio.new_event_loop()
+
+    def run(self, asks: Sequence[Ask], concurrency: int, tenant: str = "") -> Run:
+        messages = [self._message(ask, tenant) for ask in asks]
+        before = self._meter.read()
+        seconds, raw = self._loop.run_until_complete(self._ask_all(messages, concurrency))
+        used = spent(before, self._meter.read())
+        return Run(tuple(_answer(*parts) for parts in raw), seconds, used)
+
+    def close(self) -> None:
+        self._loop.close()
+
+    def _message(self, ask: Ask, tenant: str) -> bytes:
+        given = {"model": MODEL, "prompt": ask.text, "max_tokens": ask.max_tokens, "temperature": ask.temperature}
+        given |= {"seed": ask.seed, "tenant": tenant, "stream": True, "stream_options": {"include_usage": True}}
+        body = json.dumps({**given, **self._settings}).encode()
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: {self._host}\r\nContent-Length: {len(body)}\r\n\r\n"
+        return head.encode() + body
+
+    async def _ask_all(self, messages: Sequence[bytes], concurrency: int) -> tuple[float, list[_Raw]]:
+        raw: list[_Raw] = [(0.0, [])] * len(messages)
+        waiting = iter(enumerate(messages))
+        open_ones = [await asyncio.open_connection(self._host, self._port) for _ in range(concurrency)]
+
+        async def caller(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            for index, message in waiting:
+                started = time.perf_counter()
+                writer.write(message)
+                raw[index] = (started, await asyncio.wait_for(_whole(reader), TIMEOUT))
+
+        started = time.perf_counter()
+        await asyncio.gather(*(caller(*each) for each in open_ones))
+        seconds = time.perf_counter() - started
+        for _, writer in open_ones:
+            writer.close()
+        return seconds, raw
+
+
+async def _whole(reader: asyncio.StreamReader) -> list[tuple[float, bytes]]:
+    came: list[tuple[float, bytes]] = []
+    end = b""
+    while not end.endswith(LAST):
+        part = await reader.read(MOST_READ)
+        if not part:
+            raise RuntimeError(f"the door closed the connection: {came[:1]}")
+        came.append((time.perf_counter(), part))
+        end = (end + part)[-len(LAST) :]
+        if len(came) == 1 and not part.startswith(b"HTTP/1.1 200"):
+            raise RuntimeError(part[:300].decode(errors="replace"))
+    return came
+
+
+def _answer(started: float, came: Sequence[tuple[float, bytes]]) -> Answer:
+    """Tokens of which only the number is known: texts do not say theirs."""
+    lines = b"".join(part for _, part in came).split(b"\n")
+    events = [json.loads(line[6:]) for line in lines if line.startswith(b"data: {")]
+    count = events[-1]["usage"]["completion_tokens"]
+    first = next(when for when, part in came if b"data: " in part)
+    return Answer((0,) * count, came[-1][0] - started, first - started)
