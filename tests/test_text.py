@@ -3,9 +3,9 @@ from __future__ import annotations
 import random
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from covey.text import Detokenizer, visible_text
+from covey.text import Detokenizer, context_of, visible_text
 
 CORPUS = ["the quick brown fox jumps over the lazy dog", "äöü ß € 你好 🚀🚀 naïve", "stop here please stop"] * 3
 
@@ -32,6 +32,36 @@ def run(detokenizer: Detokenizer, ids: list[int], rng: random.Random) -> tuple[s
         text += piece
         used += count
     return text + detokenizer.finish(), used
+
+
+@pytest.fixture(scope="module")
+def by_bytes() -> Tokenizer:
+    """As SentencePiece's of Llama 2, Mistral and Gemma: what has no token is written as its bytes, one token each."""
+    tokens = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "b", "ab", "▁a"]
+    vocab = {token: place for place, token in enumerate(tokens)}
+    made = Tokenizer(models.BPE(vocab=vocab, merges=[("a", "b"), ("▁", "a")], byte_fallback=True, unk_token="<unk>"))
+    made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    parts = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    made.decoder = decoders.Sequence(parts)
+    return made
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_characters_that_are_written_as_bytes_stay_whole(by_bytes: Tokenizer, seed: int) -> None:
+    """However long a run of them is, and wherever it is cut."""
+    rng = random.Random(seed)
+    prompt, output = ("".join(rng.choices(["😀", "न", "é", "ab", " a"], [seed, 1, 1, 1, 1], k=k)) for k in (9, 60))
+    before = by_bytes.encode(prompt).ids
+    ids = by_bytes.encode(prompt + output).ids[len(before) :]
+    context = context_of(by_bytes, before)
+    assert run(Detokenizer(by_bytes, context), ids, rng) == (output, len(ids))
+    pieces, done = "", 0
+    while done < len(ids):
+        count = done + rng.randrange(1, 5)
+        seen = visible_text(by_bytes, context, ids[:done], [], final=False)
+        pieces += visible_text(by_bytes, context, ids[:count], [], final=count >= len(ids))[len(seen) :]
+        done = count
+    assert pieces == output
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -20,12 +20,10 @@ from tokenizers import Tokenizer
 from covey.errors import CoveyError, Overloaded, PortError, RequestError
 from covey.objectives import judge
 from covey.ports import Clock
-from covey.text import Detokenizer
+from covey.text import Detokenizer, context_of
 from covey.types import NO_FLOATS, NO_INTS, NO_OBJECTIVE, Attainment, Finish, Floats, Ints, Objective, Progress, Top
 
 log = logging.getLogger("covey.streaming")
-
-CONTEXT = 6  # prompt tokens that the detokenizer is given before the output
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +96,8 @@ class Served:
     first_token: float | None
     per_token: float | None
     total: float
+    queued: float | None = None  # before it first ran
+    gaps: Sequence[float] = ()  # between the rounds that brought it tokens
     refused: bool = False  # it has never run
     slo: str = ""  # what its objective is counted under; "": it had none
     attainment: Attainment | None = None
@@ -126,6 +126,7 @@ class _Answer:
     objective: Objective = NO_OBJECTIVE
     first: float | None = None
     last: float = 0.0
+    gaps: list[float] = field(default_factory=list)
     output: int = 0
     text: list[str] = field(default_factory=list)
     ids: list[Ints] = field(default_factory=list)
@@ -202,8 +203,10 @@ class Streamer:
     ) -> None:
         """Expect progress of a request; call before the engine gets it. Its times count from `arrival`; without one,
         from now. Any thread."""
-        context = prompt[-CONTEXT:].tolist()
-        detokenizer = None if self._tokenizer is None else Detokenizer(self._tokenizer, context, stop_words)
+        context, detokenizer = [], None
+        if self._tokenizer is not None:
+            context = context_of(self._tokenizer, prompt[-32:].tolist())
+            detokenizer = Detokenizer(self._tokenizer, context, stop_words)
         answer = _Answer(
             key,
             outlet,
@@ -318,6 +321,8 @@ class Streamer:
         now = self._clock.now()
         if len(ids):
             answer.output += len(ids)
+            if answer.first is not None:
+                answer.gaps.append(now - answer.last)
             answer.first = now if answer.first is None else answer.first
             answer.last = now
         self._deliver(answer, text, ids, scores if answer.logprobs else NO_FLOATS, top, finish, last)
@@ -409,6 +414,8 @@ def _served(answer: _Answer, finish: Finish, last: Progress, now: float) -> Serv
         answer.ttft,
         answer.tpot,
         now - answer.started,
+        last.queued,
+        answer.gaps,
         refused,
         answer.objective.label,
         answer.attainment(finish, refused=refused),

@@ -12,6 +12,18 @@ from tokenizers import Tokenizer
 WINDOW = 24  # tokens decoded together at most; then all but CONTEXT of them are dropped
 CONTEXT = 6
 UNFINISHED = "\ufffd"  # what the bytes of half a character decode to
+LONGEST = 4  # bytes of a character
+
+
+def context_of(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
+    """The last of `tokens`, after which what follows decodes as after all of them: `CONTEXT`, and some more where these
+    begin within a character. Tokens that stand for bytes are decoded together, and all of them are lost if the first is
+    not a character's first (SentencePiece's byte fallback)."""
+    for count in range(CONTEXT, CONTEXT + LONGEST):
+        last = list(tokens[-count:])
+        if not tokenizer.decode(last, skip_special_tokens=True).startswith(UNFINISHED):
+            return last
+    return list(tokens[-CONTEXT:])
 
 
 class Detokenizer:
@@ -53,7 +65,7 @@ class Detokenizer:
         piece = certain[self._shown :]
         self._shown = max(self._shown, len(certain))
         if len(self._window) > WINDOW and certain == text:
-            del self._window[:-CONTEXT]
+            self._window = context_of(self._tokenizer, self._window)
             self._shown = len(self._decode(self._window))
         return piece
 
@@ -79,10 +91,15 @@ def visible_text(
     tokenizer: Tokenizer, context: Sequence[int], ids: Sequence[int], stop_words: Sequence[str], *, final: bool
 ) -> str:
     """The text of output `ids` as a `Detokenizer` fed with them would have given out by now. Keeps no state."""
-    before = tokenizer.decode(list(context), skip_special_tokens=True)
-    text: str = tokenizer.decode([*context, *ids], skip_special_tokens=True)[len(before) :]
-    if not final:
-        text = text.rstrip(UNFINISHED)
+
+    def decoded(count: int) -> str:
+        text: str = tokenizer.decode([*context, *ids[:count]], skip_special_tokens=True)
+        return text[before:] if final else text[before:].rstrip(UNFINISHED)
+
+    before = len(tokenizer.decode(list(context), skip_special_tokens=True))
+    # The bytes of half a character may make those before them undecodable, too.
+    fewest = len(ids) if final else max(0, len(ids) - LONGEST + 1)
+    text = max((decoded(count) for count in range(len(ids), fewest - 1, -1)), key=len)
     starts = [at for at in (text.find(word) for word in stop_words) if at >= 0]
     if starts:
         return text[: min(starts)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,16 @@ KEEPS_TEXT = ("Sequence", "ByteLevel", "Digits", "Split")  # pre-tokenizers that
 
 
 def load_tokenizer(folder: str | Path) -> Tokenizer | None:
-    """The folder's tokenizer, or None where it has none (such a target takes and gives token ids alone)."""
+    """The folder's tokenizer, or None where it has none (such a target takes and gives token ids alone). A length that
+    training left in its file, to cut or pad texts to, is taken out, as transformers does: prompts are whole."""
+    tokenizer = _read(folder)
+    if tokenizer is not None:
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+    return tokenizer
+
+
+def _read(folder: str | Path) -> Tokenizer | None:
     path = Path(folder) / "tokenizer.json"
     if path.is_file():
         try:
@@ -27,6 +37,12 @@ def load_tokenizer(folder: str | Path) -> Tokenizer | None:
             raise SettingError(f"{path}: not a tokenizer: {error}; copy it again") from None
     if not any((Path(folder) / name).is_file() for name in ("tokenizer.model", "vocab.json", "tokenizer_config.json")):
         return None
+    if not (Path(folder) / "vocab.json").is_file() and find_spec("sentencepiece") is None:
+        code = f"from transformers import AutoTokenizer as T; T.from_pretrained('{folder}').save_pretrained('{folder}')"
+        raise SettingError(
+            f"{folder}: tokenizer.model alone is not read; write tokenizer.json once, where sentencepiece is "
+            f'installed: python -c "{code}"'
+        )
     from transformers import AutoTokenizer  # slow to import, and seldom needed
 
     try:

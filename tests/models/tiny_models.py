@@ -30,7 +30,7 @@ _SMALL: dict[str, Any] = {
 _GROUPED = _SMALL | {"num_key_value_heads": 2}
 _WINDOWED = _GROUPED | {"head_dim": 8, "sliding_window": 12}
 
-_NORMS = tuple(f"ln_{part}.weight" for part in ("f", "1", "2", "attn", "mlp"))
+_NORMS = tuple(f"{n}.weight" for n in ("ln_f", "ln_1", "ln_2", "ln_attn", "ln_mlp", "norm_1", "norm_2", "norm_f"))
 
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", _GROUPED | {"tie_word_embeddings": True}),
@@ -112,6 +112,30 @@ MORE: dict[str, tuple[str, dict[str, Any]]] = {
         _SMALL
         | {"num_kv_heads": 2, "new_decoder_architecture": True, "ffn_hidden_size": 48, "tie_word_embeddings": False},
     ),
+    "bloom": (
+        "BloomConfig",
+        {
+            "vocab_size": 97,
+            "hidden_size": 48,
+            "n_layer": 3,
+            "n_head": 12,
+            "eos_token_id": 1,
+            "seq_length": 256,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "mpt": (
+        "MptConfig",
+        {
+            "vocab_size": 97,
+            "d_model": 32,
+            "n_layers": 3,
+            "n_heads": 4,
+            "max_seq_len": 256,
+            "eos_token_id": 1,
+            "tie_word_embeddings": False,
+        },
+    ),
     "opt": ("OPTConfig", _SMALL | {"ffn_dim": 48, "word_embed_proj_dim": 32, "tie_word_embeddings": False}),
     "mixtral": ("MixtralConfig", _EXPERTS | {"num_local_experts": 4}),
     "qwen2_moe": (
@@ -142,10 +166,12 @@ def build(folder: Path, family: str, dtype: torch.dtype = torch.float32, seed: i
     return folder
 
 
-def generate(folder: Path, prompt: Ints, count: int, dtype: torch.dtype = torch.float64) -> list[int]:
-    """Greedy tokens of transformers' own loop, eager attention."""
+def generate(
+    folder: Path, prompt: Ints, count: int, dtype: torch.dtype = torch.float64, attention: str = "eager"
+) -> list[int]:
+    """Greedy tokens of transformers' own loop."""
     with quiet(), torch.inference_mode():
-        module = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
+        module = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=attention)
         module.generation_config.eos_token_id = None
         ids = torch.from_numpy(prompt.astype(np.int64))[None]
         found = module.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=count)

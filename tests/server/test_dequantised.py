@@ -20,10 +20,10 @@ from tests.server.test_adapters import adapter, beside, greedy
 BLOCK = 20
 
 
-def fp8(folder: Path, shards: int = 1) -> tuple[Path, Path]:
+def fp8(folder: Path, shards: int = 1, family: str = "qwen2", **changes: Any) -> tuple[Path, Path]:
     """A model with blocks of eight-bit floats, as DeepSeek and Qwen write them, in files that cut weights from their
     scales; and the same model with plain weights."""
-    reference = build(folder.parent / f"{folder.name}-plain", "qwen2")
+    reference = build(folder.parent / f"{folder.name}-plain", family, **changes)
     plain = load_file(reference / "model.safetensors")
     stored: dict[str, torch.Tensor] = {}
     for name, weight in list(plain.items()):

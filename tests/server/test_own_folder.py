@@ -76,6 +76,11 @@ def without_a_shard(at: Path) -> Path:
     return at
 
 
+def without_an_index(at: Path) -> Path:
+    (written(at) / "model.safetensors").rename(at / "model-00001-of-00001.safetensors")
+    return at
+
+
 def shards_without_a_tensor(at: Path) -> Path:
     without_a_shard(at)
     shutil.copy(at / "model-00001-of-00002.safetensors", at / "model-00002-of-00002.safetensors")
@@ -113,6 +118,11 @@ def without_tokenizer(at: Path) -> Path:
     return at
 
 
+def of_sentencepiece(at: Path) -> Path:
+    (written(at) / "tokenizer.json").rename(at / "tokenizer.model")
+    return at
+
+
 def adapter(**config: Any) -> Callable[[Path], Path]:
     def build(at: Path) -> Path:
         settings = {"peft_type": "LORA", "base_model_name_or_path": str(written(at / "base", model_type="mamba"))}
@@ -143,6 +153,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
     "another library's": (pth, ("consolidated.00.pth is not read: fetch the model's safetensors",)),
     "a shard is missing": (without_a_shard, ("model-00002-of-00002.safetensors is not there", "1 of 2")),
     "a shard lacks a tensor": (shards_without_a_tensor, ("the weights lack v", "copy them whole")),
+    "shards without an index": (without_an_index, ("neither model.safetensors nor model.safetensors.index.json",)),
     "cut short": (cut_short, ("copy it again",)),
     "weights in Git LFS": (not_fetched("model.safetensors"), ("run git lfs pull",)),
     "tokenizer in Git LFS": (not_fetched("tokenizer.json"), ("not a tokenizer", "copy it again")),
@@ -163,6 +174,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
     "adapter with modules": (adapter(modules_to_save=["lm_head"]), ("modules_to_save cannot be merged at load",)),
     "adapter with biases": (adapter(bias="all"), ("bias = all cannot be merged at load",)),
     "adapter of a changed base": (adapter(init_lora_weights="pissa"), ("init_lora_weights = pissa cannot be merged",)),
+    "tokenizer of SentencePiece": (of_sentencepiece, ("tokenizer.model alone is not read", "save_pretrained(")),
     "no tokenizer": (without_tokenizer, ("no tokenizer.json", "take tokenize, detokenize, ensemble out of models")),
     "remote code": (
         saying(model_type="mine", auto_map={"AutoModelForCausalLM": "modeling_mine.Mine"}),
@@ -182,8 +194,11 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
         ("attention that sees later tokens",),
     ),
     "gpt-j": (saying(model_type="gptj"), ("attention of its own code", "Falcon 3")),
-    "falcon of one billion": (saying(model_type="falcon", alibi=True), ("ALiBi", "rotary or learned")),
-    "bloom": (saying(model_type="bloom"), ("ALiBi", "rotary or learned")),
+    "ALiBi of another family": (saying(alibi=True), ("ALiBi", "rotary or learned")),
+    "mpt of long stories": (
+        saying(model_type="mpt", attn_config={"alibi_bias_max": 16}),
+        ("attn_config.alibi_bias_max 16 of an MPT is not supported", "as if it were 8"),
+    ),
     "no language model": (saying(architectures=["LlamaForSequenceClassification"]), ("ForSequenceClassification",)),
     "dynamic": (saying(rope_scaling={"type": "dynamic", "factor": 2.0}), ("dynamic rotary scaling",)),
     "in transformers alone": (saying(model_type="vit"), ("model type 'vit' is not supported",)),

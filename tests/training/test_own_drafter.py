@@ -68,6 +68,12 @@ def test_it_beats_n_grams_fits_its_target_and_goes_on_where_it_stopped(target: P
         distilled(target, out, "--steps", "30", "--seed", "1")
 
 
+@pytest.mark.parametrize("family", ["bloom", "gpt_oss"])
+def test_targets_whose_code_knows_one_attention_are_read_with_it(family: str, tmp_path: Path) -> None:
+    config = loading.read_config(build(tmp_path, family))
+    loading.load_module(tmp_path, config, torch.float32, torch.device("cpu"), own.attention_of(config), streamed=False)
+
+
 def test_n_grams_are_right_about_what_was_there_before() -> None:
     assert own.looked_up([Sample([5, 6, 7, 5], [6, 7, 5, 6])]) == 1.0
     assert own.looked_up([Sample([5, 6], [7, 8, 9])]) == 0.0

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from covey.models.alibi import Alibi
 from covey.models.lanes import Lanes
 from covey.models.product import by_rows, padded
 from covey.types import Ints
@@ -39,6 +40,7 @@ class Shape:
     heads: int
     kv_heads: int
     head_dim: int
+    alibi: Alibi | None = None
 
     @property
     def share(self) -> int:
@@ -285,11 +287,16 @@ def _group(
 
 
 def _mask(group: Group, shape: Shape, window: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """0 where a query sees a key and -inf elsewhere, laid out as the scores are."""
+    """0, or ALiBi's bias, where a query sees a key and -inf elsewhere, laid out as the scores are."""
     at = np.arange(group.keys, dtype=np.int32)
     hidden: Bools = at > group.last[:, :, None]
     if window:
         hidden |= at <= group.last[:, :, None] - window
-    mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(torch.from_numpy(hidden), -torch.inf)
-    mask = mask.to(device)[None, :, :, None].expand(shape.kv_heads, -1, -1, shape.share, -1)
+    if shape.alibi is None:
+        mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(torch.from_numpy(hidden), -torch.inf)
+        mask = mask.to(device)[None, :, :, None].expand(shape.kv_heads, -1, -1, shape.share, -1)
+    else:
+        mask = shape.alibi.bias(group.keys, torch.from_numpy(group.last).to(device), dtype)
+        mask = mask.masked_fill_(torch.from_numpy(hidden).to(device), -torch.inf)
+        mask = mask.view(shape.kv_heads, shape.share, *hidden.shape).permute(0, 2, 3, 1, 4)
     return mask.reshape(shape.kv_heads * group.rows, group.queries * shape.share, group.keys)

@@ -177,7 +177,8 @@ def find_end_ids(folder: Path, config: Any) -> tuple[int, ...]:
 def find_max_positions(config: Any) -> int:
     """Positions that keys may have. Where rotary factors change beyond a length, keys already kept would be wrong:
     such a model is served up to that length. Whoever wants longer texts has all of them read with the long factors."""
-    most = int(getattr(config, "max_position_embeddings", None) or 2048)
+    words = ("max_position_embeddings", "max_seq_len", "seq_length")
+    most = int(next((found for word in words if (found := getattr(config, word, None))), 2048))
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type") == "longrope" and rope.get("short_factor") != rope.get("long_factor"):
         own = getattr(config, "original_max_position_embeddings", None)

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from covey.errors import UnsupportedModel
-from covey.models import falcon, loading
+from covey.models import adopted, loading
 from covey.models.attention import Plan, Tiling, attend, plan_lanes
 from covey.models.lanes import Lanes
 from covey.models.parallel.group import Group
@@ -28,7 +28,13 @@ from covey.models.product import by_rows
 from covey.types import Ints
 
 _ATTENTION = "covey_paged"
-ACTIVATIONS = ("act_fn", "act", "activation_fn", "activation")  # what transformers' feed-forward modules call theirs
+ACTIVATIONS = (
+    "act_fn",
+    "act",
+    "activation_fn",
+    "activation",
+    "gelu_impl",
+)  # what transformers' feed-forward modules call theirs
 
 
 class _ByRows(torch.nn.Module):
@@ -108,8 +114,7 @@ def _register(config: Any) -> None:
 
     AttentionInterface.register(_ATTENTION, _paged_attention)
     AttentionMaskInterface.register(_ATTENTION, _no_mask)
-    if config.model_type == "falcon":
-        falcon.register(_ATTENTION, _paged_attention)
+    adopted.adopt(config.model_type, _ATTENTION, _paged_attention, lambda: _RUN.get(None) is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +251,8 @@ class Modules:
                 f"{self.folder}: layers without attention are not supported: state must be keys and values"
             )
         with loading.quiet():
-            self.module.set_attn_implementation("eager")
+            twice = self.config.model_type == "falcon"  # adds ALiBi's bias twice where attention is eager
+            self.module.set_attn_implementation("sdpa" if twice else "eager")
             own = self.module(input_ids=tokens[None], position_ids=at[None], use_cache=False).logits[0]
             self.module.set_attn_implementation(_ATTENTION)
         if not self.agree(close(self.logits(hidden), own, self.dtype)):

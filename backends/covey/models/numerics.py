@@ -165,6 +165,8 @@ def _products_agree(
         queries, kv = draw(lanes, most, dim), draw(2, lanes, longest, dim)
         for keys in widths:
             mask = torch.zeros(lanes, most, longest, dtype=dtype, device=device)
+            if shape.alibi is not None:  # a product may add what is there first or last
+                mask += draw(1, most, longest)
             mask[:, :, keys:] = -torch.inf
             whole = weighed(queries, kv, mask, dim**-0.5, 0.0, tiling.span)
             for rows in (count * shape.share for count in counts):
@@ -234,7 +236,8 @@ class _Trial:
         block_size: int,
     ) -> None:
         kv_heads = min(shape.kv_heads, 2)  # more of them are more of the same
-        shape = Shape(shape.share * kv_heads, kv_heads, shape.head_dim)
+        heads = shape.share * kv_heads
+        shape = Shape(heads, kv_heads, shape.head_dim, shape.alibi and shape.alibi.of_heads(heads))
         self._shape, self._tiling, self._dtype, self._device = shape, tiling, dtype, device
         self._block_size = block_size
         self._blocks = -(-positions // self._block_size)

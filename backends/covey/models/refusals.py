@@ -50,7 +50,9 @@ EXACT = {
     "hunyuan_v1_dense": "",
     "persimmon": "",
     "gpt_neox": "",
-    "falcon": "without ALiBi; grouped, one or all key heads",
+    "falcon": "rotary or ALiBi; grouped, one or all key heads",
+    "bloom": "ALiBi",
+    "mpt": "ALiBi",
     "gpt2": "learned positions",
     "gpt_bigcode": "learned positions, one key head",
     "opt": "learned positions",
@@ -94,7 +96,6 @@ _FEATURES = {
         "was made from (base_model of its card), in bfloat16",
     ),
     "kv_lora_rank": _LATENT,
-    "alibi": _ALIBI,
     "use_alibi": _ALIBI,
     "attention_chunk_size": _CHUNKED,
     "ssm_state_size": _STATE_SPACE,
@@ -126,7 +127,6 @@ _FAMILIES = {
             "deepseek_v2 deepseek_v3 deepseek_v32 kimi_k2 longcat_flash minicpm3 glm4_moe_lite glm_moe_dsa youtu",
         ),
         (_LATENT, "axk1 axk2 bailing_hybrid hy_v4 dots3_note_text"),
-        (_ALIBI, "bloom mpt"),
         (_OWN_ATTENTION, "gptj gpt_neo codegen xglm ctrl"),
         (_TWICE, "diffllama"),
         (_CHUNKED, "llama4_text"),
@@ -144,6 +144,9 @@ _FAMILIES = {
     )
     for family in families.split()
 }
+# What transformers' code computes of an MPT whatever its file says.
+_MPT = {"alibi": True, "alibi_bias_max": 8, "attn_type": "multihead_attention", "prefix_lm": False, "qk_ln": False}
+_MPT_WHOLE = {"no_bias": True, "logit_scale": None}
 _MAPPING = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
 _OTHER_HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMaskedLM")
@@ -168,6 +171,10 @@ def by_config(folder: Path, get: Callable[[str], Any]) -> None:
         refuse(*_FAMILIES[get("model_type")])
     if get("use_bidirectional_attention") in (True, "all"):  # Gemma 4 says "vision": of images, which are not served
         refuse(*_BOTH_WAYS)
+    if get("alibi") and get("model_type") != "falcon":
+        refuse(*_ALIBI)
+    if get("model_type") == "mpt":
+        _as_computed(get, refuse)
     strange = set(get("layer_types") or ()) - _LAYER_TYPES
     if strange:
         refuse(f"layer type {sorted(strange)[0]}", "serve a model with full or sliding-window attention")
@@ -179,6 +186,17 @@ def by_config(folder: Path, get: Callable[[str], Any]) -> None:
     for head in get("architectures") or ():
         if head.endswith(_OTHER_HEADS):
             refuse(head, "it has no head for tokens; serve the language model that it was trained from")
+
+
+def _as_computed(get: Callable[[str], Any], refuse: Callable[[str, str], None]) -> None:
+    inner = get("attn_config") or {}
+    inner = inner if isinstance(inner, dict) else vars(inner)
+    for key, computed, found in (
+        *((f"attn_config.{key}", value, inner.get(key, value)) for key, value in _MPT.items()),
+        *((key, value, get(key)) for key, value in _MPT_WHOLE.items()),
+    ):
+        if found is not None and found != computed:
+            refuse(f"{key} {found!r} of an MPT", f"transformers computes such models as if it were {computed!r}")
 
 
 def by_files(folder: Path) -> None:
@@ -205,7 +223,7 @@ def by_files(folder: Path) -> None:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files that hold the folder's weights: those of its index, else the one file, else all."""
+    """The safetensors files that hold the folder's weights: the one file, else those of its index."""
     files = sorted(path for path in folder.glob("*.safetensors") if not path.name.startswith("adapter_"))
     if not files:
         raise SettingError(f"{folder}: no safetensors weights; {_instead(folder)}")
@@ -213,7 +231,10 @@ def weight_files(folder: Path) -> list[Path]:
     if (folder / "model.safetensors") in files:
         return [folder / "model.safetensors"]
     if not index.is_file():
-        return files
+        raise SettingError(
+            f"{folder}: {files[0].name} is there, and neither model.safetensors nor {index.name}, which says what lies "
+            "in which file: copy the model whole"
+        )
     try:
         content = json.loads(index.read_text())
         content["metadata"]  # transformers wants it, too

@@ -23,8 +23,9 @@ log = logging.getLogger(__name__)
 
 # The code that decides which products there are.
 _SOURCES = (
+    "adopted.py",
+    "alibi.py",
     "attention.py",
-    "falcon.py",
     "fuse.py",
     "known.py",
     "loading.py",

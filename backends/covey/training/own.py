@@ -17,7 +17,15 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from transformers import AutoTokenizer, GenerationConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoTokenizer,
+    GenerationConfig,
+    LlamaForCausalLM,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from covey import prompts
 from covey.drafters.ngram import NgramLookup
@@ -33,7 +41,7 @@ from covey.training.optimiser import Budget
 from covey.training.sampling import Sample, ends_of, sample
 from covey.training.teacher import Lessons, hidden_states
 
-__all__ = ["add_arguments", "make", "run"]
+__all__ = ["add_arguments", "attention_of", "make", "run"]
 
 HELD_OUT = 10  # of so many prompts one teaches nothing
 WINDOW = 256  # tokens of a lesson
@@ -77,7 +85,7 @@ def make(options: argparse.Namespace) -> Made:
     config = loading.read_config(folder)
     loading.check_config(folder, config)
     device = torch.device(options.device)
-    target = loading.load_module(folder, config, torch.float32, device, "sdpa", streamed=False)
+    target = loading.load_module(folder, config, torch.float32, device, attention_of(config), streamed=False)
     assert isinstance(target, PreTrainedModel)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     texts = read_prompts(options.prompts)
@@ -105,6 +113,11 @@ def make(options: argparse.Namespace) -> Made:
     )
     _save(student, folder, made)
     return made
+
+
+def attention_of(config: PretrainedConfig) -> str:
+    """The faster of transformers' own where the target's class knows it: Bloom, MPT and GPT-OSS do not."""
+    return "sdpa" if MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]._supports_sdpa else "eager"
 
 
 def read_prompts(path: Path | None) -> list[str]:

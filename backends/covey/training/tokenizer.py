@@ -14,10 +14,21 @@ __all__ = ["END_OF_TEXT", "VOCABULARY", "end_of_text", "load", "save", "train"]
 VOCABULARY = 4096
 END_OF_TEXT = "<|endoftext|>"
 PADDING = "<|pad|>"
-# The chat domain's form: a turn per line, and the space after the colon belongs to the reply.
+# The chat domain's form: a turn per line, and the space after the colon belongs to the reply. Calls of functions stand
+# between tags, as many models write them.
 CHAT_TEMPLATE = (
+    "{% if tools %}User: These functions may be called:{{ '\\n' }}"
+    "{% for tool in tools %}{{ tool | tojson }}{{ '\\n' }}{% endfor %}"
+    'A call is written so:{{ \'\\n<tool_call>\\n{"name": NAME, "arguments": OBJECT}\\n</tool_call>\\n\' }}{% endif %}'
     "{% for message in messages %}"
-    "{{ {'user': 'User', 'assistant': 'Assistant', 'system': 'User'}[message['role']] }}: {{ message['content'] }}"
+    "{{ {'user': 'User', 'assistant': 'Assistant', 'system': 'User', 'tool': 'User'}[message['role']] }}: "
+    "{% if message['role'] == 'tool' %}{{ '<tool_response>\\n' + message['content'] + '\\n</tool_response>' }}"
+    "{% else %}{{ message['content'] }}{% endif %}"
+    "{% for call in message['tool_calls'] or [] %}"
+    "{% if message['content'] or not loop.first %}{{ '\\n' }}{% endif %}"
+    "{{ '<tool_call>\\n{\"name\": ' }}{{ call['function']['name'] | tojson }}"
+    "{{ ', \"arguments\": ' }}{{ call['function']['arguments'] | tojson }}{{ '}\\n</tool_call>' }}"
+    "{% endfor %}"
     "{% if not loop.last or add_generation_prompt %}{{ '\\n' }}{% endif %}"
     "{% endfor %}"
     "{% if add_generation_prompt %}Assistant:{% endif %}"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.errors import UnsupportedModel
+from covey.models.alibi import alibi_of
 from covey.models.attention import Shape
 
 CUT_ROWS = "colwise"  # named for the columns of the transposed matrix: every rank has some of the results
@@ -27,7 +28,7 @@ def heads_of(config: Any) -> Shape:
     if config.model_type == "falcon":  # has words of its own
         kv_heads = config.num_kv_heads if config.new_decoder_architecture else 1 if config.multi_query else heads
     head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
-    return Shape(heads, kv_heads, head_dim)
+    return Shape(heads, kv_heads, head_dim, alibi_of(config))
 
 
 def share_of_heads(folder: Path, config: Any, ranks: int) -> Shape:
