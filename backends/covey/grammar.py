@@ -1,4 +1,4 @@
-"""Which tokens may follow in a text that has to fit a grammar: a JSON schema or a regular expression.
+"""Which tokens may follow in a text that has to fit a grammar: a JSON schema, a regular expression, or rules.
 
 The target and its drafters each keep a `Grammar` beside a request's text. What it allows after a text depends on that
 text alone, however it came to it: over drafts that were taken back, or not. llguidance computes it.
@@ -41,6 +41,13 @@ def of_regex(pattern: str) -> str:
     from llguidance import LLMatcher
 
     return LLMatcher.grammar_from_regex(pattern)
+
+
+def of_lark(rules: str) -> str:
+    """The grammar that these rules define, beginning with `start`."""
+    from llguidance import LLMatcher
+
+    return LLMatcher.grammar_from_lark(rules)
 
 
 def problem(grammar: str, tokenizer: LLTokenizer) -> str:

@@ -46,3 +46,9 @@ def test_answers_fit_and_are_the_same_without_drafts(server: Server) -> None:
             assert score == pytest.approx(dict(top).get(token, score), abs=1e-4)
         with pytest.raises(InvalidRequest, match="grammar_json"):
             client.generate("x", grammar_json="{")
+
+
+def test_a_grammar_that_grows_too_large_on_its_way_is_its_sender_s_to_change(server: Server) -> None:
+    wide = {"type": "object", "properties": {f"k{number}": {"type": "string"} for number in range(700)}}
+    with Client(server.grpc_url) as client, pytest.raises(InvalidRequest, match="simpler"):
+        client.generate("x", max_tokens=40, grammar_json=json.dumps(wide))

@@ -6,6 +6,7 @@ import asyncio
 import http.client
 import json
 import time
+import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
@@ -119,6 +120,94 @@ def test_the_likeliest_tokens_and_an_output_that_fits_a_schema(asking: openai.Op
     assert all(len(place.top_logprobs) == 1 for place in fits.choices[0].logprobs.content)
 
 
+@pytest.mark.parametrize("stop", [None, "\u00e9\u00e9"])
+def test_the_bytes_of_half_characters_are_the_text(asking: openai.OpenAI, stop: str | None) -> None:
+    """Where each token begins is the same in a stream, whose text waits for stop words and for whole characters."""
+    asked: dict[str, Any] = {"model": "covey", "seed": 3, "max_tokens": LENGTH, "stop": stop}
+    own = {"guided_regex": "[\u00e9-\u00eb]{4}"}
+    said = asking.chat.completions.create(**asked, messages=MESSAGES, logprobs=True, extra_body=own).choices[0]
+    assert said.logprobs is not None
+    assert said.logprobs.content is not None
+    found = b"".join(bytes(token.bytes or []) for token in said.logprobs.content)
+    assert found.decode(errors="ignore").startswith(said.message.content or "")
+    assert any(token.token.startswith("token_id:") for token in said.logprobs.content)
+    whole = asking.completions.create(**asked, prompt=PROMPT, logprobs=0, extra_body=own).choices[0].logprobs
+    parts = asking.completions.create(**asked, prompt=PROMPT, logprobs=0, extra_body=own, stream=True)
+    offsets = [at for part in parts if (each := part.choices[0].logprobs) for at in each.text_offset or []]
+    assert whole is not None
+    assert offsets == whole.text_offset
+    assert offsets[-1] <= 4
+
+
+WEATHER = {
+    "type": "object",
+    "properties": {"place": {"enum": ["Rome", "Oslo"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+    "required": ["place", "days"],
+    "additionalProperties": False,
+}
+TOOLS: list[Any] = [
+    {"type": "function", "function": {"name": "weather", "parameters": WEATHER, "strict": True}},
+    {"type": "function", "function": {"name": "now"}},
+]
+
+
+def test_functions_are_called_as_they_are_declared(asking: openai.OpenAI) -> None:
+    """Whole and in events, with drafts and without; then the answer of a function is told to the model."""
+    asked: dict[str, Any] = {"model": "covey", "messages": MESSAGES, "tools": TOOLS, "seed": 5, "max_tokens": 200}
+    asked |= {"tool_choice": {"type": "function", "function": {"name": "weather"}}, "parallel_tool_calls": False}
+    said = asking.chat.completions.create(**asked).choices[0]
+    assert said.finish_reason == "tool_calls"
+    assert said.message.content is None
+    assert said.message.tool_calls is not None
+    (call,) = said.message.tool_calls
+    assert call.type == "function"
+    assert call.function.name == "weather"
+    arguments = json.loads(call.function.arguments)
+    assert arguments["place"] in ("Rome", "Oslo")
+    assert arguments["days"] in range(1, 10)
+    for speculation in ("off", "fixed:4"):
+        events = list(asking.chat.completions.create(**asked, stream=True, extra_body={"speculation": speculation}))
+        parts = [part for event in events for part in event.choices[0].delta.tool_calls or ()]
+        assert [part.function.name for part in parts if part.function and part.function.name] == ["weather"]
+        assert "".join(part.function.arguments or "" for part in parts if part.function) == call.function.arguments
+        assert events[-1].choices[0].finish_reason == "tool_calls"
+        assert len({event.id for event in events}) == 1
+    told: list[Any] = [*MESSAGES, said.message.model_dump(exclude_none=True)]
+    told.append({"role": "tool", "tool_call_id": call.id, "content": "Rain."})
+    again = asking.chat.completions.create(model="covey", messages=told, max_tokens=4, extra_body={"ignore_eos": True})
+    assert again.usage is not None
+    assert again.usage.completion_tokens == 4
+
+
+def test_a_model_may_answer_in_words_beside_its_tools(asking: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {"model": "covey", "messages": MESSAGES, "tools": TOOLS, "max_tokens": 12, "temperature": 0}
+    said = asking.chat.completions.create(**asked).choices[0]
+    assert said.message.tool_calls is None
+    assert said.message.content
+    events = list(asking.chat.completions.create(**asked, stream=True))
+    assert "".join(event.choices[0].delta.content or "" for event in events) == said.message.content
+    asked["tool_choice"] = "required"
+    several = asking.chat.completions.create(**{**asked, "temperature": 1, "seed": 3, "n": 2, "max_tokens": 60})
+    assert all(choice.message.tool_calls for choice in several.choices)
+    for name, wrong in (
+        ("tools", {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "list"}}}]}),
+        ("tool_choice", {"tool_choice": {"type": "function", "function": {"name": "f"}}}),
+        ("response_format", {"response_format": {"type": "json_object"}}),
+        (
+            "messages",
+            {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "1"}}]}]},
+        ),
+    ):
+        with pytest.raises(openai.BadRequestError) as caught:
+            asking.chat.completions.create(**{**asked, **wrong})
+        assert caught.value.param == name
+    odd = {"type": "object", "properties": {"a": {"type": "string", "format": "odd"}}}
+    strict = [{"type": "function", "function": {"name": "f", "parameters": odd, "strict": True}}]
+    with pytest.raises(openai.BadRequestError) as caught:
+        asking.chat.completions.create(**{**asked, "tools": strict})
+    assert caught.value.param == "tools"
+
+
 def test_tokens_there_and_back(front: Front, asking: openai.OpenAI) -> None:
     def ask(path: str, body: dict[str, Any]) -> Any:
         host, _, port = front.http_url.partition(":")
@@ -138,6 +227,27 @@ def test_tokens_there_and_back(front: Front, asking: openai.OpenAI) -> None:
     by_ids = asking.completions.create(**asked, prompt=found["tokens"])
     assert by_ids.choices[0].text == said.choices[0].text
     assert [choice.index for choice in said.choices] == [0, 1]
+
+
+def test_what_scrapes_vllm_finds_its_names(front: Front, asking: openai.OpenAI) -> None:
+    asking.completions.create(model="covey", prompt=PROMPT, max_tokens=8, temperature=0.0)
+    own = '{model_name="covey",engine="0"'
+    wanted = [
+        *(f"vllm:{name}_count{own}}}" for name in ("time_to_first_token_seconds", "e2e_request_latency_seconds")),
+        *(f"vllm:{name}_count{own}}}" for name in ("request_queue_time_seconds", "inter_token_latency_seconds")),
+        *(f"vllm:request_{name}_tokens_count{own}}}" for name in ("prompt", "generation")),
+        *(f"vllm:{name}{own}}}" for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")),
+        f'vllm:request_success_total{own},finished_reason="',
+        f"vllm:spec_decode_num_draft_tokens_total{own}}}",
+    ]
+    until = time.monotonic() + 10
+    while True:
+        with urllib.request.urlopen(f"http://{front.http_url}/metrics", timeout=30) as answer:
+            said = answer.read().decode()
+        if all(f"\n{each}" in said for each in wanted):
+            return
+        assert time.monotonic() < until, [each for each in wanted if each not in said]
+        time.sleep(0.3)
 
 
 def test_wrong_fields_are_refused_by_name(asking: openai.OpenAI) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from starlette.types import Message
 
 from covey.front.admission import Admission
 from covey.front.failures import TooMany, kind, retry_after
+from covey.front.http_calls import Call, Posted
 from covey.profile import FrontSettings
 from covey_client.errors import Overloaded
 
@@ -92,3 +97,32 @@ def test_callers_are_forgotten() -> None:
         asked(admission, str(index))
     assert len(admission._buckets) == 10_000
     assert not admission._requests
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_who_has_the_whole_answer_may_ask_again(streams: bool) -> None:
+    """A caller of one request at a time asks the next when it has the last byte, whatever the loop does meanwhile."""
+    admission = Admission(SETTINGS, Clock())
+    door: Any = SimpleNamespace(admission=admission, admitted=lambda caller, size: admission.request(caller.name, size))
+    in_flight = []
+
+    async def receive() -> Message:
+        if in_flight == []:
+            return {"type": "http.request", "body": b"{}", "more_body": False}
+        return await asyncio.Event().wait() or {}
+
+    async def send(message: Message) -> None:
+        in_flight.append(sum(admission._requests.values()))
+        if message["type"] == "http.response.body" and not message.get("more_body"):
+            asyncio.get_running_loop().call_soon(lambda: in_flight.append(sum(admission._requests.values())))
+
+    async def answering(call: Call, _body: bytes) -> None:
+        if streams:
+            await call.event(b"x")
+            await call.end()
+        else:
+            await call.json({})
+
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": [], "client": ("a", 1)}
+    asyncio.run(Posted(door, answering)(scope, receive, send))
+    assert in_flight[-2:] == [1, 0]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-import shutil
 import socket
 import ssl
-import subprocess
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +23,9 @@ from covey.profile import FrontSettings
 from covey.server import FREE, Server
 from covey.server import front as launcher
 from covey.server.front import Front
-from covey_client import Client, ConnectionLost
+from covey_client import AsyncClient, Client, ConnectionLost, Identity
+from tests.certificates import Authority, needs_openssl
 
-needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl")
 PROFILE = """
 models = ["covey", "covey_unary"]
 [speculation]
@@ -37,36 +36,6 @@ certificate = "{certificate}"
 private_key = "{key}"
 callers_authorities = "{callers}"
 """
-
-
-@dataclass(frozen=True)
-class Authority:
-    """Signs certificates of localhost."""
-
-    folder: Path
-
-    @classmethod
-    def make(cls, folder: Path) -> Authority:
-        folder.mkdir()
-        openssl(folder, "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=authority -keyout ca.key -out ca.crt")
-        return cls(folder)
-
-    @property
-    def root(self) -> Path:
-        return self.folder / "ca.crt"
-
-    def issue(self, name: str) -> tuple[str, str]:
-        """Certificate and key."""
-        (self.folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
-        openssl(self.folder, f"req -newkey rsa:2048 -nodes -subj /CN={name} -keyout {name}.key -out {name}.csr")
-        sign = f"x509 -req -in {name}.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile names"
-        openssl(self.folder, f"{sign} -out {name}.crt")
-        (self.folder / f"{name}.key").chmod(0o600)
-        return str(self.folder / f"{name}.crt"), str(self.folder / f"{name}.key")
-
-
-def openssl(folder: Path, words: str) -> None:
-    subprocess.run(["openssl", *words.split()], cwd=folder, check=True, capture_output=True, timeout=60)
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +96,12 @@ def test_who_trusts_the_front_s_authority_comes_through(
     assert front.pid == pid
 
 
+async def _texts(url: str, transport: Any, root: bytes, identity: Identity | None) -> list[str]:
+    tls: dict[str, Any] = {"tls": True, "root_certificates": root, "identity": identity}
+    async with AsyncClient(url, transport=transport, timeout=5, **tls) as client:
+        return [chunk.text async for chunk in client.stream("count 2")]
+
+
 @pytest.mark.e2e
 @needs_openssl
 def test_callers_need_a_certificate_where_their_authorities_are_named(
@@ -158,6 +133,22 @@ def test_callers_need_a_certificate_where_their_authorities_are_named(
         assert not isinstance(refused.value, urllib.error.HTTPError)
         with pytest.raises(grpc.RpcError):
             over_grpc(pair)
+    for transport, url in (("grpc", front.grpc_url), ("http", front.http_url)):
+        root = ours.root.read_bytes()
+        own, other = (Identity(*(Path(path).read_bytes() for path in pair)) for pair in (mine, foreign))
+        with Client(url, transport=transport, tls=True, root_certificates=root, identity=own) as client:  # type: ignore[arg-type]
+            assert [chunk.text for chunk in client.stream("count 2")] == ["w0 ", "w1 "]
+        assert asyncio.run(_texts(url, transport, root, own)) == ["w0 ", "w1 "]
+        for identity in (other, None):
+            with (
+                Client(  # type: ignore[arg-type]
+                    url, transport=transport, timeout=5, tls=True, root_certificates=root, identity=identity
+                ) as client,
+                pytest.raises(ConnectionLost),
+            ):
+                client.generate("count 1")
+            with pytest.raises(ConnectionLost):
+                asyncio.run(_texts(url, transport, root, identity))
     pid = front.pid
     time.sleep(1.6)
     front.check()

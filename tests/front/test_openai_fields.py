@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -27,6 +28,8 @@ def settings(**body: Any) -> Any:
         ({"json": SCHEMA}, {"grammar_json": TEXT}),
         ({"json": TEXT, "regex": None, "disable_fallback": False}, {"grammar_json": TEXT}),
         ({"regex": "a+"}, {"grammar_regex": "a+"}),
+        ({"grammar": 'start: "a"'}, {"grammar_lark": 'start: "a"'}),
+        ({"choice": ['"', "b"]}, {"grammar_lark": 'start: "\\"" | "b"'}),
         ({"json_object": True}, {"grammar_json": "{}"}),
     ],
 )
@@ -38,7 +41,7 @@ def test_structured_outputs_are_the_grammars(said: dict[str, Any], meant: dict[s
     "body",
     [
         {"structured_outputs": []},
-        {"structured_outputs": {"choice": ["a", "b"]}},
+        {"structured_outputs": {"choice": ["a", ""]}},
         {"structured_outputs": {"json": SCHEMA, "whitespace_pattern": " "}},
         {"structured_outputs": {"json": SCHEMA, "regex": "a"}},
         {"structured_outputs": {"json": SCHEMA}, "guided_json": {"type": "object"}},
@@ -49,3 +52,39 @@ def test_what_would_be_lost_of_a_grammar_is_refused(body: dict[str, Any]) -> Non
     with pytest.raises(InvalidRequest) as caught:
         settings(**body)
     assert caught.value.field in ("structured_outputs", "response_format")
+
+
+def test_the_nearest_names_are_looked_for_where_they_are_shown_alone() -> None:
+    """One look takes a millisecond of everybody's: a body of 100,000 names took the front's loop for minutes."""
+    found = fields.read({f"temperatur{number}": 1 for number in range(20_000)}, chat=True, most_tokens=256)
+    before = time.monotonic()
+    said = fields.warning(found)["warning"]
+    assert time.monotonic() - before < 0.5
+    assert "temperatur0 (temperature?)" in said
+    assert "and 19992 more" in said
+
+
+@pytest.mark.parametrize(
+    ("body", "own", "theirs"),
+    [
+        ({"max_completion_tokens": -1}, "max_tokens", "max_completion_tokens"),
+        ({"max_tokens": -1}, "max_tokens", "max_tokens"),
+        ({"guided_json": {}}, "grammar_json", "guided_json"),
+        ({"structured_outputs": {"json": {}}, "guided_json": None}, "grammar_json", "structured_outputs"),
+        ({"structured_outputs": {"regex": "("}}, "grammar_regex", "structured_outputs"),
+        ({"response_format": {}}, "grammar", "response_format"),
+        ({"messages": []}, "prompt", "messages"),
+    ],
+)
+def test_an_error_has_the_name_that_the_body_has(body: dict[str, Any], own: str, theirs: str) -> None:
+    error = fields.renamed(InvalidRequest(f"{own}: got this", own), body, chat=True)
+    assert (error.field, str(error)) == (theirs, f"{theirs}: got this")
+
+
+def test_a_bias_has_as_many_tokens_as_covey_takes() -> None:
+    with pytest.raises(InvalidRequest, match="1024"):
+        fields.read({"logit_bias": {str(token): 1 for token in range(1025)}}, chat=True, most_tokens=256)
+
+
+def test_a_schema_is_as_long_as_its_text() -> None:
+    assert settings(guided_json={"enum": ["é"]}) == {"grammar_json": '{"enum": ["é"]}'}

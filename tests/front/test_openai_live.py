@@ -111,6 +111,17 @@ def test_fields_are_sent_on_by_covey_s_names(asking: openai.OpenAI) -> None:
     assert sent(asking, logprobs=3)["top_logprobs"] == 3
 
 
+def test_only_what_answers_are_made_of_is_asked_for(asking: openai.OpenAI) -> None:
+    for more, beside in (
+        ({}, set()),
+        ({"logprobs": 1}, {"output_log_probs", "output_top_ids", "output_top_log_probs"}),
+    ):
+        said = asking.completions.create(model="covey", prompt="outputs", **more)  # type: ignore[call-overload]
+        wanted = set(json.loads(said.choices[0].text)["wanted"])
+        assert {"text_output", "output_ids", "used_seed", "acceptance_histogram", *beside} <= wanted
+        assert len(wanted) == 11 + len(beside)
+
+
 def test_a_field_that_nobody_knows_is_named_in_a_header(asking: openai.OpenAI) -> None:
     body = {"temprature": 1, "strange\r\nx: y": 2, "store": None}
     said = asking.completions.with_raw_response.create(model="covey", prompt="count 1", extra_body=body)
@@ -124,7 +135,8 @@ def test_a_field_that_nobody_knows_is_named_in_a_header(asking: openai.OpenAI) -
 
 def test_what_cannot_be_done_is_refused_by_its_name(asking: openai.OpenAI) -> None:
     tool = {"type": "function", "function": {"name": "f"}}
-    for name, value in (("tools", [tool]), ("best_of", 2), ("n", 0), ("n", True), ("stop", 5), ("logit_bias", [1])):
+    wrong = {"tools": [tool], "best_of": 2, "n": 0, "stop": 5, "logit_bias": [1], "stop_token_ids": [2]}
+    for name, value in (*wrong.items(), ("n", True), ("truncate_prompt_tokens", 5), ("skip_special_tokens", False)):
         with pytest.raises(openai.BadRequestError) as caught:
             asking.completions.create(model="covey", prompt="count 1", extra_body={name: value})
         assert (caught.value.param, caught.value.type) == (name, "invalid_request_error"), name
@@ -137,6 +149,30 @@ def test_what_cannot_be_done_is_refused_by_its_name(asking: openai.OpenAI) -> No
         with pytest.raises(openai.BadRequestError) as caught:
             asking.post("/completions", body={"model": "covey", **body}, cast_to=object)
         assert caught.value.param == "prompt"
+
+
+def test_many_choices_of_many_prompts_are_bounded_together(asking: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        asking.completions.create(model="covey", prompt=["count 1"] * 50, n=3)
+    assert caught.value.param == "n"
+
+
+def test_a_template_is_told_whatever_names_a_body_has(asking: openai.OpenAI) -> None:
+    for name in ("messages", "self", "environment", "", "é"):
+        asking.chat.completions.create(
+            model="covey",
+            messages=[{"role": "user", "content": "settings"}],
+            extra_body={"chat_template_kwargs": {name: 1}},
+        )
+
+
+def test_a_target_that_is_not_there_is_named(asking: openai.OpenAI) -> None:
+    for wrong in ("other", 5, ["x"], {}):
+        with pytest.raises(openai.BadRequestError) as caught:
+            asking.chat.completions.create(
+                model="covey", messages=[{"role": "user", "content": "x"}], extra_body={"target": wrong}
+            )
+        assert caught.value.param == "target"
 
 
 def test_a_stream_says_how_it_fails(asking: openai.OpenAI) -> None:
@@ -159,6 +195,7 @@ def test_events_end_as_clients_expect(front: Front) -> None:
     status, said, headers = call(front, "POST", "/v1/completions", body)
     events = [line.removeprefix(b"data: ") for line in said.split(b"\n\n") if line]
     assert (status, headers["content-type"].partition(";")[0], events[-1]) == (200, "text/event-stream", b"[DONE]")
+    assert headers["x-accel-buffering"] == "no", "nginx keeps the events"
     last = json.loads(events[-2])
     assert (last["choices"], last["usage"]["completion_tokens"]) == ([], 3)
     assert all(json.loads(event)["usage"] is None for event in events[:-2])
@@ -234,6 +271,7 @@ def test_errors_before_a_route_are_shaped_as_well(front: Front) -> None:
         ("GET", "/v1/models/gpt-4", None, 404),
         ("GET", "/v1/nothing", None, 404),
         ("GET", "/v1/completions", None, 405),
+        ("POST", "/v1/completions/", {"prompt": "a"}, 404),  # a redirect would name this process's own scheme
     ):
         found, said, _ = call(front, method, path, body)
         assert found == status, path
@@ -254,6 +292,8 @@ def test_models_and_tokens(front: Front, asking: openai.OpenAI) -> None:
     assert asking.models.retrieve("covey").owned_by == "covey"
     tokens = json.loads(call(front, "POST", "/tokenize", {"prompt": "Grüße"})[1])["tokens"]
     assert json.loads(call(front, "POST", "/detokenize", {"tokens": tokens})[1]) == {"prompt": "Grüße"}
+    nulls = {"prompt": "Grüße", "messages": None, "add_special_tokens": None, "model": None}
+    assert json.loads(call(front, "POST", "/tokenize", nulls)[1])["tokens"] == tokens
     status, said, _ = call(front, "POST", "/detokenize", {"tokens": [1 << 40]})
     assert (status, json.loads(said)["error"]["param"]) == (400, "tokens")
     assert json.loads(call(front, "POST", "/tokenize", {"messages": []})[1])["error"]["param"] == "messages"

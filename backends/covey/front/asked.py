@@ -20,6 +20,8 @@ MODELS = (MODEL, UNARY)
 NOT_IN_PARTS = f"{UNARY} for infer; this one answers in parts, to streams"
 VERSION = "1"
 STREAM = "stream"
+# Without which an answer whose server died cannot be gone on with.
+NEEDED = ("text_output", "output_ids", "finish_reason", "used_seed")
 OWN_PARAMETER = "triton_"  # names of Triton's own begin with it
 MOST_ID = 256  # characters of a request's id
 MOST_DIMENSIONS = 8
@@ -80,7 +82,8 @@ class Asked:
         """What is sent to `covey`, made of values that have been checked."""
         prompt = {"text_input": [self.prompt]} if isinstance(self.prompt, str) else {"input_ids": self.prompt}
         rest = {name: value if isinstance(value, list) else [value] for name, value in settings.items()}
-        return Request({**prompt, STREAM: [self.stream], **rest})
+        outputs = () if len(self.outputs) == len(OUTPUTS) else tuple(dict.fromkeys((*self.outputs, *NEEDED)))
+        return Request({**prompt, STREAM: [self.stream], **rest}, outputs=outputs)
 
 
 def served(model: object, version: object = "") -> str:

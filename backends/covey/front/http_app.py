@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from covey.front import answers, failures, http_bodies
+from covey.front import answers, failures, http_bodies, vllm_metrics
 from covey.front.asked import NOT_IN_PARTS, STREAM, UNARY, VERSION, served
 from covey.front.door import Door, Gone
 from covey.front.http_calls import Call, Posted, address
@@ -24,7 +24,10 @@ from covey_client.errors import CoveyClientError
 
 NOWHERE = (
     "no such route here: this port has health, metadata, config, metrics and inference of the public models; "
-    "model control, shared memory, statistics, tracing and logs are only on Triton's own ports"
+    "model control, shared memory, statistics, tracing and logs are only on Triton's own ports; OpenAI's API is at /v1"
+)
+NOT_OPENAI = (
+    "no such route here: /v1 has chat/completions, completions and models, and beside it are /tokenize, /detokenize"
 )
 AGAIN = {"retry-after": "2"}
 
@@ -83,7 +86,8 @@ def app(door: Door) -> Starlette:
 
     async def metrics(request: Request) -> Response:
         door.admission.charge(address(request))
-        return Response(await door.upstream.metrics(), media_type="text/plain; version=0.0.4")
+        said = await door.upstream.metrics()
+        return Response(said + vllm_metrics.of(said), media_type="text/plain; version=0.0.4")
 
     server = {"name": answers.NAME, "version": VERSION, "extensions": list(answers.EXTENSIONS)}
     routes: list[BaseRoute] = [
@@ -103,13 +107,19 @@ def app(door: Door) -> Starlette:
             Route(f"{path}/infer", Posted(door, infer), methods=["POST"]),
         ]
     pages = Middleware(
-        CORSMiddleware, allow_origins=door.settings.origins, allow_methods=["GET", "POST"], allow_headers=["*"]
+        CORSMiddleware,
+        allow_origins=door.settings.origins,
+        allow_methods=["GET", "POST"],
+        allow_headers=["*"],
+        expose_headers=["warning", "retry-after"],
     )
-    return Starlette(
+    made = Starlette(
         routes=routes,
         middleware=[pages] if door.settings.origins else [],
         exception_handlers={Exception: _refusal, CoveyClientError: _refusal, HTTPException: _no_route},
     )
+    made.router.redirect_slashes = False  # behind a proxy with TLS it would send callers, and their keys, to plain HTTP
+    return made
 
 
 def _model(request: Request) -> str:
@@ -126,7 +136,9 @@ async def _refusal(request: Request, problem: Exception) -> Response:
 
 async def _no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    text = NOWHERE if error.status_code == 404 else error.detail
-    plain = {"error": f"[INVALID_ARG] {text}"}
-    body = errors.shaped(error.status_code, text) if errors.ours(request.url.path) else plain
+    ours = errors.ours(request.url.path)
+    text = NOT_OPENAI if ours else NOWHERE
+    if error.status_code != 404:
+        text = f"{error.detail}: {request.method}, allowed: {(error.headers or {}).get('Allow', 'another')}"
+    body = errors.shaped(error.status_code, text) if ours else {"error": f"[INVALID_ARG] {text}"}
     return JSONResponse(body, error.status_code, error.headers)

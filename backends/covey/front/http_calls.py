@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from starlette.requests import Request
@@ -15,7 +15,12 @@ from starlette.types import Receive, Scope, Send
 from covey.front.admission import Caller
 from covey.front.door import Door, Gone
 
-EVENTS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
+# nginx would keep events until it has a page of them.
+EVENTS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",
+}
 Answering = Callable[["Call", bytes], Coroutine[Any, Any, None]]
 
 
@@ -27,10 +32,12 @@ class Call:
         self.door, self.request, self._send = door, request, send
         self.caller = caller_of(door, request)
         self.begun = False  # the status is sent: errors can no longer be one
+        self.admitted = ExitStack()  # left as soon as the last byte is sent: who has it may ask the next at once
 
     async def answer(self, body: bytes, headers: Mapping[str, str]) -> None:
         self.begun = True
         await Response(body, headers=dict(headers))(self.request.scope, self.request.receive, self._send)
+        self.admitted.close()
 
     async def json(self, value: Any, headers: Mapping[str, str] | None = None) -> None:
         await self.answer(json.dumps(value).encode(), {"content-type": "application/json", **(headers or {})})
@@ -46,6 +53,7 @@ class Call:
 
     async def end(self) -> None:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+        self.admitted.close()
 
 
 class Posted:
@@ -56,7 +64,8 @@ class Posted:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = Call(self._door, Request(scope, receive), send)
-        with suppress(Gone), self._door.admitted(call.caller, int(call.request.headers.get("content-length", 0))):
+        with suppress(Gone), call.admitted as admitted:
+            admitted.enter_context(self._door.admitted(call.caller, int(call.request.headers.get("content-length", 0))))
             body = await _body(receive)
             await _unless_gone(receive, self._answering(call, body))
 

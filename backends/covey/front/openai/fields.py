@@ -6,41 +6,57 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from covey.front.asked import STREAM
 from covey.front.failures import refused
 from covey_client.errors import InvalidRequest
-from covey_client.wire import INPUT_BY_NAME, PROMPT
+from covey_client.wire import INPUT_BY_NAME, MAX_BIASES, PROMPT
 
 RENAMED = {"max_completion_tokens": "max_tokens", "stop": "stop_words"}
 DELIVERED = (*PROMPT, STREAM, "return_log_probs", "top_logprobs", "exclude_input_in_output", "num_prompt_tokens")
-TRANSLATED = ("stop_words", "logit_bias", "logit_bias_ids", "grammar_json", "grammar_regex")
+GRAMMAR_FIELDS = ("grammar_json", "grammar_regex", "grammar_lark")
+TRANSLATED = ("stop_words", "logit_bias", "logit_bias_ids", *GRAMMAR_FIELDS)
 OWN = frozenset(INPUT_BY_NAME) - {*DELIVERED, *TRANSLATED}
 DEFAULTS = {"temperature": 1.0}  # OpenAI's, where it is not Covey's
 # Known, and done with these values alone: they are what happens anyway.
 ONLY: Mapping[str, tuple[Any, ...]] = {
+    "allowed_token_ids": (),
     "audio": (),
     "best_of": (1,),
     "chat_template": (),
     "continue_final_message": (False,),
     "function_call": ("none",),
     "functions": ([],),
-    "guided_choice": (),
-    "guided_grammar": (),
+    "include_stop_str_in_output": (False,),
     "modalities": (["text"],),
     "prompt_logprobs": (0,),
+    "skip_special_tokens": (True,),
+    "stop_token_ids": ([],),
     "suffix": ("",),
-    "tool_choice": ("none", "auto"),
+    "tool_choice": ("none",),  # chats have tools (`tools`)
     "tools": ([],),
+    "truncate_prompt_tokens": (),
+    "use_beam_search": (False,),
 }
 CHAT = ("messages", "add_generation_prompt", "chat_template_kwargs", "top_logprobs")
 COMPLETION = ("prompt", "echo")
-GRAMMARS = {"guided_json": "grammar_json", "guided_regex": "grammar_regex"}
+GRAMMARS = {
+    "guided_json": "grammar_json",
+    "guided_regex": "grammar_regex",
+    "guided_grammar": "grammar_lark",
+    "guided_choice": "grammar_lark",
+}
 STRUCTURED = "structured_outputs"  # vLLM's newer object
-IN_STRUCTURED = {"json": "grammar_json", "regex": "grammar_regex", "json_object": "grammar_json"}
+IN_STRUCTURED = {
+    "json": "guided_json",
+    "json_object": "guided_json",
+    "regex": "guided_regex",
+    "grammar": "guided_grammar",
+    "choice": "guided_choice",
+}
 COMMON = (
     "model",
     "n",
@@ -66,12 +82,8 @@ class Given:
     stream: bool
     usage: bool  # an event of its own at the end of a stream
     log_probs: bool
-    unknown: tuple[str, ...]  # each with the nearest name that is known
-
-    def of_choice(self, number: int) -> dict[str, Any]:
-        """The settings of one of the `n` choices: each draws by a seed of its own, which follows from the request's."""
-        seed = self.settings.get("seed")
-        return {**self.settings} if seed is None or not number else {**self.settings, "seed": derived(seed, number)}
+    unknown: tuple[str, ...]  # as the body writes them
+    known: frozenset[str]  # what could have been meant
 
 
 def read(body: Mapping[str, Any], *, chat: bool, most_tokens: int) -> Given:
@@ -104,11 +116,11 @@ def read(body: Mapping[str, Any], *, chat: bool, most_tokens: int) -> Given:
     stream, options = _flag(given, STREAM), given.get("stream_options", {})
     if not isinstance(options, dict) or (options and not stream):
         raise refused("stream_options", options, "an object, where stream is true")
-    known = {*OWN, *COMMON, *RENAMED, *ONLY, *GRAMMARS, *(CHAT if chat else COMPLETION)}
-    unknown = [_with_nearest(name, known) for name in given if name not in known]
+    known = frozenset({*OWN, *COMMON, *RENAMED, *ONLY, *GRAMMARS, *(CHAT if chat else COMPLETION)})
+    unknown = [name for name in given if name not in known]
     unknown += [f"stream_options.{name}" for name in options if name != "include_usage"]
     usage = _flag(options, "include_usage")
-    return Given(settings, _count(given.get("n", 1)), stream, usage, log_probs, tuple(unknown))
+    return Given(settings, _count(given.get("n", 1)), stream, usage, log_probs, tuple(unknown), known)
 
 
 def derived(seed: int, number: int) -> int:
@@ -116,11 +128,18 @@ def derived(seed: int, number: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed} {number}".encode()).digest()[:8], "little")
 
 
-def warning(unknown: tuple[str, ...]) -> dict[str, str]:
-    """The header that names fields without effect; none where all had one."""
-    if not unknown:
+def of_choice(settings: Mapping[str, Any], number: int) -> Mapping[str, Any]:
+    """The settings of one of the `n` choices: each draws by a seed of its own, which follows from the request's."""
+    return {**settings, "seed": derived(settings["seed"], number)} if number and "seed" in settings else settings
+
+
+def warning(given: Given) -> dict[str, str]:
+    """The header that names fields without effect, each with the nearest name that is known; none where all had one.
+    Nearness is looked for where it is shown alone: a body has room for 100,000 names."""
+    if not given.unknown:
         return {}
-    shown = ", ".join(unknown[:MOST_SHOWN]) + (f" and {len(unknown) - MOST_SHOWN} more" * (len(unknown) > MOST_SHOWN))
+    shown = ", ".join(_with_nearest(name, given.known) for name in given.unknown[:MOST_SHOWN])
+    shown += f" and {len(given.unknown) - MOST_SHOWN} more" * (len(given.unknown) > MOST_SHOWN)
     return {"warning": f'299 covey "without effect here: {shown}"'}
 
 
@@ -152,12 +171,14 @@ def _bias(value: Any) -> dict[str, Any]:
     """OpenAI's object of token ids, which JSON makes texts of, as two lists."""
     if not isinstance(value, dict) or not all(name.isdecimal() and len(name) < 11 for name in value):
         raise refused("logit_bias", value, "an object from token ids to numbers")
+    if len(value) > MAX_BIASES:
+        raise refused("logit_bias", value, f"at most {MAX_BIASES} tokens")
     return {"logit_bias_ids": [int(name) for name in value], "logit_bias": list(value.values())} if value else {}
 
 
 def _grammar(given: Mapping[str, Any]) -> dict[str, Any]:
     """What the output has to fit."""
-    found = [_asked_as(GRAMMARS[name], given[name]) for name in GRAMMARS if name in given]
+    found = [_asked_as(name, given[name]) for name in GRAMMARS if name in given]
     found += _structured(given.get(STRUCTURED, {}))
     wanted = given.get("response_format", {"type": "text"})
     kind = wanted.get("type") if isinstance(wanted, dict) else None
@@ -184,15 +205,19 @@ def _structured(value: Any) -> list[tuple[str, Any]]:
     for name in said:
         if name not in IN_STRUCTURED:
             raise refused(STRUCTURED, name, f"{', '.join(IN_STRUCTURED)}: this server has no other")
-    return [_asked_as(IN_STRUCTURED[name], each) for name, each in said.items()]
+    return [_asked_as(IN_STRUCTURED[name], each, STRUCTURED) for name, each in said.items()]
 
 
-def _asked_as(name: str, value: Any) -> tuple[str, Any]:
-    return name, _schema(value) if name == "grammar_json" else value
+def _asked_as(name: str, value: Any, said_as: str = "") -> tuple[str, Any]:
+    if name == "guided_choice":
+        if not isinstance(value, list) or not value or not all(isinstance(each, str) and each for each in value):
+            raise refused(said_as or name, value, "a choice that is a list of texts, of which the output is one")
+        value = f"start: {' | '.join(map(json.dumps, value))}"
+    return GRAMMARS[name], _schema(value) if name == "guided_json" else value
 
 
 def _schema(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)  # its length is bounded in bytes
 
 
 def _flag(given: Mapping[str, Any], name: str) -> bool:
@@ -208,16 +233,26 @@ def _count(value: Any) -> int:
     return value
 
 
-def _with_nearest(name: str, known: set[str]) -> str:
+def _with_nearest(name: str, known: Collection[str]) -> str:
     shown = ascii(name[:40])[1:-1].replace('"', "'")
     near = difflib.get_close_matches(name[:50], known, 1, 0.75)
     return f"{shown} ({near[0]}?)" if near else shown
 
 
-def renamed(error: InvalidRequest, *, chat: bool) -> InvalidRequest:
-    """The same error by the caller's own name of the field."""
+def renamed(error: InvalidRequest, body: Mapping[str, Any], *, chat: bool) -> InvalidRequest:
+    """The same error by the name that the body has for the field."""
+
+    def said(names: Iterable[str], otherwise: str) -> str:
+        return next((name for name in names if body.get(name) not in (None, [])), otherwise)
+
     back = {"stop_words": "stop", "return_log_probs": "logprobs", "exclude_input_in_output": "echo"}
-    back |= {"logit_bias_ids": "logit_bias", "grammar_json": "response_format", "grammar_regex": "guided_regex"}
-    back |= dict.fromkeys(PROMPT, "messages" if chat else "prompt") | ({} if chat else {"top_logprobs": "logprobs"})
+    back |= {"logit_bias_ids": "logit_bias", "max_tokens": said(("max_completion_tokens",), "max_tokens")}
+    back["grammar_json"] = said(("guided_json", STRUCTURED), "response_format")
+    back["grammar_regex"] = said(("guided_regex",), STRUCTURED)
+    back["grammar_lark"] = said(("tools", "guided_grammar", "guided_choice"), STRUCTURED)
+    back["grammar"] = said(("tools", *GRAMMARS, STRUCTURED), "response_format")
+    back |= dict.fromkeys((*PROMPT, "prompt"), "messages" if chat else "prompt") | (
+        {} if chat else {"top_logprobs": "logprobs"}
+    )
     name = back.get(error.field, "")
     return type(error)(str(error).replace(error.field, name, 1), name) if name else error

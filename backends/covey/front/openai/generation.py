@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from covey.front import failures
-from covey.front.asked import Asked
+from covey.front.asked import NEEDED, Asked
 from covey.front.door import Door, Gone
+from covey.front.failures import refused
 from covey.front.http_bodies import json_object
 from covey.front.http_calls import Call
-from covey.front.openai import choices, errors, fields, prompts
-from covey.front.openai.fields import Given
+from covey.front.openai import choices, errors, fields, forms, prompts
+from covey.front.openai.calls import Reading, Said
+from covey.front.openai.fields import Given, of_choice
+from covey.front.openai.pieces import Offsets
 from covey.front.openai.served import Model, served
 from covey.front.openai.shapes import Shape, log_probs
+from covey.front.openai.tools import Tools, taken
 from covey_client.errors import InvalidRequest
 from covey_client.response import Chunk
 from covey_client.wire import MODEL
+
+GRAMMAR = "grammar_lark"
+# What answers are made of. Each output of each response costs Triton, the model and the front some of their time.
+OUTPUTS = (
+    *NEEDED,
+    *("num_input_tokens", "num_output_tokens", "num_reused_tokens", "slo_attainment"),
+    *("total_draft_tokens", "total_accepted_draft_tokens", "acceptance_histogram"),
+)
+LOG_PROBS = ("output_log_probs", "output_top_ids", "output_top_log_probs")
 
 
 @dataclass(frozen=True)
@@ -30,6 +43,7 @@ class Wanted:
     given: Given
     asked: tuple[Asked, ...]  # `n` for each prompt
     shape: Shape
+    readings: tuple[Reading | None, ...]  # of the choices, where there may be calls in them
 
 
 async def chat(call: Call, body: bytes) -> None:
@@ -41,60 +55,94 @@ async def completions(call: Call, body: bytes) -> None:
 
 
 async def _answer(call: Call, body: bytes, *, chat: bool) -> None:
+    said = json_object(body)
     try:
-        wanted = await _wanted(call.door, body, chat)
+        wanted = await _wanted(call.door, said, chat)
         with ExitStack() as held:
             for _ in wanted.asked[1:]:
                 held.enter_context(call.door.admitted(call.caller, 0))
             await (_stream if wanted.given.stream else _whole)(call, wanted)
     except InvalidRequest as error:
-        raise fields.renamed(error, chat=chat) from None
+        raise fields.renamed(error, said, chat=chat) from None
 
 
-async def _wanted(door: Door, body: bytes, chat: bool) -> Wanted:
-    said = json_object(body)
+async def _wanted(door: Door, said: Mapping[str, Any], chat: bool) -> Wanted:
+    tools = None
+    if chat:
+        tools, said = taken(said)
     given = fields.read(said, chat=chat, most_tokens=door.most_tokens)
     model = served(door, said.get("model"), given.settings.get("target"))
     found: list[str | list[int]] = []
+    reading: Callable[[], Reading] | None = None
     if chat:
-        messages = prompts.messages(said.get("messages"))
-        found.append(await model.texts.chat(messages, prompts.template_settings(said)))
+        messages, settings = prompts.messages(said.get("messages")), prompts.template_settings(said)
+        if prompts.with_calls(messages):
+            await model.texts.form()
+        if tools is not None:
+            given, reading = await _held(given, tools, model)
+            settings["tools"] = list(tools.told)
+        found.append(await model.texts.chat(messages, settings))
     else:
         found += prompts.prompts(said.get("prompt"))
-    several = len(found) * given.n > 1
-    asked = tuple(_asked(door, model, prompt, given, number, several) for prompt in found for number in range(given.n))
-    return Wanted(model, given, asked, Shape(chat, model.name))
+    if len(found) * given.n > fields.MOST_CHOICES:
+        raise refused("n", given.n, f"at most {fields.MOST_CHOICES} choices of all {len(found)} prompts together")
+    asked = _asked(door, model, found, given)
+    return Wanted(model, given, asked, Shape(chat, model.name), tuple(reading() if reading else None for _ in asked))
 
 
-def _asked(door: Door, model: Model, prompt: str | list[int], given: Given, number: int, several: bool) -> Asked:
-    tensors: dict[str, Any] = {"text_input": [prompt]} if isinstance(prompt, str) else {"input_ids": prompt}
-    settings: Mapping[str, Any] = {**given.of_choice(number), **({"target": model.target} if model.target else {})}
-    tensors |= {name: value if isinstance(value, list) else [value] for name, value in settings.items()}
-    tensors["stream"] = [given.stream or several]
-    return Asked.of(MODEL, tensors, prompt_bytes=door.prompt_bytes)
+async def _held(given: Given, tools: Tools, model: Model) -> tuple[Given, Callable[[], Reading]]:
+    """The settings with the grammar of these tools, and what reads the answers."""
+    for name in fields.GRAMMAR_FIELDS:
+        if name in given.settings:
+            raise refused("response_format", "tools as well", "no grammar beside tools that may be called")
+    form, marks = await model.texts.form()
+    held = {**given.settings, GRAMMAR: forms.grammar(form, tools, marks)}
+    return replace(given, settings=held), lambda: Reading(form, marks, required=tools.required)
+
+
+def _asked(door: Door, model: Model, found: Sequence[str | list[int]], given: Given) -> tuple[Asked, ...]:
+    """`n` for each prompt. What they have in common is checked once."""
+    settings: Mapping[str, Any] = {**given.settings, **({"target": model.target} if model.target else {})}
+    common = {name: value if isinstance(value, list) else [value] for name, value in settings.items()}
+    common["stream"] = [given.stream or len(found) * given.n > 1]
+    outputs = (*OUTPUTS, *LOG_PROBS) if given.log_probs else OUTPUTS
+    first, *others = (
+        Asked.of(
+            MODEL, {**_tensor(prompt), **({} if place else common)}, prompt_bytes=door.prompt_bytes, outputs=outputs
+        )
+        for place, prompt in enumerate(found)
+    )
+    asked = [first, *(replace(first, prompt=each.prompt) for each in others)]
+    numbers = range(given.n)
+    return tuple(replace(each, settings=of_choice(each.settings, number)) for each in asked for number in numbers)
+
+
+def _tensor(prompt: str | list[int]) -> dict[str, list[Any]]:
+    return {"text_input": [prompt]} if isinstance(prompt, str) else {"input_ids": prompt}
 
 
 async def _whole(call: Call, wanted: Wanted) -> None:
     given, shape = wanted.given, wanted.shape
     found = await choices.whole(call.door, call.caller, wanted.asked, given.n)
-    probabilities = [await _log_probs(wanted, chunk, 0) for chunk in found]
-    await call.json(shape.whole(found, probabilities, given.n), fields.warning(given.unknown))
+    probabilities = [await _log_probs(wanted, chunk, Offsets()) for chunk in found]
+    said = [_said(reading, chunk) for reading, chunk in zip(wanted.readings, found)]
+    await call.json(shape.whole(found, probabilities, said, given.n), fields.warning(given))
 
 
 async def _stream(call: Call, wanted: Wanted) -> None:
-    given, shape, headers = wanted.given, wanted.shape, fields.warning(wanted.given.unknown)
+    given, shape, headers = wanted.given, wanted.shape, fields.warning(wanted.given)
     last: dict[int, Chunk] = {}
-    shown = [0] * len(wanted.asked)  # characters
+    offsets = [Offsets() for _ in wanted.asked]
     try:
         async with aclosing(choices.parts(call.door, call.caller, wanted.asked, given.n)) as coming:
             async for index, chunk in coming:
                 first = index not in last
                 last[index] = chunk
-                if first or chunk.text or chunk.finish_reason or given.log_probs:
-                    probabilities = await _log_probs(wanted, chunk, shown[index])
-                    shown[index] += len(chunk.text)
-                    said = shape.part(index, chunk, probabilities, first=first)
-                    await call.event(_json({**said, "usage": None} if given.usage else said), headers)
+                said = _said(wanted.readings[index], chunk)
+                if first or not said.empty or given.log_probs:
+                    probabilities = await _log_probs(wanted, chunk, offsets[index])
+                    part = shape.part(index, chunk, probabilities, said, first=first)
+                    await call.event(_json({**part, "usage": None} if given.usage else part), headers)
     except Gone:
         raise
     except Exception as problem:
@@ -108,11 +156,15 @@ async def _stream(call: Call, wanted: Wanted) -> None:
     await call.end()
 
 
-async def _log_probs(wanted: Wanted, chunk: Chunk, offset: int) -> dict[str, Any] | None:
+def _said(reading: Reading | None, chunk: Chunk) -> Said:
+    return Said(chunk.text, finish_reason=chunk.finish_reason) if reading is None else reading.feed(chunk)
+
+
+async def _log_probs(wanted: Wanted, chunk: Chunk, offsets: Offsets) -> dict[str, Any] | None:
     if not wanted.given.log_probs:
         return None
-    texts = await wanted.model.texts.pieces({*chunk.tokens, *chunk.top_ids})
-    return log_probs(wanted.shape.chat, chunk, texts, offset)
+    pieces = await wanted.model.texts.pieces({*chunk.tokens, *chunk.top_ids})
+    return log_probs(wanted.shape.chat, chunk, pieces, offsets)
 
 
 def _in_order(last: Mapping[int, Chunk]) -> Sequence[Chunk]:

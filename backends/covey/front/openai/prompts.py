@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from covey.front.failures import refused
+from covey.front.openai.tools import told_calls
 
 MOST_PROMPTS = 128
 MOST_MESSAGES = 4096
@@ -33,11 +34,19 @@ def messages(value: Any) -> list[dict[str, Any]]:
 def _message(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict) or not isinstance(value.get("role"), str):
         raise refused("messages", value, "objects with a role and content")
-    for name in ("tool_calls", "function_call", "tool_call_id"):
-        if value.get(name):
-            raise refused("messages", name, "messages without tools: this server has none")
+    if value.get("function_call"):
+        raise refused("messages", "function_call", "tool_calls, its newer name")
     role = ROLES.get(value["role"], value["role"])
-    return {**value, "role": role, "content": _content(value.get("content"))}
+    found = {**value, "role": role, "content": _content(value.get("content"))}
+    if value.get("tool_calls"):
+        return {**found, "tool_calls": told_calls(value["tool_calls"])}
+    found.pop("tool_calls", None)  # templates ask whether it is there
+    return found
+
+
+def with_calls(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a template must know calls to render these."""
+    return any("tool_calls" in each or each["role"] == "tool" for each in messages)
 
 
 def _content(value: Any) -> str:

@@ -21,15 +21,15 @@ from covey.front.openai.served import names, served
 async def tokenize(call: Call, body: bytes) -> None:
     said = json_object(body)
     model = served(call.door, said.get("model"), said.get("target"))
-    if "messages" in said:
+    if said.get("messages") is not None:
         found = await model.texts.chat(prompts.messages(said["messages"]), prompts.template_settings(said))
     else:
-        text, special = said.get("prompt"), said.get("add_special_tokens", True)
+        text, special = said.get("prompt"), said.get("add_special_tokens")
         if not isinstance(text, str):
             raise refused("prompt", text, "a text, or messages")
-        if not isinstance(special, bool):
+        if not isinstance(special, (bool, type(None))):
             raise refused("add_special_tokens", special, "true or false")
-        found = await model.texts.encode(text, special=special)
+        found = await model.texts.encode(text, special=special is not False)
     await call.json({"count": len(found), "max_model_len": model.texts.context(), "tokens": found})
 
 

@@ -38,6 +38,8 @@ def served(door: Door, name: Any, target: Any = None) -> Model:
         raise NotServed(str(refused("model", name, ", ".join(allowed))), "model")
     if target in (None, ""):
         target = "" if name == MODEL else name
+    if target not in ("", *allowed[1:]):
+        raise refused("target", target, ", ".join(allowed[1:]) or "none: this server has one alone")
     if name not in (MODEL, target):
         raise refused("target", target, f"{name!r}, the model that is asked for")
     return Model(str(name), str(target), door.texts.get(str(target)))

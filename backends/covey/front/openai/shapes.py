@@ -9,32 +9,32 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
+from covey.front.openai.calls import Said, joined
+from covey.front.openai.pieces import Offsets, Piece
 from covey_client.response import Chunk, Usage
 
 FINISH = {"eos": "stop"}  # a stop word's and the length's own reasons have OpenAI's names
 
 
-def log_probs(chat: bool, chunk: Chunk, texts: Mapping[int, str], offset: int) -> dict[str, Any]:
-    """Of one chunk's tokens, with the `texts` of all ids; `offset` is where the first begins in its choice's text."""
-    tops = [[(texts[token], value) for token, value in place] for place in chunk.top]
-    pieces = [texts[token] for token in chunk.tokens]
+def log_probs(chat: bool, chunk: Chunk, pieces: Mapping[int, Piece], offsets: Offsets) -> dict[str, Any]:
+    """Of one chunk's tokens, with the `pieces` of all ids; `offsets` has seen its choice's earlier ones."""
+    own = [pieces[token] for token in chunk.tokens]
     if chat:
-        own = zip(pieces, chunk.log_probs, tops)
-        content = [
-            {**_entry(piece, value), "top_logprobs": [_entry(*each) for each in top]} for piece, value, top in own
-        ]
+        tops = [[_entry(pieces[token], value) for token, value in place] for place in chunk.top]
+        found = zip(own, chunk.log_probs, tops)
+        content = [{**_entry(piece, value), "top_logprobs": top} for piece, value, top in found]
         return {"content": content, "refusal": None}
-    offsets = []
-    for piece in pieces:
-        offsets.append(offset)
-        offset += len(piece)
-    likeliest = [dict(top) for top in tops] if chunk.top_ids else None
-    values = list(chunk.log_probs)
-    return {"tokens": pieces, "token_logprobs": values, "top_logprobs": likeliest, "text_offset": offsets}
+    likeliest = [{pieces[token].token: value for token, value in place} for place in chunk.top]
+    return {
+        "tokens": [piece.token for piece in own],
+        "token_logprobs": list(chunk.log_probs),
+        "top_logprobs": likeliest if chunk.top_ids else None,
+        "text_offset": offsets.of(own),
+    }
 
 
-def _entry(piece: str, value: float) -> dict[str, Any]:
-    return {"token": piece, "logprob": value, "bytes": list(piece.encode())}
+def _entry(piece: Piece, value: float) -> dict[str, Any]:
+    return {"token": piece.token, "logprob": value, "bytes": list(piece.raw)}
 
 
 @dataclass
@@ -49,23 +49,34 @@ class Shape:
     def __post_init__(self) -> None:
         self.id = f"{'chatcmpl' if self.chat else 'cmpl'}-{uuid.uuid4().hex}"
 
-    def whole(self, chunks: Sequence[Chunk], found: Sequence[dict[str, Any] | None], n: int) -> dict[str, Any]:
-        """`chunks` are the choices' whole answers, `found` their log-probabilities; each prompt has `n`."""
+    def whole(
+        self, chunks: Sequence[Chunk], found: Sequence[dict[str, Any] | None], said: Sequence[Said], n: int
+    ) -> dict[str, Any]:
+        """`chunks` are the choices' whole answers, `found` their log-probabilities, `said` what they say; each prompt
+        has `n`."""
         choices = []
-        for index, (chunk, probabilities) in enumerate(zip(chunks, found)):
-            content: dict[str, Any] = {"text": chunk.text}
+        for index, (chunk, probabilities, each) in enumerate(zip(chunks, found, said)):
+            content: dict[str, Any] = {"text": each.content}
             if self.chat:
-                content = {"message": {"role": "assistant", "content": chunk.text, "refusal": None}}
-            choices.append(self._choice(index, content, chunk, probabilities))
-        said = self._root("", choices)
-        return {**said, "usage": usage([chunk.usage for chunk in chunks], n), **metrics(chunks)}
+                words = each.content or (None if each.tool_calls else "")
+                content = {"message": {"role": "assistant", "content": words, "refusal": None}}
+                if each.tool_calls:
+                    content["message"]["tool_calls"] = joined(each.tool_calls)
+            choices.append(self._choice(index, content, chunk, each.finish_reason, probabilities))
+        return {**self._root("", choices), "usage": usage([chunk.usage for chunk in chunks], n), **metrics(chunks)}
 
-    def part(self, index: int, chunk: Chunk, found: dict[str, Any] | None, *, first: bool) -> dict[str, Any]:
+    def part(
+        self, index: int, chunk: Chunk, found: dict[str, Any] | None, said: Said, *, first: bool
+    ) -> dict[str, Any]:
         """One event of a stream."""
-        content: dict[str, Any] = {"text": chunk.text}
+        content: dict[str, Any] = {"text": said.content}
         if self.chat:
-            content = {"delta": {**({"role": "assistant"} if first else {}), "content": chunk.text}}
-        return self._root(".chunk", [self._choice(index, content, chunk, found)])
+            content = {"delta": {"role": "assistant"} if first else {}}
+            if said.tool_calls:
+                content["delta"]["tool_calls"] = said.tool_calls
+            if said.content or not said.tool_calls:
+                content["delta"]["content"] = said.content
+        return self._root(".chunk", [self._choice(index, content, chunk, said.finish_reason, found)])
 
     def totals(self, chunks: Sequence[Chunk], n: int) -> dict[str, Any]:
         """The event after a stream's last choice; `chunks` are the choices' last ones."""
@@ -75,8 +86,10 @@ class Shape:
         name = f"chat.completion{kind}" if self.chat else "text_completion"
         return {"id": self.id, "object": name, "created": self.created, "model": self.model, "choices": choices}
 
-    def _choice(self, index: int, content: dict[str, Any], chunk: Chunk, found: dict[str, Any] | None) -> Any:
-        reason = FINISH.get(chunk.finish_reason, chunk.finish_reason) or None
+    def _choice(
+        self, index: int, content: dict[str, Any], chunk: Chunk, finish_reason: str, found: dict[str, Any] | None
+    ) -> Any:
+        reason = FINISH.get(finish_reason, finish_reason) or None
         own = {"seed": chunk.seed, **({"slo_attainment": chunk.slo_attainment} if chunk.slo_attainment else {})}
         return {"index": index, **content, "logprobs": found, "finish_reason": reason, **(own if reason else {})}
 

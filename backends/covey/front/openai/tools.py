@@ -1,0 +1,127 @@
+"""The functions that a chat may call, as its body says them: `tools`, `tool_choice` and `parallel_tool_calls`. Knows no
+model's way to write a call (`forms`)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from covey.front.failures import refused
+
+FIELDS = ("tools", "tool_choice", "parallel_tool_calls")
+NAME = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+MOST_TOOLS = 128
+NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}  # of a function without parameters
+MODES = ("none", "auto", "required")
+
+
+@dataclass(frozen=True)
+class Function:
+    """One that may be called."""
+
+    name: str
+    schema: Mapping[str, Any]  # of its arguments, an object's
+    strict: bool  # a schema that cannot be held whole is refused
+
+
+@dataclass(frozen=True)
+class Tools:
+    """Those of one chat."""
+
+    told: tuple[dict[str, Any], ...]  # what the chat template is given
+    functions: tuple[Function, ...]  # those of them that may be called
+    required: bool  # else the model may answer in words
+    parallel: bool  # more than one call in an answer
+
+
+def taken(body: Mapping[str, Any]) -> tuple[Tools | None, dict[str, Any]]:
+    """The tools of a body, None where nothing is to be called, and the rest of it. Raises InvalidRequest."""
+    rest = {name: value for name, value in body.items() if name not in FIELDS}
+    told, choice, parallel = (body.get(name) for name in FIELDS)
+    if not isinstance(parallel, (bool, type(None))):
+        raise refused("parallel_tool_calls", parallel, "true or false")
+    if not isinstance(told, (list, type(None))) or len(told or ()) > MOST_TOOLS:
+        raise refused("tools", told, f"a list of at most {MOST_TOOLS} functions")
+    functions = [_function(each) for each in told or ()]
+    by_name = {function.name: function for function in functions}
+    if len(by_name) < len(functions):
+        raise refused("tools", "two functions of one name", "names of their own")
+    mode, names = _choice(choice or ("auto" if functions else "none"))
+    for name in names:
+        if name not in by_name:
+            raise refused("tool_choice", name, f"one of the tools: {', '.join(by_name)}")
+    if mode == "required" and not functions:
+        raise refused("tool_choice", choice, "none or auto, where there are no tools")
+    if mode == "none" or not functions:
+        return None, rest
+    shown = tuple({"type": "function", "function": _without_strict(each["function"])} for each in told or ())
+    allowed = tuple(by_name[name] for name in names) if names else tuple(functions)
+    return Tools(shown, allowed, mode == "required", parallel is not False), rest
+
+
+def _function(value: Any) -> Function:
+    said = value.get("function") if isinstance(value, dict) else None
+    if not isinstance(said, dict) or value.get("type", "function") != "function":
+        shown = value.get("type") if isinstance(value, dict) else value
+        raise refused("tools", shown, "objects of type function with a function: this server has no other tools")
+    name, schema, strict = said.get("name"), said.get("parameters"), said.get("strict")
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise refused("tools", name, "functions with names of 1 to 64 letters, digits and . : _ -")
+    if not isinstance(strict, (bool, type(None))):
+        raise refused("tools", strict, f"{name}: strict is true or false")
+    if schema is None:
+        schema = NOTHING
+    if not isinstance(schema, dict) or schema.get("type", "object") != "object":
+        raise refused("tools", schema, f"{name}: parameters are a JSON schema of type object")
+    return Function(name, {"type": "object", **schema}, strict is True)
+
+
+def _without_strict(function: Mapping[str, Any]) -> dict[str, Any]:
+    """No model has learned from functions that say it."""
+    return {name: value for name, value in function.items() if name != "strict"}
+
+
+def _choice(value: Any) -> tuple[str, tuple[str, ...]]:
+    """The mode, and the functions that it is about; none where it is about all of them."""
+    if isinstance(value, str) and value in MODES:
+        return value, ()
+    kind = value.get("type") if isinstance(value, dict) else None
+    if kind == "function":
+        return "required", (_name(value),)
+    if kind == "allowed_tools" and isinstance(inner := value.get("allowed_tools"), dict):
+        mode, named = inner.get("mode"), inner.get("tools")
+        if mode in ("auto", "required") and isinstance(named, list) and named:
+            return str(mode), tuple(dict.fromkeys(map(_name, named)))
+    raise refused("tool_choice", value, "none, auto, required, a function by its name, or allowed_tools")
+
+
+def _name(value: Any) -> str:
+    inner = value.get("function") if isinstance(value, dict) else None
+    name = inner.get("name") if isinstance(inner, dict) else None
+    if not isinstance(name, str):
+        raise refused("tool_choice", value, "an object of type function with a function's name")
+    return name
+
+
+def told_calls(value: Any) -> list[dict[str, Any]]:
+    """The calls in a message of an assistant, as templates take them: with arguments that are objects."""
+    if not isinstance(value, list) or len(value) > MOST_TOOLS:
+        raise refused("messages", value, f"tool_calls that are a list of at most {MOST_TOOLS}")
+    return [_told_call(each) for each in value]
+
+
+def _told_call(value: Any) -> dict[str, Any]:
+    said = value.get("function") if isinstance(value, dict) else None
+    if not isinstance(said, dict) or not isinstance(said.get("name"), str):
+        raise refused("messages", value, "tool_calls with a function's name and arguments")
+    arguments = said.get("arguments") or {}
+    if isinstance(arguments, str):
+        with suppress(ValueError, RecursionError):
+            arguments = json.loads(arguments)
+    if not isinstance(arguments, dict):
+        raise refused("messages", arguments, "tool_calls with arguments that are a JSON object's text")
+    return {**value, "type": "function", "function": {**said, "arguments": arguments}}

@@ -1,0 +1,78 @@
+"""The server's metrics by vLLM's names, where the meaning is the same, beside Covey's own."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+
+from covey_client.wire import MODEL
+
+RENAMED = {
+    "covey_requests_running": "num_requests_running",
+    "covey_requests_waiting": "num_requests_waiting",
+    "covey_preemptions_total": "num_preemptions_total",
+    "covey_prefix_cache_hit_tokens_total": "prefix_cache_hits_total",
+    "covey_prompt_tokens_total": "prompt_tokens_total",
+    "covey_generation_tokens_total": "generation_tokens_total",
+    "covey_time_to_first_token_seconds": "time_to_first_token_seconds",
+    "covey_inter_token_seconds": "inter_token_latency_seconds",
+    "covey_time_per_output_token_seconds": "request_time_per_output_token_seconds",
+    "covey_request_seconds": "e2e_request_latency_seconds",
+    "covey_request_queue_seconds": "request_queue_time_seconds",
+    "covey_request_prompt_tokens": "request_prompt_tokens",
+    "covey_request_generation_tokens": "request_generation_tokens",
+    "covey_spec_decode_num_drafts_total": "spec_decode_num_drafts_total",
+    "covey_spec_decode_num_draft_tokens_total": "spec_decode_num_draft_tokens_total",
+    "covey_spec_decode_num_accepted_tokens_total": "spec_decode_num_accepted_tokens_total",
+    "covey_spec_decode_num_accepted_tokens_per_pos_total": "spec_decode_num_accepted_tokens_per_pos_total",
+}
+KEPT = ("le", "position")  # labels; sums are made over all others
+REASONS = {"eos": "stop", "stop": "stop", "length": "length", "cancelled": "abort", "error": "error"}
+_LINE = re.compile(r"(\w+?)(_bucket|_sum|_count)?\{([^}]*)\} (\S+)$")
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+Key = tuple[str, tuple[tuple[str, str], ...]]
+
+
+def of(said: bytes) -> bytes:
+    """What is to stand beside the text of a metrics port."""
+    found: dict[Key, float] = defaultdict(float)
+    for key, value in _series(said.decode(errors="replace")):
+        found[key] += value
+    blocks = {state: found.pop(("kv", (("state", state),)), 0.0) for state in ("used", "free")}
+    if sum(blocks.values()):
+        found["kv_cache_usage_perc", ()] = blocks["used"] / sum(blocks.values())
+    lines, typed = [], set()
+    for (name, labels), value in found.items():
+        family = re.sub(r"_(bucket|sum|count)$", "", name)
+        if family not in typed:
+            typed.add(family)
+            lines.append(f"# TYPE vllm:{family} {_kind(family, name)}")
+        shown = "".join(f',{label}="{given}"' for label, given in labels)
+        lines.append(f'vllm:{name}{{model_name="{MODEL}",engine="0"{shown}}} {value!r}')
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _kind(family: str, name: str) -> str:
+    if family != name:
+        return "histogram"
+    return "counter" if name.endswith("_total") else "gauge"
+
+
+def _series(text: str) -> Iterator[tuple[Key, float]]:
+    for line in text.splitlines():
+        parts = _LINE.match(line)
+        if parts is None:
+            continue
+        name, suffix, inside, value = parts.groups()
+        labels = dict(_LABEL.findall(inside))
+        if labels.pop("model", "") != MODEL:
+            continue
+        if name in RENAMED:
+            kept = tuple((label, labels[label]) for label in KEPT if label in labels)
+            yield (RENAMED[name] + (suffix or ""), kept), float(value)
+        elif name == "covey_requests_total" and labels["outcome"] in REASONS:
+            yield ("request_success_total", (("finished_reason", REASONS[labels["outcome"]]),)), float(value)
+        elif name == "covey_kv_blocks":
+            yield ("kv", (("state", labels["state"]),)), float(value)

@@ -1,0 +1,59 @@
+"""What a token is by itself: its bytes joined are the text, whatever a tokenizer writes them as."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, decoders, models
+from tokenizers.pre_tokenizers import ByteLevel
+
+from covey.front.openai.pieces import Offsets, Pieces, _byte_of_character
+
+FOLDER = Path(__file__).resolve().parents[2] / "model_repository" / "target" / "1"
+TEXT = "Grüße 😎, you\n\tthere"
+
+
+def sentences() -> Tokenizer:
+    """As SentencePiece's are: spaces are a character of their own, and other bytes are spelt."""
+    vocab = {"<unk>": 0, "▁a": 1, "b": 2, **{f"<0x{byte:02X}>": 3 + byte for byte in range(256)}}
+    tokenizer = Tokenizer(models.BPE(vocab, [], unk_token="<unk>", byte_fallback=True))
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    tokenizer.decoder = decoders.Sequence(steps)
+    return tokenizer
+
+
+def test_the_alphabet_of_bytes_is_the_library_s() -> None:
+    table = _byte_of_character()
+    assert set(table) == set(ByteLevel.alphabet())
+    assert sorted(table.values()) == list(range(256))
+
+
+def test_tokens_of_half_a_character_have_their_own_bytes() -> None:
+    tokenizer = Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
+    pieces = Pieces(tokenizer)
+    found = [pieces.of(token) for token in tokenizer.encode(TEXT, add_special_tokens=False).ids]
+    assert b"".join(piece.raw for piece in found).decode() == TEXT
+    assert any(piece.token.startswith("token_id:") for piece in found)
+    offsets = Offsets()
+    starts = offsets.of(found[:4]) + offsets.of(found[4:])
+    for start, piece in zip(starts, found):
+        assert piece.token.startswith("token_id:") or TEXT[start : start + len(piece.token)] == piece.token
+    assert starts == sorted(starts)
+    assert starts[-1] < len(TEXT)
+
+
+def test_a_special_token_is_no_part_of_the_text() -> None:
+    pieces = Pieces(Tokenizer.from_file(str(FOLDER / "tokenizer.json")))
+    end = pieces.of(0)
+    assert (end.token, end.shown) == ("<|endoftext|>", False)
+    assert Offsets().of([end, end]) == [0, 0]
+    assert pieces.of(1 << 30).raw == b"", "a model may have more ids than its tokenizer"
+
+
+@pytest.mark.parametrize(
+    ("token", "raw", "name"), [(1, b" a", " a"), (2, b"b", "b"), (3 + 0xE2, b"\xe2", f"token_id:{3 + 0xE2}")]
+)
+def test_spaces_and_spelt_bytes(token: int, raw: bytes, name: str) -> None:
+    piece = Pieces(sentences()).of(token)
+    assert (piece.raw, piece.token) == (raw, name)

@@ -1,0 +1,46 @@
+"""vLLM's names beside Covey's own."""
+
+from __future__ import annotations
+
+from covey.front import vllm_metrics
+
+SAID = b"""# HELP covey_requests_running Requests in the batch
+# TYPE covey_requests_running gauge
+covey_requests_running{model="covey"} 3
+covey_kv_blocks{model="covey",state="used"} 30
+covey_kv_blocks{model="covey",state="free"} 90
+covey_requests_total{model="covey",outcome="eos"} 5
+covey_requests_total{model="covey",outcome="stop"} 2
+covey_requests_total{model="covey",outcome="refused"} 9
+covey_generation_tokens_total{model="covey"} 16777217
+covey_generation_tokens_total{model="draft_chat"} 7
+covey_request_queue_seconds_bucket{model="covey",le="0.5"} 4
+covey_request_queue_seconds_bucket{model="covey",le="+Inf"} 6
+covey_request_queue_seconds_sum{model="covey"} 1.5
+covey_request_queue_seconds_count{model="covey"} 6
+covey_spec_decode_num_drafts_total{model="covey",drafter="draft_chat"} 4
+covey_spec_decode_num_drafts_total{model="covey",drafter="draft_code"} 5
+nv_cpu_utilization 0.5
+"""
+
+
+def test_what_means_the_same_has_vllm_s_names() -> None:
+    own = '{model_name="covey",engine="0"'
+    assert vllm_metrics.of(SAID).decode().splitlines() == [
+        "# TYPE vllm:num_requests_running gauge",
+        f"vllm:num_requests_running{own}}} 3.0",
+        "# TYPE vllm:request_success_total counter",
+        f'vllm:request_success_total{own},finished_reason="stop"}} 7.0',
+        "# TYPE vllm:generation_tokens_total counter",
+        f"vllm:generation_tokens_total{own}}} 16777217.0",
+        "# TYPE vllm:request_queue_time_seconds histogram",
+        f'vllm:request_queue_time_seconds_bucket{own},le="0.5"}} 4.0',
+        f'vllm:request_queue_time_seconds_bucket{own},le="+Inf"}} 6.0',
+        f"vllm:request_queue_time_seconds_sum{own}}} 1.5",
+        f"vllm:request_queue_time_seconds_count{own}}} 6.0",
+        "# TYPE vllm:spec_decode_num_drafts_total counter",
+        f"vllm:spec_decode_num_drafts_total{own}}} 9.0",
+        "# TYPE vllm:kv_cache_usage_perc gauge",
+        f"vllm:kv_cache_usage_perc{own}}} 0.25",
+    ]
+    assert vllm_metrics.of(b"") == b""
