@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import dataclasses
 import random
 import threading
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from covey.engine import Engine
 from covey.errors import Overloaded, PortError, StubDead
 from covey.scheduler import Scheduler
-from covey.types import Finish, Sampling, TargetReply, TargetWork
+from covey.types import Finish, Progress, Sampling, TargetReply, TargetWork
 from tests.fakes import Collector, HashTarget, ManualClock, continuation, next_token, request
 from tests.static_planner import StaticPlanner
 
@@ -95,6 +97,27 @@ def test_the_least_urgent_is_preempted_and_the_urgent_goes_first() -> None:
     assert order == [2, 1]
     assert engine.scheduler.preemptions > 0
     assert sink.tokens[1] == continuation([1] * 8, 30)
+
+
+def test_what_waited_says_how_long_it_did_until_it_first_ran() -> None:
+    engine, sink = build(HashTarget(), running=1)
+    clock = ManualClock()
+    engine._clock = clock
+    queued: dict[int, set[float | None]] = {}
+    publish = sink.publish
+
+    def watched(batch: Sequence[Progress]) -> None:
+        for item in batch:
+            queued.setdefault(item.key, set()).add(item.queued)
+        publish(batch)
+
+    sink.publish = watched  # type: ignore[method-assign]
+    for key in (1, 2):
+        engine.submit(dataclasses.replace(request(key, [1, 2], 5), arrival=0.5))
+    clock.time = 1.0
+    while engine.round():
+        clock.time += 0.25
+    assert queued == {1: {0.5}, 2: {0.5 + 0.25 * 5}}
 
 
 def test_an_end_token_ends_a_request_and_is_its_last() -> None:

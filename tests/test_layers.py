@@ -21,8 +21,8 @@ FOREIGN = ("torch", "transformers", "triton_python_backend_utils", "tritonclient
 ORDER = [
     {"errors", "types"},
     {
-        *("ports", "profile", "clock", "footprint", "private", "admin", "deaths", "log_rate"),
-        *("worker", "ledger", "wire", "registry", "objectives", "pace", "shares"),
+        *("ports", "profile", "clock", "footprint", "private", "admin", "deaths", "log_rate", "watch"),
+        *("worker", "ledger", "wire", "registry", "objectives", "pace", "shares", "starved"),
     },
     {"company", "routing"},
     {"bandits", "kv", "trees", "verify", "text", "tokenization", "grammar", "vocabulary", "prompts", "model_folder"},

@@ -58,6 +58,7 @@ class ActiveRequest:
     seen: dict[str, int] = field(default_factory=dict)  # drafter -> tokens of this request that it was told
     heard: dict[str, Heard] = field(default_factory=dict)  # what drafters that read it said of its text
     belief: Any = None  # what a planner has learnt of it; nobody else looks
+    admitted: float | None = None  # when it first ran
     first_token: float | None = None  # when it came
     due: float = 0.0  # what the scheduler last ordered it by
     flagged: bool = False  # at its arrival its objective was not expected to be met
@@ -154,6 +155,7 @@ class ActiveRequest:
             flagged=self.flagged,
             drafters=tuple((name, *counts) for name, counts in self.by_drafter.items()),
             top=top,
+            queued=None if self.admitted is None else self.admitted - self.request.arrival,
         )
 
     def last_word(self, finish: Finish, error: Exception | None = None) -> Progress:

@@ -26,7 +26,7 @@ from functools import partial
 
 from covey.active import ActiveRequest, crop
 from covey.drafting import Drafting
-from covey.errors import CoveyError, Overloaded, PortError
+from covey.errors import BadField, CoveyError, Overloaded, PortError
 from covey.kv.elastic import Pressure
 from covey.ledger import new_origin
 from covey.memory import Memory
@@ -264,8 +264,7 @@ class Engine:
                 continue
             if status[row] == RowStatus.FAULT:
                 self._close(active)
-                problem = CoveyError("the model's logits allow no token: not finite, or every token is masked")
-                progress.append(active.last_word(Finish.ERROR, problem))
+                progress.append(active.last_word(Finish.ERROR, _no_token(active.request)))
                 continue
             active.num_cached_tokens = cached[row]
             active.reused += reused[row]
@@ -328,3 +327,11 @@ class Engine:
     def _close(self, active: ActiveRequest) -> None:
         self.scheduler.finish(active)
         self._drafting.forget(active)
+
+
+def _no_token(request: Request) -> CoveyError:
+    """Why nothing can be drawn. A grammar is compiled when its request comes, but may grow too large on its way."""
+    if request.sampling.grammar:
+        left = "one that allows a token here: this one has none left, or too many places at once; make it simpler"
+        return BadField("grammar", request.sampling.grammar, left)
+    return CoveyError("the model's logits allow no token: not finite, or every token is masked")

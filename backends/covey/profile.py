@@ -183,7 +183,8 @@ class SpeculationSettings:
     adaserve: tuple[str, ...] = setting(
         (),
         "constants of policy adaserve, as b1=128: b1, b2 (tokens of a pass and of a draft's step; 0: by the cost "
-        "table), c1, c2, n_max (a request's nodes by need), d_min",
+        "table), c1, c2, n_max (a request's nodes by need), d_min; those not given are the cost table's, where "
+        "covey profile searched for them",
         pattern=r"(b1|b2|c1|c2|n_max|d_min)=\d{1,5}",
     )
     drafters: tuple[str, ...] = setting((), "Triton models that draft")

@@ -239,6 +239,7 @@ class Scheduler:
             spare -= needed
             self.waiting.remove(active)
             self.running[active.key] = active
+            active.admitted = now if active.admitted is None else active.admitted
             self.shares.admitted(tenant, active.known + active.room)
 
     def _next(self, now: float) -> ActiveRequest | None:

@@ -146,14 +146,14 @@ class Trees:
         offsets = np.searchsorted(kept, self.offsets).astype(np.int32)  # kept nodes before each row
         place = np.zeros(len(mask) + 1, np.int32)
         place[kept] = np.arange(len(kept), dtype=np.int32)
-        sizes, parents = offsets[1:] - offsets[:-1], self.parents[kept]
+        sizes, parents = offsets[1:] - offsets[:-1], self.parents.take(kept)
         above = place[parents + np.repeat(self.offsets[:-1], sizes)] - np.repeat(offsets[:-1], sizes)
         above[parents < 0] = -1
         return Trees(
             offsets,
-            self.tokens[kept],
+            self.tokens.take(kept),
             above,
-            self.scores[kept] if len(self.scores) else self.scores,
+            self.scores.take(kept) if len(self.scores) else self.scores,
             None if self.q_ids is None else self.q_ids[kept],
             None if self.q_probs is None else self.q_probs[kept],
             self.log_q[kept] if len(self.log_q) else self.log_q,
@@ -477,6 +477,7 @@ class Progress(NamedTuple):
     flagged: bool = False  # at its arrival its objective was not expected to be met
     drafters: tuple[tuple[str, int, int], ...] = ()  # in the order in which they first drafted: name, drafted, accepted
     top: Top = NO_TOP  # aligned with tokens, where it was asked for
+    queued: float | None = None  # seconds that it waited before it first ran
 
 
 JsonDict = dict[str, Any]

@@ -13,6 +13,7 @@ import hashlib
 import itertools
 import json
 import logging
+import math
 import os
 import signal
 import socket
@@ -43,29 +44,29 @@ from covey.private import kept_folder
 from covey.roster import Roster, State
 from covey.rounds import RoundRecord
 from covey.scheduler import Scheduler
-from covey.server import processes
+from covey.server import ends, processes
 from covey.server.command import HTTP_VARIABLE
 from covey.server.control import of_this_server
-from covey.server.ends import Ends, EndsWatch
 from covey.shares import Rules
 from covey.streaming import Outlet, Streamer
 from covey.tokenization import load_tokenizer, tokenizer_digest
-from covey.tritonio import bls, fields, link, outlets
+from covey.tritonio import bls, fields, link, outlets, stuck
 from covey.tritonio.log import to_triton
 from covey.tritonio.long_prompts import LONG, LongPrompts
 from covey.tritonio.metrics import Metrics
 from covey.tritonio.outlets import INSPECT, Asked, PeerOutlet, Sender, SenderOutlet, take_each
 from covey.tritonio.reports import SECRET, Reports
 from covey.tritonio.residency import BlsResidency
-from covey.tritonio.stuck import Stuck, StuckWatch
 from covey.tritonio.supervisor import Supervisor
 from covey.types import ANY_VOCABULARY, NO_OBJECTIVE, DrafterInfo, TargetInfo
+from covey.watch import Watch
 from covey.worker import Thread
 from covey_client.costs.table import CostTable
 
 START_SECONDS = 300.0
-CONTROL_SECONDS = 15.0  # for a reload of the target to succeed
+CONTROL_SECONDS, TRIES = 15.0, 3  # within and after which a reload of the target is tried again
 LOADED_SECONDS = 0.2  # between looks whether all models are
+UNLOADED_SECONDS = 2.0  # after which a target that nobody loads is loaded
 SETTLE_SECONDS = 1.0  # after `initialize`, before the first BLS call
 STOP_SECONDS = 5.0  # for the round in flight; a BLS call that outlives the model's end never comes back
 SWITCH_SECONDS = 0.0005  # the engine's thread gets the interpreter back from the streamer's this soon
@@ -87,15 +88,16 @@ class TritonPythonModel:
         explicit = speculation.state not in ("", profile.AUTO)
         self._state_file = learnt.file_in(speculation.state, self._name) if explicit else None
         self._keeper: learnt.Keeper | None = None
-        self._stuck = stuck = Stuck(_end)
-        self._ports = Ports(partial(bls.BlsTarget, stuck=stuck), partial(bls.BlsDrafter, stuck=stuck))
-        self._stuck_watch = StuckWatch(stuck)
+        self._stuck = stuck.Stuck(_end, _processes)
+        self._ports = Ports(partial(bls.BlsTarget, stuck=self._stuck), partial(bls.BlsDrafter, stuck=self._stuck))
+        self._watches = [Watch("stuck", self._stuck.look, stuck.LOOK_SECONDS)]
         self._target_model = parameters["target"]["string_value"]
         self._target = self._ports.target(self._target_model)
         self._controller = parameters["controller"]["string_value"]
-        self._supervisor = Supervisor(partial(bls.control, self._controller), self._back)
-        drafters = Ends(os.getppid(), self._profile.speculation.drafters)
-        self._ends_watch = EndsWatch(drafters, replace(of_this_server(), seconds=STOP_SECONDS), self._drafter_died)
+        self._supervisor = Supervisor(partial(bls.control, self._controller), self._back, _end)
+        control = replace(of_this_server(), seconds=STOP_SECONDS)
+        self._ends = ends.Ends(os.getppid(), self._profile.speculation.drafters, control, self._drafter_died)
+        self._watches.append(Watch("ends", self._ends.look, ends.LOOK_SECONDS))
         self._clock = RealClock()
         self._keys = itertools.count(1)
         self._metrics = Metrics(self._name)
@@ -117,8 +119,9 @@ class TritonPythonModel:
         self._stopping.set()
         self._asked.set()
         self._exchange.close()
-        self._stuck_watch.stop()
-        self._ends_watch.stop()
+        for watch in self._watches:
+            watch.stop()
+        self._ends.close()
         if self._started.is_set() and self._engine is not None:
             if self._streamer.open:
                 self._streamer.fail_all(Overloaded("the server is stopping"))
@@ -180,14 +183,26 @@ class TritonPythonModel:
             log.error("it stays loaded: %s", error)
 
     def _await_target(self) -> TargetInfo:
-        deadline = time.monotonic() + START_SECONDS
+        deadline, unloaded_since = time.monotonic() + START_SECONDS, math.inf
         while True:
             try:
                 return self._target.info()
             except PortError as error:
+                now = time.monotonic()
+                unloaded_since = min(unloaded_since, now) if self._target_is_unloaded() else math.inf
+                if now - unloaded_since > UNLOADED_SECONDS:
+                    error = StubDead(f"{error} (it is unloaded, and nobody loads it)")
                 self._supervisor.report(self._target_model, error)
-                if self._stopping.wait(0.1) or time.monotonic() > deadline:
+                if self._stopping.wait(0.1) or now > deadline:
                     raise PortError(f"the target did not come up: {error}") from None
+
+    def _target_is_unloaded(self) -> bool:
+        """As an orchestrator leaves it that is killed between the two halves of a reload. Not known while the server
+        starts."""
+        try:
+            return of_this_server().states().get(self._target_model) == "UNAVAILABLE"
+        except CoveyError:
+            return False
 
     def _measured(self, drafters: dict[str, Drafter]) -> CostTable | None:
         """What rounds take, where a policy wants to know it: measured when every model is loaded, which is noise."""
@@ -379,12 +394,13 @@ class TritonPythonModel:
     def _recover(self, error: PortError) -> None:
         log.warning("the target failed: %s", error)
         deadline = time.monotonic() + CONTROL_SECONDS
-        while True:
+        for tries in itertools.count(1):
             try:
                 self._supervisor.reload(self._target_model)
                 break
             except PortError as problem:  # the controller may have died too; the launcher brings that back
-                if time.monotonic() > deadline or self._stopping.wait(0.5):
+                late = time.monotonic() > deadline and tries >= TRIES  # one that hangs is ended late
+                if late or self._stopping.wait(0.5):
                     raise
                 log.warning("the target could not be reloaded yet: %s", problem)
         self._await_target()
@@ -503,8 +519,12 @@ class TritonPythonModel:
                 self._engine.cancel(key)
 
 
+def _processes(model: str) -> list[int]:
+    """Those of a model of this server, which all have one parent."""
+    return processes.by_model(os.getppid()).get(model, [])
+
+
 def _end(model: str) -> None:
-    """The processes of a model of this server, which all have one parent."""
-    for pid in processes.by_model(os.getppid()).get(model, ()):
+    for pid in _processes(model):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -4,10 +4,28 @@ from __future__ import annotations
 
 import ipaddress
 import ssl
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 NOT_HTTP = "does not speak HTTP: is that the gRPC port? Give the HTTP port (usually 8000)"
+MOST_PORT = (1 << 16) - 1  # libraries take the rest of a larger one, which is another port
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who a caller is to a server that asks for certificates; both in PEM."""
+
+    certificate: bytes  # with those between it and an authority that the server knows, where there are any
+    private_key: bytes = field(repr=False)
+
+    def show(self, context: ssl.SSLContext) -> None:
+        """In connections of this context. Python takes a pair from a file alone: one of this user's own, for as long
+        as it is read."""
+        with tempfile.NamedTemporaryFile() as file:
+            Path(file.name).write_bytes(self.private_key + b"\n" + self.certificate)
+            context.load_cert_chain(file.name)
 
 
 @dataclass(frozen=True)
@@ -19,6 +37,7 @@ class Address:
     tls: bool = False
     root_certificates: bytes | None = None  # PEM; None: the system's
     headers: Mapping[str, str] = field(default_factory=dict)
+    identity: Identity | None = None
 
     @classmethod
     def parse(
@@ -29,6 +48,7 @@ class Address:
         tls: bool = False,
         root_certificates: bytes | None = None,
         headers: Mapping[str, str] | None = None,
+        identity: Identity | None = None,
     ) -> Address:
         """From `host:port`, `host` or a URL; `port` is the protocol's usual one."""
         scheme, _, rest = url.rpartition("://")
@@ -37,10 +57,10 @@ class Address:
         host, colon, digits = rest.rstrip("/").rpartition(":")
         if not colon or host.endswith(":") or rest.endswith("]"):
             host, digits = rest.rstrip("/"), str(port)
-        if not digits.isdigit() or not host:
-            raise ValueError(f"url: got {url!r}, allowed: host:port")
+        if not digits.isdecimal() or len(digits) > 5 or not 0 < int(digits) <= MOST_PORT or not host:
+            raise ValueError(f"url: got {url!r}, allowed: host:port, a port from 1 to {MOST_PORT}")
         secure = tls or scheme in ("https", "grpcs")
-        return cls(host.strip("[]"), int(digits), secure, root_certificates, dict(headers or {}))
+        return cls(host.strip("[]"), int(digits), secure, root_certificates, dict(headers or {}), identity)
 
     @property
     def target(self) -> str:
@@ -62,4 +82,7 @@ class Address:
         if not self.tls:
             return None
         pem = self.root_certificates.decode() if self.root_certificates is not None else None
-        return ssl.create_default_context(cadata=pem)
+        context = ssl.create_default_context(cadata=pem)
+        if self.identity is not None:
+            self.identity.show(context)
+        return context

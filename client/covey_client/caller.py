@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Literal
 
-from covey_client.address import Address
+from covey_client.address import Address, Identity
 from covey_client.deadline import Deadline
 from covey_client.request import Request
 from covey_client.wire import MODEL
@@ -38,12 +38,19 @@ class Caller:
         tls: bool = False,
         root_certificates: bytes | None = None,
         headers: Mapping[str, str] | None = None,
+        identity: Identity | None = None,
     ) -> None:
-        """`url` is `host:port` of the port that speaks `transport`; `timeout` holds for every call that names none."""
+        """`url` is `host:port` of the port that speaks `transport`; `timeout` holds for every call that names none.
+        `identity` is shown to a server that asks for a certificate."""
         if transport not in USUAL_PORTS:
             raise ValueError(f"transport: got {transport!r}, allowed: {', '.join(USUAL_PORTS)}")
         self._address = Address.parse(
-            url, port=USUAL_PORTS[transport], tls=tls, root_certificates=root_certificates, headers=headers
+            url,
+            port=USUAL_PORTS[transport],
+            tls=tls,
+            root_certificates=root_certificates,
+            headers=headers,
+            identity=identity,
         )
         self._protocol = transport
         self._model = model

@@ -24,7 +24,10 @@ CHATML = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 BUILT_IN = {"plain": PLAIN, "chatml": CHATML}
+WITH_TOOLS = "tool_use"  # what transformers calls a second template
 STOP_WORDS = {"plain": ("\nUser:",), "chatml": ("<|im_end|>",)}
+# What templates raise over messages that they are not meant for.
+WRONG = (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class Template:
     source: str
     stop_words: tuple[str, ...] = ()
     tokens: dict[str, str] = field(default_factory=dict)  # bos_token and the like, which templates name
+    with_tools: str = ""  # the source for conversations with tools; "" where one source serves both
 
     @classmethod
     def named(cls, name: str) -> Template:
@@ -47,17 +51,18 @@ class Template:
             return cls(path.read_text(encoding="utf-8"))
         raise InvalidRequest(f"template: got {name!r}, allowed: {', '.join(BUILT_IN)}, a Jinja file or a model folder")
 
-    def render(self, messages: Sequence[Mapping[str, Any]], **settings: Any) -> str:
-        """`settings` are for the template, which knows some by name."""
+    def render(self, messages: Sequence[Mapping[str, Any]], /, **settings: Any) -> str:
+        """`settings` are for the template, which knows some by name; they may have any."""
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
         )
         environment.globals |= {"raise_exception": _refuse, "strftime_now": _now}
         environment.filters["tojson"] = _json
         known = {"add_generation_prompt": True, **settings, **self.tokens, "messages": messages}
+        source = self.with_tools if self.with_tools and settings.get("tools") else self.source
         try:
-            return environment.from_string(self.source).render(known)
-        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+            return environment.from_string(source).render(known)
+        except WRONG as error:
             raise InvalidRequest(f"template: {error}") from None
 
 
@@ -93,17 +98,21 @@ def _of_folder(folder: Path) -> Template:
         settings: dict[str, Any] = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InvalidRequest(f"template: {folder} has no readable tokenizer_config.json ({error})") from None
-    separate = folder / "chat_template.jinja"
-    source = separate.read_text(encoding="utf-8") if separate.is_file() else settings.get("chat_template")
+    separate, source, with_tools = folder / "chat_template.jinja", settings.get("chat_template"), None
     if isinstance(source, list):  # several, by name
-        source = {entry.get("name"): entry.get("template") for entry in source}.get("default")
+        named = {entry.get("name"): entry.get("template") for entry in source}
+        source, with_tools = named.get("default"), named.get(WITH_TOOLS)
+    if separate.is_file():
+        beside = folder / "additional_chat_templates" / f"{WITH_TOOLS}.jinja"
+        source = separate.read_text(encoding="utf-8")
+        with_tools = beside.read_text(encoding="utf-8") if beside.is_file() else None
     if not isinstance(source, str):
         raise InvalidRequest(f"template: the tokenizer in {folder} has no chat template")
     tokens = {}
     for name in ("bos_token", "eos_token", "unk_token", "pad_token"):
         value = settings.get(name)
         tokens[name] = str(value["content"] if isinstance(value, dict) else value or "")
-    return Template(source, tokens=tokens)
+    return Template(source, tokens=tokens, with_tools=with_tools if isinstance(with_tools, str) else "")
 
 
 def _now(form: str) -> str:

@@ -134,7 +134,9 @@ def _translated(code: Any, details: str, deadline: Deadline) -> errors.CoveyClie
 
 
 def _credentials(address: Address) -> grpc.ChannelCredentials:
-    return grpc.ssl_channel_credentials(root_certificates=address.root_certificates)
+    who = address.identity
+    pair = (who.private_key, who.certificate) if who is not None else (None, None)
+    return grpc.ssl_channel_credentials(address.root_certificates, *pair)
 
 
 def _channel_options(address: Address) -> list[tuple[str, int]]:

@@ -32,6 +32,7 @@ class Facts:
     total_blocks: int
     drafters: Sequence[str]
     max_depth: int
+    max_width: int
     max_running: int
     token_budget: int
 

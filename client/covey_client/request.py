@@ -25,6 +25,7 @@ class Request:
 
     tensors: Mapping[str, Sequence[Any]]
     model: str = MODEL
+    outputs: tuple[str, ...] = ()  # that are to come back over gRPC; none named: all
 
     @classmethod
     def build(
@@ -49,6 +50,8 @@ class Request:
             dtype = INPUT_BY_NAME[name].dtype
             message.inputs.add(name=name, datatype=dtype, shape=[len(values)])
             message.raw_input_contents.append(packed(dtype, values))
+        for name in self.outputs:
+            message.outputs.add(name=name)
         return message
 
     def to_json(self) -> bytes:

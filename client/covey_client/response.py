@@ -6,7 +6,8 @@ import json
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from covey_client.errors import ServerError
 from covey_client.wire import CHUNK, OUTPUT_BY_NAME, OUTPUTS, USAGE, Field
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 _KINDS: dict[str, Callable[..., Any]] = {"INT32": int, "UINT64": int, "FP32": float, "BOOL": bool, "BYTES": str}
 _FORMATS = {"INT32": "i", "UINT64": "Q", "FP32": "f", "BOOL": "?"}
+_Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True)
@@ -98,8 +100,13 @@ def from_grpc(message: service_pb2.ModelInferResponse) -> Chunk | None:
     """The chunk in one response; None in one that only says that there are no more."""
     if not message.outputs:
         return None
-    raw = message.raw_output_contents
-    return _chunk({tensor.name: _unpack(tensor.datatype, data) for tensor, data in zip(message.outputs, raw)})
+    chunk, usage = dict(_NOTHING[CHUNK]), dict(_NOTHING[USAGE])
+    places = _places(tuple([(tensor.name, tensor.datatype) for tensor in message.outputs]))
+    for place, data in zip(places, message.raw_output_contents):
+        if place is not None:
+            part, attribute, read = place
+            (usage if part == USAGE else chunk)[attribute] = read(data)
+    return _made(Chunk, {**chunk, "usage": _made(Usage, usage)})
 
 
 def from_json(line: str | bytes) -> Chunk:
@@ -113,8 +120,12 @@ def from_json(line: str | bytes) -> Chunk:
 
 def _chunk(values: Mapping[str, Sequence[Any]]) -> Chunk:
     if not any(name in OUTPUT_BY_NAME for name in values):
-        raise ServerError(f"the answer has none of Covey's outputs, only {sorted(values)}")
+        raise _foreign(values)
     return Chunk(usage=Usage(**_part(USAGE, values)), **_part(CHUNK, values))
+
+
+def _foreign(names: Iterable[str]) -> ServerError:
+    return ServerError(f"the answer has none of Covey's outputs, only {sorted(names)}")
 
 
 def _part(part: str, values: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
@@ -123,6 +134,33 @@ def _part(part: str, values: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
 
 def _value(field: Field, found: Sequence[Any]) -> Any:
     return tuple(found) if field.many else _KINDS[field.dtype](*found[:1])
+
+
+@lru_cache(maxsize=64)
+def _places(tensors: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str, Callable[[bytes], Any]] | None, ...]:
+    """Where the outputs of such a response belong, and how their bytes are read; None for one that nobody knows."""
+    fields = [OUTPUT_BY_NAME.get(name) for name, _ in tensors]
+    if not any(fields):
+        raise _foreign(name for name, _ in tensors)
+    return tuple(
+        None if field is None else (field.part, field.attribute, _reader(field, dtype))
+        for field, (_, dtype) in zip(fields, tensors)
+    )
+
+
+def _reader(field: Field, dtype: str) -> Callable[[bytes], Any]:
+    if dtype not in _FORMATS or field.many:
+        return lambda data: _value(field, _unpack(dtype, data))
+    one, nothing = struct.Struct(f"<{_FORMATS[dtype]}"), _value(field, ())
+    return lambda data: one.unpack_from(data)[0] if data else nothing
+
+
+def _made(cls: type[_Made], values: Mapping[str, Any]) -> _Made:
+    """A frozen dataclass of all its fields; its own constructor sets them one by one, which takes several times as
+    long, and answers come token by token."""
+    made = object.__new__(cls)
+    vars(made).update(values)
+    return made
 
 
 def _unpack(dtype: str, data: bytes) -> list[Any]:
@@ -138,3 +176,6 @@ def _unpack(dtype: str, data: bytes) -> list[Any]:
         return []
     size = struct.calcsize(_FORMATS[dtype])
     return list(struct.unpack(f"<{len(data) // size}{_FORMATS[dtype]}", data))
+
+
+_NOTHING = {part: _part(part, {}) for part in (CHUNK, USAGE)}

@@ -31,15 +31,18 @@ class Resumption:
         """`build` makes a request of settings."""
         self._build, self._settings, self._now = build, dict(settings), now
         self._tokens: list[int] = []
-        self._text = ""
-        self._again_tokens: list[int] = []  # of the repetition under way
+        self._texts: list[str] = []
+        self._repeating = False  # and then these are known:
+        self._text = ""  # what had come before
+        self._again_tokens: list[int] = []  # of the repetition
         self._again_text = ""
         self._attempts = 0
         self._broke: float | None = None
 
     def request(self) -> Request:
         """What to ask now."""
-        self._again_tokens, self._again_text = [], ""
+        self._again_tokens, self._again_text, self._text = [], "", "".join(self._texts)
+        self._repeating = bool(self._tokens or self._text)
         return self._build(self._settings)
 
     def rest(self, error: CoveyClientError) -> float | None:
@@ -59,6 +62,16 @@ class Resumption:
 
     def new(self, chunk: Chunk) -> Chunk | None:
         """What a chunk brings that has not come before; None where that is nothing."""
+        found = self._behind_known(chunk) if self._repeating else chunk
+        if not found.tokens and not found.text and not found.finish_reason:
+            return None
+        self._tokens += found.tokens
+        self._texts.append(found.text)
+        self._settings["seed"] = chunk.seed
+        self._attempts, self._broke = 0, None
+        return found
+
+    def _behind_known(self, chunk: Chunk) -> Chunk:
         at = len(self._again_tokens), len(self._again_text)
         self._again_tokens += chunk.tokens
         self._again_text += chunk.text
@@ -68,18 +81,11 @@ class Resumption:
             raise CannotGoOn("the connection was lost, and the answer is another one when it is asked for again")
         known = max(0, len(self._tokens) - at[0])
         text = self._again_text[max(len(self._text), at[1]) :]
-        tokens = chunk.tokens[known:]
-        if not tokens and not text and not chunk.finish_reason:
-            return None
-        self._tokens += tokens
-        self._text += text
-        self._settings["seed"] = chunk.seed
-        self._attempts, self._broke = 0, None
         top = known * len(chunk.top_ids) // max(1, len(chunk.tokens))  # where the first new token's are
         return dataclasses.replace(
             chunk,
             text=text,
-            tokens=tokens,
+            tokens=chunk.tokens[known:],
             log_probs=chunk.log_probs[known:],
             top_ids=chunk.top_ids[top:],
             top_log_probs=chunk.top_log_probs[top:],

@@ -6,15 +6,14 @@ The launcher writes a file for each server that it runs; it lies beside the serv
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
 
 from covey_client.address import Address
 from covey_client.errors import InvalidRequest
-from covey_client.files import distrust
+from covey_client.files import distrust, replace
 from covey_client.secret import folder, name_of
 
 SUFFIX = ".ports"
@@ -23,13 +22,15 @@ USUAL_PORT = 8001  # of gRPC
 
 @dataclass(frozen=True)
 class Ports:
-    """One server's; `pid` is its launcher's."""
+    """One server's; `pid` is its launcher's, and `started` when that was, by which a later process of that number is
+    told from it."""
 
     host: str
     grpc: int
     http: int
     metrics: int
     pid: int
+    started: int = field(default=0, compare=False)  # as the file says; 0 before there is one
 
     def at(self, port: int) -> str:
         return Address(self.host, port).target
@@ -42,15 +43,11 @@ class Ports:
     @property
     def alive(self) -> bool:
         """Whether its launcher is: a killed one leaves its file behind."""
-        try:
-            os.kill(self.pid, 0)
-        except OSError:
-            return False
-        return True
+        return 0 < self.started == _started(self.pid)
 
     def write(self) -> None:
         """To be read by the tools of this user; the folder is there."""
-        self.path.write_text(json.dumps(asdict(self)))
+        replace(self.path, json.dumps(asdict(self) | {"started": _started(self.pid)}))
 
     def forget(self) -> None:
         """Remove the file."""
@@ -85,4 +82,15 @@ def usual() -> str:
 def _read() -> Iterator[Ports]:
     for path in sorted(folder().glob("*" + SUFFIX)):
         with suppress(OSError, ValueError, TypeError):
-            yield Ports(**json.loads(path.read_text()))
+            found = Ports(**json.loads(path.read_text()))
+            if type(found.host) is str and all(type(value) is int for value in astuple(found)[1:]):
+                yield found
+
+
+def _started(pid: int) -> int:
+    """When a process started, in ticks of the machine; 0 where there is none."""
+    try:
+        said = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    return int(said.rpartition(")")[2].split()[19])  # after its name, which may have any characters

@@ -118,6 +118,14 @@ INPUTS = (
         "",
         high=MAX_GRAMMAR_BYTES,
     ),
+    Field(
+        "grammar_lark",
+        "BYTES",
+        OWN,
+        "a grammar in llguidance's form of Lark that the output has to fit as a whole",
+        "",
+        high=MAX_GRAMMAR_BYTES,
+    ),
     Field("seed", "UINT64", OWN, "of every draw; without one the server draws it: `used_seed`", high=(1 << 64) - 1),
     Field("end_id", "INT32", OWN, "the token that ends the output; -1 is the model's own", -1, low=-1),
     Field("return_log_probs", "BOOL", SAMPLING, "answer with `output_log_probs`, too", False, named="logprobs"),
@@ -215,6 +223,7 @@ class Settings(TypedDict, total=False):
     logit_bias: Sequence[float] | None
     grammar_json: str | None
     grammar_regex: str | None
+    grammar_lark: str | None
     seed: int | None
     end_id: int | None
     return_log_probs: bool | None

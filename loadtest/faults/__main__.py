@@ -19,17 +19,17 @@ from covey.errors import CoveyError
 from covey_client import CoveyClientError
 from loadtest.bench import facts
 from loadtest.faults import report
+from loadtest.faults.far import REMOTE, Far
 from loadtest.faults.injection import Injection, kinds, turns
 from loadtest.faults.launched import Launched
 from loadtest.faults.streams import Streams, asks
 
 WHOLE, LOST, COULD_NOT_RUN, INTERRUPTED = 0, 1, 2, 130
 LOOK_SECONDS = 0.1
-OVERLAP = 0.2  # share of faults that do not wait until the last one is mended
 SETTLE_SECONDS = 30.0  # for blocks of streams that left to be freed
 PROFILE = """
 models = [
-  "target", "controller", "tokenize", "detokenize", "covey", "covey_unary", "ensemble", "draft_chat", "draft_ngram",
+  "target", "controller", "tokenize", "detokenize", "covey", "covey_unary", "ensemble", {drafters},
 ]
 [target]
 threads = 1
@@ -37,8 +37,8 @@ kv_memory_mb = 256
 [scheduler]
 max_running = 32
 [speculation]
-drafters = ["draft_chat", "draft_ngram"]
-"""
+drafters = [{drafters}]
+{star}"""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -46,14 +46,14 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(stderr=True)
     given.out.mkdir(parents=True, exist_ok=True)
-    profile = given.profile
-    if not profile:
-        (given.out / "faults.toml").write_text(PROFILE)
-        profile = str(given.out / "faults.toml")
+    far = None
     try:
-        server = Launched(profile, given.out)
+        far = None if given.profile else _far(given.out, console)
+        server = Launched(given.profile or _profile(given.out, far), given.out, far)
     except (CoveyError, OSError) as error:
         console.print(f"faults: {error}", style="red", markup=False)
+        if far is not None:
+            far.end()
         return COULD_NOT_RUN
     try:
         found = _run(given, server, console)
@@ -64,6 +64,8 @@ def main(arguments: Sequence[str]) -> int:
         return INTERRUPTED
     finally:
         server.kill()
+        if far is not None:
+            far.end()
     found["settings"] = {key: str(value) for key, value in vars(given).items()}
     found["hardware"] = facts.hardware()
     (given.out / "faults.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
@@ -73,11 +75,27 @@ def main(arguments: Sequence[str]) -> int:
     return LOST if found["problems"] else WHOLE
 
 
+def _far(out: Path, console: Console) -> Far | None:
+    try:
+        return Far(out)
+    except OSError as error:
+        console.print(f"no drafter of another host: {error}", style="yellow", markup=False)
+        return None
+
+
+def _profile(out: Path, far: Far | None) -> str:
+    drafters = ["draft_chat", "draft_ngram", *([REMOTE] if far is not None else [])]
+    written = PROFILE.format(drafters=", ".join(f'"{name}"' for name in drafters), star=far.star if far else "")
+    (out / "faults.toml").write_text(written)
+    return str(out / "faults.toml")
+
+
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m loadtest.faults",
-        description="Kill, pause and spin processes of a real server at random times under load; compare every answer.",
-        epilog="Ctrl-C ends a run, and nothing is judged.",
+        description="Kill, pause and spin processes of a real server at random times under load, fill its shared "
+        "memory and the folder of what it keeps, cut it off from a drafter of another host; compare every answer.",
+        epilog="Ctrl-C ends a run, and nothing is judged. Full places and another host need a superuser.",
     )
     parser.add_argument("--faults", type=int, default=200, help="how many")
     parser.add_argument("--minutes", type=float, default=120.0, help="after which no more faults begin")
@@ -85,6 +103,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=96, help="of an answer")
     parser.add_argument("--deadline", type=float, default=180.0, help="seconds of a request")
     parser.add_argument("--pause", type=float, default=2.0, help="mean seconds between a recovery and the next fault")
+    parser.add_argument("--overlap", type=float, default=0.2, help="share of faults that wait for no recovery")
     parser.add_argument("--only", default="", metavar="WORDS", help="kinds of faults that hold one of these, by comma")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--profile", default="", help="of the server; default: one with every kind of process")
@@ -98,11 +117,14 @@ def _run(given: argparse.Namespace, server: Launched, console: Console) -> dict[
     streams = Streams(server, asks(given.streams, given.tokens, given.seed, drafters), given.deadline)
     streams.undisturbed()
     words = [word for word in given.only.split(",") if word]
-    wanted = [(name, way) for name, way in kinds(names) if not words or any(word in f"{way} {name}" for word in words)]
+    wanted = [(name, way) for name, way in kinds(server) if not words or any(word in f"{way} {name}" for word in words)]
     streams.start()
     injection = Injection(server)
     began = time.monotonic()
-    _inject(given, injection, turns(wanted, random.Random(given.seed)), random.Random(given.seed + 1), console)
+    try:
+        _inject(given, injection, turns(wanted, random.Random(given.seed)), random.Random(given.seed + 1), console)
+    finally:
+        injection.mend()
     seconds = time.monotonic() - began
     problems = streams.stop()
     problems += report.of_answers(streams.answers) + report.of_faults(injection.done)
@@ -114,6 +136,7 @@ def _run(given: argparse.Namespace, server: Launched, console: Console) -> dict[
     after = sorted(server.processes())
     if after != names:
         problems.append(f"processes: {', '.join(names)} before, {', '.join(after)} after")
+    problems += [f"{model} has two processes" for model in server.doubles()]
     grown = server.shared_bytes() - shared
     problems += [f"left behind: {what}" for what in server.stop()]
     return report.found(injection.done, streams.answers, streams.refused, seconds, grown, problems)
@@ -140,7 +163,7 @@ def _inject(
             now = time.monotonic()
             if left and due and now >= due and (overlaps or not injection.open):
                 left -= injection.hurt(*next(order))
-                overlaps, due = drawn.random() < OVERLAP, 0.0
+                overlaps, due = drawn.random() < given.overlap, 0.0
             if not due and (overlaps or not injection.open):
                 due = now + drawn.expovariate(1 / given.pause)
             time.sleep(LOOK_SECONDS)

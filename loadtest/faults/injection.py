@@ -1,4 +1,4 @@
-"""Which process is hurt how and when, and how long it takes until it is whole again."""
+"""What is hurt how and when, and how long it takes until all is whole again."""
 
 from __future__ import annotations
 
@@ -6,39 +6,44 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from loadtest.faults import spin
+from loadtest.faults import rooms, spin
+from loadtest.faults.far import REMOTE
 from loadtest.faults.launched import FRONT, SERVER, Launched
 
-KILL, PAUSE, SPIN = "kill", "pause", "spin"
-LOST_SECONDS = 120.0  # until a process that has not come back counts as lost
+KILL, PAUSE, SPIN, FILL, CUT = "kill", "pause", "spin", "fill", "cut"
+HOLD_SECONDS = 5.0  # that a place stays full, or a cable unplugged
+LOST_SECONDS = 120.0  # until what has not come back counts as lost
 # The launcher gives a server up that has died ten times within ten minutes, and rests longer before each start, also of
-# the front.
+# the front. Full shared memory can end it, too.
 DEATHS, WINDOW_SECONDS = 4, 600.0
+DEADLY = ((SERVER, rooms.MEMORY), (FRONT,))
 
 
 @dataclass
 class Fault:
-    """One process, hurt once."""
+    """One process, place or cable, hurt once."""
 
-    process: str
+    what: str
     way: str
-    pid: int
+    pid: int  # 0 where it is no process
     at: float
     seconds: float | None = None  # until another process served in its place and the front said ready
+    mend: Callable[[], object] | None = None  # what ends it; None: it is over, and others have to
+    drafts: float = 0.0  # of the remote drafter, when it was mended
 
     @property
     def kind(self) -> str:
-        return f"{self.way} {self.process}"
+        return f"{self.way} {self.what}"
 
 
-def kinds(names: list[str]) -> list[tuple[str, str]]:
-    """Process and way. Who spins is noticed where somebody waits for its answers within a time that is known."""
-    watched = [name for name in names if name in (FRONT, SERVER, "target") or name.startswith("draft_")]
-    ways = [(name, way) for way in (KILL, PAUSE) for name in names]
-    return ways + [(name, SPIN) for name in watched if spin.possible()]
+def kinds(server: Launched) -> list[tuple[str, str]]:
+    """What and way."""
+    names = sorted(server.processes())
+    found = [(name, way) for way in (KILL, PAUSE, SPIN) for name in names if way != SPIN or spin.possible()]
+    return [*found, *((place, FILL) for place in server.rooms), *([(REMOTE, CUT)] if server.far is not None else [])]
 
 
 def turns(wanted: list[tuple[str, str]], drawn: random.Random) -> Iterator[tuple[str, str]]:
@@ -49,29 +54,22 @@ def turns(wanted: list[tuple[str, str]], drawn: random.Random) -> Iterator[tuple
 
 @dataclass
 class Injection:
-    """Hurts processes and watches them come back."""
+    """Hurts what a server is made of and watches it come back."""
 
     server: Launched
     open: list[Fault] = field(default_factory=list)
     done: list[Fault] = field(default_factory=list)
 
-    def hurt(self, process: str, way: str) -> bool:
-        """Whether there was such a process, unhurt, and it may die now."""
-        recent = [fault for fault in self.done if time.monotonic() - fault.at < WINDOW_SECONDS]
-        if process in (SERVER, FRONT) and sum(fault.process == process for fault in recent) >= DEATHS:
+    def hurt(self, what: str, way: str) -> bool:
+        """Whether there was such a thing, unhurt, and it may die now."""
+        deadly = next((each for each in DEADLY if what in each), ())
+        recent = (fault for fault in self.done + self.open if time.monotonic() - fault.at < WINDOW_SECONDS)
+        if deadly and sum(fault.what in deadly for fault in recent) >= DEATHS:
             return False
-        pid = self.server.processes().get(process)
-        if pid is None or any(fault.pid == pid for fault in self.open):
-            return False
-        try:
-            if way == SPIN:
-                spin.spin(pid, every_thread=process == SERVER)
-            else:
-                os.kill(pid, signal.SIGKILL if way == KILL else signal.SIGSTOP)
-        except OSError:  # it ended just now
-            return False
-        self.open.append(Fault(process, way, pid, time.monotonic()))
-        return True
+        fault = self._place(what, way) if way in (FILL, CUT) else self._process(what, way)
+        if fault is not None:
+            self.open.append(fault)
+        return fault is not None
 
     def look(self) -> None:
         """Which of the hurt are whole."""
@@ -80,8 +78,59 @@ class Injection:
         ready, now = self.server.ready(), time.monotonic()
         running = self.server.processes()
         for fault in list(self.open):
-            back = running.get(fault.process, fault.pid) != fault.pid and ready and self.server.ready(fault.process)
+            if fault.mend is not None:
+                if now - fault.at >= HOLD_SECONDS:
+                    fault.mend()
+                    fault.mend, fault.at, fault.drafts = None, now, self._drafts(fault)
+                continue
+            back = ready and self._whole(fault, running)
             if back or now - fault.at > LOST_SECONDS:
                 fault.seconds = now - fault.at if back else None
                 self.open.remove(fault)
                 self.done.append(fault)
+
+    def mend(self) -> None:
+        """Whatever can be, as where a run ends."""
+        for fault in self.open:
+            if fault.mend is not None:
+                fault.mend()
+
+    def _place(self, what: str, way: str) -> Fault | None:
+        if any(fault.what == what for fault in self.open):
+            return None
+        if way == CUT:
+            assert self.server.far is not None
+            self.server.far.cut()
+            return Fault(what, way, 0, time.monotonic(), mend=self.server.far.mend)
+        room = self.server.rooms[what]
+        room.fill()
+        return Fault(what, way, 0, time.monotonic(), mend=room.empty)
+
+    def _process(self, what: str, way: str) -> Fault | None:
+        pid = self.server.processes().get(what)
+        if pid is None or any(fault.pid == pid for fault in self.open):
+            return None
+        try:
+            if way == SPIN:
+                spin.spin(pid, every_thread=what == SERVER)
+            else:
+                os.kill(pid, signal.SIGKILL if way == KILL else signal.SIGSTOP)
+        except OSError:  # it ended just now
+            return None
+        return Fault(what, way, pid, time.monotonic())
+
+    def _whole(self, fault: Fault, running: dict[str, int]) -> bool:
+        if fault.way == CUT:
+            return self._drafts(fault) != fault.drafts  # a server that was started again counts anew
+        if fault.pid == 0:
+            return all(self.server.ready(name) for name in running)
+        return running.get(fault.what, fault.pid) != fault.pid and self.server.ready(fault.what)
+
+    def _drafts(self, fault: Fault) -> float:
+        try:
+            return self.server.metric(DRAFTS) if fault.way == CUT else 0.0
+        except OSError:  # nobody is there
+            return fault.drafts
+
+
+DRAFTS = rf'covey_spec_decode_num_drafts_total\{{[^}}]*drafter="{REMOTE}"[^}}]*\}}'

@@ -13,20 +13,25 @@ from contextlib import suppress
 from pathlib import Path
 
 from covey.errors import SettingError
-from covey.private import private_folder
+from covey.private import KEPT_VARIABLE
 from covey.server import FREE, Options, preflight, processes, shared_memory
 from covey.server.front import with_ports
 from covey_client import secret
+from loadtest.faults import rooms
+from loadtest.faults.far import Far
 
 START_SECONDS, STOP_SECONDS = 300.0, 90.0
 FRONT, SERVER = "front", "tritonserver"
-USED = re.compile(r'^covey_kv_blocks\{[^}]*state="used"[^}]*\} (\S+)$', re.MULTILINE)
+USED = r'covey_kv_blocks\{[^}]*state="used"[^}]*\}'
 
 
 class Launched:
-    """One launcher; `processes()` says what runs below it now."""
+    """One launcher; `processes()` says what runs below it now. `rooms` are those of its places that can be filled,
+    `far` is another server's drafter that it uses."""
 
-    def __init__(self, profile: str, out: Path) -> None:
+    def __init__(self, profile: str, out: Path, far: Far | None = None, *, small: bool = True) -> None:
+        """`small`: its places are, where this machine lets us make them so."""
+        self.far = far
         free = dict.fromkeys(("http_port", "grpc_port", "metrics_port", "front_http_port", "front_grpc_port"), FREE)
         self.options = with_ports(preflight.with_ports(Options(**free, profile=profile)))  # type: ignore[arg-type]
         self._seen: set[int] = set()  # servers, whose folders are to be gone in the end
@@ -34,15 +39,27 @@ class Launched:
         flags = [f"--{name.replace('_', '-')}={getattr(self.options, name)}" for name in free]
         words = [sys.executable, "-m", "covey.server", *flags, "--profile", profile]
         words += ["--log-file", str(out / "tritonserver.log")]
+        kept = (out / "kept").resolve()
+        kept.mkdir(mode=0o700, exist_ok=True)
+        small = small and rooms.possible()
         self._process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True
+            [*rooms.words(kept), *words] if small else words,
+            env=os.environ | {KEPT_VARIABLE: str(kept)},
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
+        self.rooms: dict[str, rooms.Room] = {}
         until = time.monotonic() + START_SECONDS
         while not self.ready():
             if self._process.poll() is not None or time.monotonic() > until:
                 self.kill()
                 raise SettingError(f"the server did not start, see {out / 'launcher.log'}")
             time.sleep(0.2)
+        if small:  # they are made by now
+            places = {rooms.MEMORY: shared_memory.FOLDER, rooms.KEPT: kept}
+            self.rooms = {name: rooms.Room(self._process.pid, place) for name, place in places.items()}
 
     @property
     def front_http(self) -> str:
@@ -75,9 +92,21 @@ class Launched:
                 found |= processes.named(pid)
         return {name: pid for name, pid in found.items() if processes.state(pid) not in ("", "Z")}
 
+    def doubles(self) -> list[str]:
+        """Models whose earlier process lives beside its successor."""
+        found = []
+        for pid in self._seen:
+            for model, pids in processes.by_model(pid).items():
+                found += [model] if sum(not processes.is_zombie(each) for each in pids) > 1 else []
+        return found
+
     def used_blocks(self) -> float:
+        return self.metric(USED)
+
+    def metric(self, name: str) -> float:
+        """The one that a regular expression describes, 0 where there is none."""
         with urllib.request.urlopen(f"http://{self.front_http}/metrics", timeout=10) as said:
-            found = USED.search(said.read().decode())
+            found = re.search(rf"^{name} (\S+)$", said.read().decode(), re.MULTILINE)
         return float(found[1]) if found else 0.0
 
     def shared_bytes(self) -> int:
@@ -98,18 +127,28 @@ class Launched:
         left += [f"folder {path}" for pid in self._seen for path in Path("/tmp").glob(f"covey-{os.getuid()}-{pid}")]
         ports = [self.options.http_port, self.options.grpc_port, self.options.metrics_port]
         names = [secret.name_of(self.options.host, port) for port in ports]
-        kept = private_folder(secret.folder())
+        kept = self._shared() / secret.folder().name
         return left + [f"file {path.name}" for name in names for path in kept.glob(f"{name}*")]
 
     def kill(self) -> None:
-        """Everything, at once. The kernel ends the front and tritonserver with their launcher."""
+        """Everything, at once. The kernel tells the front and tritonserver that their launcher has ended, which they do
+        not hear where they spin."""
         if self._process.poll() is None:
+            left = self.processes().values()
             self._process.kill()
             self._process.wait()
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        while self.rooms:
+            self.rooms.popitem()[1].leave()
         self._log.close()
 
     def _regions(self) -> list[Path]:
-        return list(shared_memory.FOLDER.glob(f"covey_{self.options.http_port}_*"))
+        return list(self._shared().glob(f"covey_{self.options.http_port}_*"))
+
+    def _shared(self) -> Path:
+        return self.rooms[rooms.MEMORY].path if self.rooms else shared_memory.FOLDER
 
 
 def _children(parent: int) -> list[int]:

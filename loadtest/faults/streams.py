@@ -51,7 +51,7 @@ class Answer:
 
 
 def asks(count: int, tokens: int, seed: int, drafters: Sequence[str]) -> list[Ask]:
-    """Some name their drafter, so that each has work."""
+    """Some name their drafter, so that each has work: one does in any case."""
     drawn = random.Random(seed)
     found = []
     for index in range(count):
@@ -60,6 +60,8 @@ def asks(count: int, tokens: int, seed: int, drafters: Sequence[str]) -> list[As
         speculation = drawn.choice(("", "off", "fixed:2", "fixed:4"))
         settings |= {"speculation": speculation} if speculation else {}
         settings |= {"drafter": drawn.choice(drafters)} if drafters and drawn.random() < 0.7 else {}
+        if index < len(drafters):
+            settings |= {"speculation": "fixed:2", "drafter": drafters[index]}
         found.append(Ask(DOORS[index % len(DOORS)], drawn.choice(PROMPTS), settings))
     return found
 

@@ -76,6 +76,13 @@ def test_errors_are_one_line_and_a_status(
     assert out == ""
 
 
+def test_a_full_disk_is_one_line_as_well(canned_server: Running) -> None:
+    words = [sys.executable, "-m", "covey_client.cli", "generate", "count 3", "--url", canned_server[0].grpc_url]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False)
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+
+
 def test_chat_keeps_the_conversation(
     covey: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

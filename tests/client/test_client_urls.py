@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Callable
@@ -136,8 +137,11 @@ def test_what_a_killed_server_left_and_what_others_could_have_written_is_not_bel
     with subprocess.Popen(["true"]) as gone:
         pass
     running.Ports("127.0.0.1", 9001, 9000, 9002, gone.pid).write()
-    (here / "127.0.0.1_1.ports").write_text("{")
-    assert running.servers() == []
+    told = {"host": "127.0.0.1", "grpc": 9001, "http": 9000, "metrics": 9002, "pid": os.getpid(), "started": 1}
+    wrong: tuple[Any, ...] = ("{", "[1]", told, {**told, "pid": "x"}, {**told, "pid": 1 << 70}, {**told, "host": 5})
+    for number, said in enumerate(wrong):
+        (here / f"127.0.0.1_{number}.ports").write_text(said if isinstance(said, str) else json.dumps(said))
+        assert running.servers() == [], "a later process has its launcher's number, or a file is damaged"
     assert running.usual() == "127.0.0.1:8001"
     running.Ports("127.0.0.1", 9001, 9000, 9002, os.getpid()).write()
     assert len(running.servers()) == 1

@@ -149,6 +149,6 @@ def test_addresses() -> None:
     assert short("[::1]") == ("::1", 8001, False)
     assert Address.parse("[::1]:9", port=1).target == "[::1]:9"
     assert Address.parse("localhost", port=1).loopback
-    for wrong in ("ftp://box", "box:port", ":80"):
+    for wrong in ("ftp://box", "box:port", ":80", "box:65536", "box:0", "box:²"):
         with pytest.raises(ValueError, match="url"):
             Address.parse(wrong, port=1)

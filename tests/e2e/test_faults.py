@@ -16,10 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from covey.server import FREE, Options, Server
+from covey.server import FREE, Options, Server, loads, processes, spinning
 from covey.types import NO_INTS, TargetWork, Trees
 from covey.wire import codec
 from covey_client import Client, ConnectionLost, CoveyClientError, ServerError
+from loadtest.faults import spin
 
 pytestmark = pytest.mark.e2e
 
@@ -123,6 +124,88 @@ def test_streams_survive_the_death_of_the_target(mortal: Server, number: signal.
             thread.join(120)
     assert [found.get(1), found.get(2)] == undisturbed
     assert "reloading target" in mortal.log_text()
+
+
+@pytest.mark.skipif(not spin.possible(), reason="it writes instructions of x86-64")
+def test_streams_survive_a_target_that_hangs_while_it_loads_and_so_does_a_drafter(
+    mortal: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody's call would find that out. The drafter that dies meanwhile is back first."""
+    monkeypatch.setattr(loads, "TIMES", 3.0)
+    monkeypatch.setattr(loads, "LEAST_SECONDS", 6.0)
+    settings = {"max_tokens": 60, "temperature": 1.0, "min_tokens": 60, "seed": 8}
+    with Client(mortal.grpc_url) as client:
+        undisturbed = client.generate(PROMPT, **settings).tokens
+        target, drafter = (processes.by_model(mortal.pid)[model] for model in ("target", "draft_chat"))
+        assert (len(target), len(drafter)) == (1, 1), processes.by_model(mortal.pid)
+        stream = client.stream(PROMPT, timeout=150, **settings)
+        tokens = list(next(stream).tokens)
+        os.kill(target[0], signal.SIGKILL)
+        while (loading := processes.by_model(mortal.pid).get("target", target)) == target:
+            time.sleep(0.01)
+        (hung,) = loading
+        time.sleep(0.5)  # one that has ended before it said anything is overlooked
+        try:
+            spin.spin(hung)
+        except PermissionError:
+            pytest.skip("tracing is not allowed here")
+        os.kill(drafter[0], signal.SIGKILL)
+        back: list[str] = []
+        deadline = time.monotonic() + 120
+        while mortal.control.states()["target"] != "READY":
+            assert time.monotonic() < deadline
+            if not back and processes.by_model(mortal.pid).get("draft_chat", drafter) != drafter:
+                back += ["draft_chat"] if mortal.control.states()["draft_chat"] == "READY" else []
+            time.sleep(0.1)
+        assert tuple(tokens + [token for chunk in stream for token in chunk.tokens]) == undisturbed
+    assert back == ["draft_chat"]
+    assert processes.state(hung) in ("", "Z")
+
+
+@pytest.mark.skipif(not spin.possible(), reason="it writes instructions of x86-64")
+def test_models_that_run_in_circles_come_back(mortal: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for their answers within a time that is known."""
+    monkeypatch.setattr(spinning, "BOUND_SECONDS", 2.0)
+    models = ("controller", "covey_unary")
+    before = processes.named(mortal.pid)
+    try:
+        for model in models:
+            spin.spin(before[model])
+    except PermissionError:
+        pytest.skip("tracing is not allowed here")
+    deadline = time.monotonic() + 90
+    while True:
+        running, states = processes.named(mortal.pid), mortal.control.states()
+        if all(running.get(name, before[name]) != before[name] and states[name] == "READY" for name in models):
+            break
+        assert time.monotonic() < deadline, mortal.log_text()[-2000:]
+        time.sleep(0.1)
+    with Client(mortal.http_url, transport="http", model="covey_unary", timeout=30) as caller:
+        assert caller.generate(PROMPT, max_tokens=3).tokens
+
+
+@pytest.mark.skipif(not spin.possible(), reason="it writes instructions of x86-64")
+def test_an_orchestrator_starts_though_nobody_loads_the_target_and_a_drafter_runs_in_circles(mortal: Server) -> None:
+    """As it is when the one before was killed between the two halves of a reload."""
+    settings = {"max_tokens": 30, "temperature": 1.0, "min_tokens": 30, "seed": 9}
+    with Client(mortal.grpc_url) as client:
+        undisturbed = client.generate(PROMPT, **settings).tokens
+        drafter = stub(mortal, "draft_chat")
+        try:
+            spin.spin(drafter)
+        except PermissionError:
+            pytest.skip("tracing is not allowed here")
+        os.kill(stub(mortal, "covey"), signal.SIGKILL)
+        mortal.control.unload("target")
+        deadline = time.monotonic() + 90
+        while True:
+            try:
+                assert client.generate(PROMPT, timeout=30, **settings).tokens == undisturbed
+                break
+            except CoveyClientError:
+                assert time.monotonic() < deadline, mortal.log_text()[-2000:]
+                time.sleep(0.5)
+    assert processes.state(drafter) in ("", "Z")
 
 
 def test_a_killed_drafter_costs_speed_alone_and_comes_back(mortal: Server) -> None:

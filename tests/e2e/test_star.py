@@ -20,7 +20,7 @@ from covey.star.callers import token_of
 from covey.tritonio.grpc import GrpcModel
 from covey.wire import codec
 from covey_client import Client
-from tests.e2e.hosts import Host, hosts
+from loadtest.hosts import Host, hosts
 from tests.e2e.link import Link
 
 pytestmark = pytest.mark.e2e

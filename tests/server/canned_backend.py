@@ -2,8 +2,8 @@
 
 Prompts: `count N` answers N words; `slow N` one word every 50 ms; `hang` nothing until it is cancelled, or for 5 s;
 `short` ends without a finish reason; `late` fails after two words; `error TEXT` fails with TEXT; `settings` answers
-what it was given; `die` ends the process. A cancelled request leaves a file named after its tenant in the folder
-`marks`.
+what it was given, `outputs` which outputs as well; `die` ends the process. A cancelled request leaves a file named
+after its tenant in the folder `marks`.
 """
 
 import json
@@ -41,6 +41,8 @@ class TritonPythonModel:
             values = [v.decode() if isinstance(v, bytes) else v for v in tensor.as_numpy().copy().ravel().tolist()]
             many = tensor.name() in ("input_ids", "stop_words", "bad_words")
             found[tensor.name()] = values if many else values[0]
+        if found.get("text_input") == "outputs":
+            found["wanted"] = sorted(request.requested_output_names())
         return found
 
     def answer(self, sender, given):
@@ -55,7 +57,7 @@ class TritonPythonModel:
             sender.send(flags=final)
         elif word == "hang":
             self.until_cancelled(sender, given)
-        elif word in ("settings", "count") and not given.get("stream", False):
+        elif word in ("settings", "outputs", "count") and not given.get("stream", False):
             sender.send(self.whole(given), final)
         else:
             self.words(sender, given, word, int(rest or 3))
@@ -92,7 +94,7 @@ class TritonPythonModel:
 
     def whole(self, given):
         word, _, rest = given.get("text_input", "count 3").partition(" ")
-        if word == "settings":
+        if word in ("settings", "outputs"):
             return self.response(json.dumps(given), [1], "eos", 1)
         count = int(rest or 3)
         text = "".join(f"w{index} " for index in range(count))

@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 
 import pytest
 
 from covey.server.control import Control
-from covey.server.ends import FIND_SECONDS, Ends, EndsWatch
-
-SECONDS = 20.0
+from covey.server.ends import FIND_EVERY, Ends
 
 
 def started(model: str) -> subprocess.Popen[bytes]:
@@ -29,35 +26,43 @@ def two() -> Iterator[dict[str, subprocess.Popen[bytes]]]:
         process.wait()
 
 
-def test_an_end_is_told_once_and_the_next_process_is_followed(two: dict[str, subprocess.Popen[bytes]]) -> None:
-    ends = Ends(os.getpid(), ("draft_a", "draft_b", "draft_absent"))
-    assert ends.look(0.0) == []
-    for round in range(1, 3):
+class Told:
+    """Follows the two and notes what is told; Triton says `states` of them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, states: dict[str, str]) -> None:
+        self.died: list[str] = []
+        monkeypatch.setattr(Control, "states", lambda _control: states)
+        self.ends = Ends(os.getpid(), ("draft_a", "draft_b", "draft_absent"), Control("", 0), self.died.append)
+
+    def looks(self, count: int) -> list[str]:
+        for _ in range(count):
+            self.ends.look()
+        return self.died
+
+
+def test_an_end_is_told_once_and_the_next_process_is_followed(
+    two: dict[str, subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Told(monkeypatch, {"draft_a": "READY", "draft_b": "READY"})
+    assert told.looks(1) == []
+    for deaths in range(1, 3):
         two["draft_a"].kill()
         os.waitid(os.P_PID, two["draft_a"].pid, os.WEXITED | os.WNOWAIT)  # a zombie stays
-        assert ends.look(0.1) == ["draft_a"]
-        assert ends.look(FIND_SECONDS * (2 * round)) == [], "the zombie is not followed again"
+        assert told.looks(1) == ["draft_a"] * deaths
+        assert told.looks(2 * FIND_EVERY) == ["draft_a"] * deaths, "the zombie is not followed again"
         two["draft_a"].wait()
         two["draft_a"] = started("draft_a")
-        assert ends.look(FIND_SECONDS * (2 * round + 1)) == []
-    ends.close()
+        assert told.looks(FIND_EVERY) == ["draft_a"] * deaths
+    told.ends.close()
 
 
 def test_what_was_unloaded_did_not_die(
     two: dict[str, subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Control, "states", lambda _control: {"draft_a": "UNAVAILABLE", "draft_b": "READY"})
-    ends, died, told = Ends(os.getpid(), tuple(two)), [], threading.Event()
-    ends.look(0.0)
-
-    def told_of(model: str) -> None:
-        died.append(model)
-        told.set()
-
-    watch = EndsWatch(ends, Control("", 0), told_of)
-    two["draft_a"].kill()
-    two["draft_a"].wait()
-    two["draft_b"].kill()
-    assert told.wait(SECONDS)
-    watch.stop()
-    assert died == ["draft_b"]
+    told = Told(monkeypatch, {"draft_a": "UNAVAILABLE", "draft_b": "READY"})
+    told.looks(1)
+    for process in two.values():
+        process.kill()
+        process.wait()
+    assert told.looks(1) == ["draft_b"]
+    told.ends.close()

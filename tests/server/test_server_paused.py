@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from covey.server import processes
-from covey.server.paused import BOUND_SECONDS, FIND_EVERY, Paused
+from covey.server.paused import BOUND_SECONDS, FIND_EVERY, LOOK_SECONDS, Paused
 from covey_client import Client, CoveyClientError
 
 Make = Callable[[], Any]
@@ -22,7 +22,7 @@ Make = Callable[[], Any]
 def two(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[subprocess.Popen[bytes], subprocess.Popen[bytes]]]:
     """Two processes of a server."""
     started = subprocess.Popen(["sleep", "60"]), subprocess.Popen(["sleep", "60"])
-    monkeypatch.setattr(processes, "named", lambda _server: {"one": started[0].pid, "other": started[1].pid})
+    monkeypatch.setattr(processes, "names", lambda _server: {started[0].pid: "one", started[1].pid: "other"})
     yield started
     for process in started:
         process.kill()
@@ -35,15 +35,21 @@ def until(state: str, process: subprocess.Popen[bytes]) -> None:
         assert time.monotonic() < deadline
 
 
+def looks(paused: Paused, count: int) -> list[str]:
+    return [name for _ in range(count) for name in paused.look()]
+
+
+BOUND = round(BOUND_SECONDS / LOOK_SECONDS)
+
+
 def test_who_is_paused_too_long_is_killed_and_nobody_else(two: tuple[subprocess.Popen[bytes], ...]) -> None:
     paused, other = two
     watch = Paused(1)
-    assert watch.look(0.0) == []
+    assert looks(watch, 1) == []
     paused.send_signal(signal.SIGSTOP)
     until("T", paused)
-    assert watch.look(1.0) == []
-    assert watch.look(1.0 + BOUND_SECONDS / 2) == []
-    assert watch.look(1.0 + BOUND_SECONDS) == ["one"]
+    assert looks(watch, BOUND) == []
+    assert looks(watch, 1) == ["one"]
     assert paused.wait(10) == -signal.SIGKILL
     assert other.poll() is None
 
@@ -51,13 +57,13 @@ def test_who_is_paused_too_long_is_killed_and_nobody_else(two: tuple[subprocess.
 def test_who_goes_on_in_time_lives(two: tuple[subprocess.Popen[bytes], ...]) -> None:
     paused, _ = two
     watch = Paused(1)
-    for start in (0.0, 10.0):
+    for _ in range(2):
         paused.send_signal(signal.SIGSTOP)
         until("T", paused)
-        assert watch.look(start) == []
+        assert looks(watch, BOUND) == []
         paused.send_signal(signal.SIGCONT)
         until("S", paused)
-        assert watch.look(start + BOUND_SECONDS) == []
+        assert looks(watch, 1) == []
     assert paused.poll() is None
 
 
@@ -65,14 +71,13 @@ def test_processes_that_came_later_are_found(
     two: tuple[subprocess.Popen[bytes], ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late, first = two
-    monkeypatch.setattr(processes, "named", lambda _server: {"first": first.pid})
+    monkeypatch.setattr(processes, "names", lambda _server: {first.pid: "first"})
     watch = Paused(1)
-    watch.look(0.0)
-    monkeypatch.setattr(processes, "named", lambda _server: {"first": first.pid, "late": late.pid})
+    watch.look()
+    monkeypatch.setattr(processes, "names", lambda _server: {first.pid: "first", late.pid: "late"})
     late.send_signal(signal.SIGSTOP)
     until("T", late)
-    found = [watch.look(float(second)) for second in range(1, FIND_EVERY + 4)]
-    assert found[-1] == ["late"] or ["late"] in found
+    assert looks(watch, FIND_EVERY + BOUND + 1) == ["late"]
 
 
 @pytest.mark.e2e

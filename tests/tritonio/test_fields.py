@@ -165,6 +165,7 @@ def test_grammars_are_compiled_before_the_target_sees_them() -> None:
     assert "json_schema" in fitted(grammar_json=b'{"type": "object"}').grammar
     assert "a+" in fitted(grammar_regex=b"a+").grammar
     assert "a+" in fitted(grammar_regex=b"a+", end_id=0).grammar
+    assert "start: " in fitted(grammar_lark=b'start: "a" | "b"').grammar
     here = HashTarget(end_ids=(0,)).info()
     emulated = dataclasses.replace(here, device="emulated")
     for settings, problem in (
@@ -172,6 +173,7 @@ def test_grammars_are_compiled_before_the_target_sees_them() -> None:
         ({"grammar_json": b"5"}, "grammar_json: got '5', allowed: "),
         ({"grammar_json": b'{"type": "objec"}'}, "grammar_json: .*Invalid type: objec"),
         ({"grammar_regex": b"(a"}, "grammar_regex: .*unclosed group"),
+        ({"grammar_lark": b"start: missing"}, "grammar_lark: .*missing"),
         ({"grammar_regex": b"a", "grammar_json": b"{}"}, "grammar_regex: .*one grammar, this or grammar_json"),
         ({"grammar_regex": b"a", "min_tokens": 3}, "min_tokens: got 3, allowed: 0 beside a grammar"),
         ({"grammar_regex": b"a", "end_id": 5}, "end_id: got 5, allowed: the model's own beside a grammar"),

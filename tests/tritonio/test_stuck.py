@@ -7,7 +7,17 @@ import time
 
 import pytest
 
-from covey.tritonio.stuck import KNOWN_CALLS, LEAST_SECONDS, LOOK_SECONDS, PASSES, UNKNOWN_SECONDS, Stuck, StuckWatch
+from covey.tritonio.stuck import (
+    DOUBTFUL_SECONDS,
+    KNOWN_CALLS,
+    LEAST_SECONDS,
+    LOOK_SECONDS,
+    PASSES,
+    QUESTION_SECONDS,
+    UNKNOWN_SECONDS,
+    Stuck,
+)
+from covey.watch import Watch
 
 
 class World:
@@ -16,7 +26,7 @@ class World:
     def __init__(self) -> None:
         self.now = 0.0
         self.ended: list[str] = []
-        self.stuck = Stuck(self.ended.append, lambda: self.now)
+        self.stuck = Stuck(self.ended.append, lambda _model: [1], lambda: self.now)
 
     def passes(self, seconds: float) -> None:
         for _ in range(round(seconds / LOOK_SECONDS)):
@@ -42,6 +52,19 @@ def test_a_call_that_takes_far_longer_than_others_ends_the_process(usual: float,
         assert world.ended == ["target"]
         world.passes(UNKNOWN_SECONDS)
         assert world.ended == ["target"], "once, while the error is on its way"
+
+
+def test_a_model_that_does_not_say_what_it_is_is_ended_and_what_it_said_teaches_nothing_of_calls() -> None:
+    world = World()
+    for _ in range(KNOWN_CALLS):
+        with world.stuck.question("draft"):
+            world.passes(QUESTION_SECONDS)
+    with world.stuck.call("draft", 0):
+        world.passes(QUESTION_SECONDS)
+    assert not world.ended
+    with world.stuck.question("draft"):
+        world.passes(QUESTION_SECONDS + LOOK_SECONDS)
+    assert world.ended == ["draft"]
 
 
 def test_other_sizes_and_first_calls_may_take_long() -> None:
@@ -76,13 +99,24 @@ def test_what_was_not_looked_at_does_not_count() -> None:
     assert not world.ended
 
 
+def test_who_waits_for_a_processor_has_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("covey.tritonio.stuck.Starved.look", lambda _starved, pids: 0.8 * LOOK_SECONDS * len(pids))
+    world = World()
+    world.learn("target", 5, 0.01)
+    with world.stuck.call("target", 5):
+        world.passes(DOUBTFUL_SECONDS + 5 * (LEAST_SECONDS - DOUBTFUL_SECONDS) - LOOK_SECONDS)
+        assert not world.ended
+        world.passes(5 * LOOK_SECONDS)
+    assert world.ended == ["target"], "it is not spared for ever"
+
+
 def test_the_watch_looks_by_itself() -> None:
     ended = threading.Event()
-    stuck = Stuck(lambda _model: ended.set())
+    stuck = Stuck(lambda _model: ended.set(), lambda _model: [])
     for _ in range(KNOWN_CALLS):
         with stuck.call("target", 1):
             pass
-    watch, began = StuckWatch(stuck), time.monotonic()
+    watch, began = Watch("stuck", stuck.look, LOOK_SECONDS), time.monotonic()
     with stuck.call("target", 1):
         assert ended.wait(20)
     assert time.monotonic() - began >= LEAST_SECONDS

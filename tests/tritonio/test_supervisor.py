@@ -57,6 +57,14 @@ def test_a_reload_that_failed_is_tried_again(controller: Controller, supervisor:
     assert controller.calls == 3 * RELOAD
 
 
+def test_what_lives_all_the_same_is_ended_first(controller: Controller, supervisor: Any) -> None:
+    """Triton takes one that found no processor for a second for dead, and would let it live."""
+    supervisor._end = lambda model: controller.calls.append(("end", model))
+    supervisor.report("draft", StubDead("draft"))
+    assert supervisor.back.acquire(timeout=SECONDS)
+    assert controller.calls == [("end", "draft"), *RELOAD]
+
+
 def test_it_says_whom_it_sees_to(controller: Controller, supervisor: Any) -> None:
     seen = []
     act = controller.control
@@ -77,23 +85,22 @@ def test_one_that_is_unloaded_already_is_loaded(controller: Controller, supervis
     assert controller.calls == RELOAD
 
 
-def test_what_nobody_foresaw_does_not_end_the_thread(controller: Controller, supervisor: Any) -> None:
+def test_what_nobody_foresaw_is_tried_again_too(controller: Controller, supervisor: Any) -> None:
     controller.fails = [("load", KeyError("unforeseen"))]
-    for _ in range(2):
-        supervisor.report("draft", StubDead("draft"))
-        assert supervisor.back.acquire(timeout=SECONDS)
-        while "draft" in supervisor._seen_to:
-            time.sleep(0.01)
-    assert controller.calls == 3 * RELOAD
+    supervisor.report("draft", StubDead("draft"))
+    assert supervisor.back.acquire(timeout=SECONDS)
+    assert controller.calls == 2 * RELOAD
 
 
-def test_one_that_does_not_come_back_holds_up_no_other(controller: Controller, supervisor: Any) -> None:
-    controller.fails = [("load", PortError("no memory"))] * 3
+def test_one_whose_reload_hangs_holds_up_no_other(supervisor: Any) -> None:
+    ends = threading.Event()
+    supervisor._control = lambda _action, model: model == "draft" and ends.wait(SECONDS)
     supervisor.report("draft", StubDead("draft"))
     supervisor.report("other", StubDead("other"))
     assert supervisor.back.acquire(timeout=SECONDS)
+    assert supervisor.sees_to("draft")
+    ends.set()
     assert supervisor.back.acquire(timeout=SECONDS)
-    assert {model for _action, model in controller.calls} == {"draft", "other"}
 
 
 def test_only_a_dead_process_is_reloaded(controller: Controller, supervisor: Any) -> None:
@@ -112,7 +119,7 @@ def test_an_end_while_a_model_waits_for_its_next_try(
     while len(controller.calls) < 2:
         time.sleep(0.01)
     supervisor.stop()
-    assert not supervisor._thread.is_alive()
+    assert not supervisor.sees_to("draft")
 
 
 def test_one_that_was_stopped_reloads_nothing(controller: Controller, supervisor: Any) -> None:

@@ -1,6 +1,6 @@
 """Ends a process that runs and does not answer. Whoever starts it again when it has ended does so then.
 
-Asks for its health from a thread of its own. A paused process is another matter (`covey.server.paused`), except the
+A paused process is another matter (`covey.server.paused`), except the
 front, which nobody else watches."""
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import os
 import signal
 import socket
 import ssl
-import threading
 import time
 from collections.abc import Callable
+
+from covey.starved import Starved
 
 LOOK_SECONDS = 0.5
 STARTING_SECONDS = 60.0  # that one may be silent which has not answered yet
@@ -53,49 +54,41 @@ def shakes_hands(address: str, seconds: float) -> bool:
 class Canary:
     """Owns since when one process has been silent."""
 
-    def __init__(self, name: str, pid: Callable[[], int], asks: Callable[[float], bool], bound: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        pid: Callable[[], int],
+        asks: Callable[[float], bool],
+        bound: float,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`pid` says which process it is now, 0 for none; `asks` whether it answers within so many seconds; `bound` is
         how long it may be silent."""
-        self._name, self._pid, self._asks, self._bound = name, pid, asks, bound
+        self._name, self._pid, self._asks, self._bound, self._now = name, pid, asks, bound, now
         self._known = 0
         self._answered = False
-        self._silent = 0.0  # seconds, of the looks' own: while this process did not run nobody could answer it
+        # Seconds of the looks' own, for while this process did not run nobody could answer it, and without those in
+        # which the other wanted a processor and had none.
+        self._silent = 0.0
+        self._starved = Starved()
 
     def look(self) -> None:
-        """One question, LOOK_SECONDS after the one before, and what follows from silence. Blocks for as long again."""
+        """One question, LOOK_SECONDS after the one before, and what follows from silence. Blocks for as long as that
+        has lasted, at most: one that answers late answers."""
         pid = self._pid()
         if pid != self._known:
-            self._known, self._answered, self._silent = pid, False, 0.0
+            self._known, self._answered, self._silent, self._starved = pid, False, 0.0, Starved()
         if not pid:
             return
-        began = time.monotonic()
-        if self._asks(LOOK_SECONDS):
-            self._answered, self._silent = True, 0.0
+        bound = self._bound if self._answered else STARTING_SECONDS
+        patience, began = max(LOOK_SECONDS, min(self._silent, bound - self._silent)), self._now()
+        if self._asks(patience):
+            self._answered, self._silent, self._starved = True, 0.0, Starved()
             return
-        self._silent += LOOK_SECONDS + min(time.monotonic() - began, LOOK_SECONDS)
-        if self._silent >= (self._bound if self._answered else STARTING_SECONDS) and self._pid() == pid:
+        waited = LOOK_SECONDS + min(self._now() - began, patience)
+        self._silent += max(0.0, waited - self._starved.look([pid]))
+        if self._silent >= bound and self._pid() == pid:
             log.warning("%s has not answered for %.1f s and is killed", self._name, self._silent)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             self._silent = 0.0
-
-
-class CanaryWatch:
-    """Looks again and again until it is stopped."""
-
-    def __init__(self, canary: Canary) -> None:
-        self._canary = canary
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="canary", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stopped.wait(LOOK_SECONDS):
-            try:
-                self._canary.look()
-            except Exception:  # nothing may end the thread that finds out what hangs
-                log.exception("whether a process answers could not be looked for")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import select
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +19,7 @@ from covey_client import secret
 USUAL_ADDRESS = "127.0.0.1:8000"  # Triton's own, where no launcher said another
 LOAD_SECONDS = 600.0
 RELEASE_SECONDS, LOOK_SECONDS = 30.0, 0.02  # for the requests that a model still has; between looks whether it ended
+DEAD_SECONDS, WAIT_SECONDS = 10.0, 0.5  # for Triton to notice that what it loads has ended; between looks at that
 
 
 class ControlError(CoveyError):
@@ -44,24 +47,35 @@ class Control:
         rows: list[dict[str, Any]] = self._checked("POST", "/v2/repository/index")
         return {str(row["name"]): str(row.get("state", "")) for row in rows}
 
+    def answered(self, model: str) -> int:
+        """How many requests a model has answered, well or badly, since it was loaded."""
+        counts = self._checked("GET", f"/v2/models/{model}/stats")["model_stats"][0]["inference_stats"]
+        return int(counts["success"]["count"]) + int(counts["fail"]["count"])
+
     def unload(self, model: str) -> None:
         """Ask for it; returns before requests in flight have ended."""
         self._checked("POST", f"/v2/repository/models/{model}/unload")
 
-    def load(self, model: str) -> None:
-        """Load it, or load it again; blocks until it is ready."""
-        self._checked("POST", f"/v2/repository/models/{model}/load")
+    def load(self, model: str, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Load it, or load it again; blocks until it is ready, or `meanwhile`, called every WAIT_SECONDS, raises."""
+        self._checked("POST", f"/v2/repository/models/{model}/load", meanwhile)
 
-    def _checked(self, method: str, path: str) -> Any:
-        status, body = self._call(method, path)
+    def _checked(self, method: str, path: str, meanwhile: Callable[[], None] = lambda: None) -> Any:
+        status, body = self._call(method, path, meanwhile)
         if status != 200:
             raise ControlError(f"{path} answered {status}: {body.decode(errors='replace')[:200]}")
         return json.loads(body) if body else None
 
-    def _call(self, method: str, path: str) -> tuple[int, bytes]:
+    def _call(self, method: str, path: str, meanwhile: Callable[[], None] = lambda: None) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection(self.host, self.port, timeout=self.seconds)
         try:
             connection.request(method, path, headers={secret.HEADER: self.secret} if self.secret else {})
+            said, until = select.poll(), time.monotonic() + self.seconds
+            said.register(connection.sock, select.POLLIN)
+            while not said.poll(1000 * min(WAIT_SECONDS, self.seconds)):
+                if time.monotonic() > until:
+                    raise TimeoutError("timed out")
+                meanwhile()
             answer = connection.getresponse()
             return answer.status, answer.read()
         except (OSError, http.client.HTTPException) as error:
@@ -70,10 +84,36 @@ class Control:
             connection.close()
 
 
+def load(control: Control, model: str) -> None:
+    """For a process of this server: load a model, or give up where Triton waits for a process that has ended."""
+    looks = 0
+
+    def dead() -> None:
+        nonlocal looks
+        running = processes.by_model(os.getppid()).get(model, ())
+        looks = 0 if any(not processes.is_zombie(pid) for pid in running) else looks + 1
+        if looks * WAIT_SECONDS >= DEAD_SECONDS:
+            raise ControlError(f"the process of {model} ended while it was loading, and the server has not noticed")
+
+    _idle(control, model)
+    control.load(model, dead)
+
+
+def unload(control: Control, model: str) -> None:
+    """For a process of this server: ask for it, unless the model is being loaded, for which Triton would wait."""
+    _idle(control, model)
+    control.unload(model)
+
+
+def _idle(control: Control, model: str) -> None:
+    if control.states().get(model) == "LOADING":
+        raise ControlError(f"{model} is being loaded")
+
+
 def release(control: Control, model: str) -> None:
     """For a process of this server: unload a model, and return when its processes have ended and their memory is
     free."""
-    control.unload(model)
+    unload(control, model)
     deadline = time.monotonic() + RELEASE_SECONDS
     while processes.by_model(os.getppid()).get(model):
         if time.monotonic() > deadline:

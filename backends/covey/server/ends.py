@@ -6,42 +6,50 @@ import contextlib
 import logging
 import os
 import select
-import threading
-import time
 from collections.abc import Callable, Sequence
 
 from covey.server import processes
 from covey.server.control import Control, ControlError
 
 LOOK_SECONDS = 0.25
-FIND_SECONDS = 1.0  # between two searches for processes of models that have none yet
+FIND_EVERY = 4  # looks, between two searches for processes of models that have none yet
 log = logging.getLogger("covey.ends")
 
 
 class Ends:
     """Follows the processes of some models of one server. Looked at by one thread."""
 
-    def __init__(self, server: int, models: Sequence[str]) -> None:
+    def __init__(self, server: int, models: Sequence[str], control: Control, died: Callable[[str], None]) -> None:
+        """`died` is told of a model whose process ended while Triton takes it for ready: it was not unloaded."""
         self._server, self._models = server, models
+        self._control, self._died = control, died
         self._followed: dict[int, str] = {}  # pidfd -> model
-        self._found_at = -FIND_SECONDS
+        self._looks = 0
         self._ends = select.poll()
 
-    def look(self, now: float) -> list[str]:
-        """The models whose process has ended since the last look. One that was unloaded has ended too."""
-        if len(self._followed) < len(self._models) and now - self._found_at >= FIND_SECONDS:
-            self._found_at = now
+    def look(self) -> None:
+        """Tell of the models whose process has ended since the last look."""
+        for model in self._ended():
+            try:
+                if self._control.states().get(model) == "READY":
+                    self._died(model)
+            except ControlError as error:
+                log.warning("whether %s died is not known: %s", model, error)
+
+    def close(self) -> None:
+        while self._followed:
+            os.close(self._followed.popitem()[0])
+
+    def _ended(self) -> list[str]:
+        if len(self._followed) < len(self._models) and self._looks % FIND_EVERY == 0:
             self._find()
+        self._looks += 1
         ended = []
         for fd, _event in self._ends.poll(0):
             self._ends.unregister(fd)
             os.close(fd)
             ended.append(self._followed.pop(fd))
         return ended
-
-    def close(self) -> None:
-        while self._followed:
-            os.close(self._followed.popitem()[0])
 
     def _find(self) -> None:
         running, followed = processes.by_model(self._server), set(self._followed.values())
@@ -54,28 +62,3 @@ class Ends:
                 fd = os.pidfd_open(living[0])
                 self._followed[fd] = model
                 self._ends.register(fd, select.POLLIN)
-
-
-class EndsWatch:
-    """Looks from a thread of its own until it is stopped."""
-
-    def __init__(self, ends: Ends, control: Control, died: Callable[[str], None]) -> None:
-        """`died` is told of a model whose process ended while Triton takes it for ready: it was not unloaded."""
-        self._ends, self._control, self._died = ends, control, died
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="ends", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self._thread.join()
-        self._ends.close()
-
-    def _run(self) -> None:
-        while not self._stopped.wait(LOOK_SECONDS):
-            for model in self._ends.look(time.monotonic()):
-                try:
-                    if self._control.states().get(model) == "READY":
-                        self._died(model)
-                except ControlError as error:
-                    log.warning("whether %s died is not known: %s", model, error)

@@ -18,11 +18,13 @@ from covey import profile
 from covey.deaths import Deaths
 from covey.front.tls import Tls
 from covey.server import preflight
-from covey.server.canary import Canary, CanaryWatch, answers, shakes_hands
+from covey.server.canary import LOOK_SECONDS as ASK_SECONDS
+from covey.server.canary import Canary, answers, shakes_hands
 from covey.server.errors import StartError
 from covey.server.options import Options, reachable
 from covey.server.process import end_with_launcher
 from covey.server.restarts import Restarts
+from covey.watch import Watch
 from covey_client import secret
 
 PORTS = {"front_http_port": "FRONT_HTTP_PORT", "front_grpc_port": "FRONT_GRPC_PORT"}
@@ -43,7 +45,7 @@ class Front:
         self._process: subprocess.Popen[bytes] | None = None
         self._restarts = Restarts(time.monotonic)
         self._again_at: float | None = None
-        self._canary: CanaryWatch | None = None
+        self._canary: Watch | None = None
 
     @property
     def http_url(self) -> str:
@@ -72,7 +74,7 @@ class Front:
             self.stop()
             raise
         asks = partial(answers if self._tls is None else shakes_hands, self.http_url)
-        self._canary = CanaryWatch(Canary("the front", self._running, asks, SILENT_SECONDS))
+        self._canary = Watch("canary", Canary("the front", self._running, asks, SILENT_SECONDS).look, ASK_SECONDS)
 
     def check(self) -> None:
         """Start it again where it has ended, at once or after rests that grow. Never waits."""

@@ -139,7 +139,7 @@ def _servable(folder: Path) -> dict[str, stored.Stored]:
 def _same_vocabulary(folder: Path) -> None:
     """Refuses a tokenizer that cannot be read, and one that writes tokens which the model does not have. Added tokens
     may be beyond it: those that are never written are often left there."""
-    tokenizer = load_tokenizer(folder) if (folder / "tokenizer.json").is_file() else None
+    tokenizer = load_tokenizer(folder)
     words, known = (
         0 if tokenizer is None else tokenizer.get_vocab_size(with_added_tokens=False),
         vocabulary.size(folder),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import logging
+import math
 import re
 import signal
 import socket
@@ -23,27 +24,31 @@ from covey.deaths import Deaths
 from covey.errors import PortError
 from covey.server import (
     backend_dir,
+    canary,
     command,
     hub,
     installation,
+    loads,
     log,
+    paused,
     port_claim,
     preflight,
     private_memory,
     processes,
     shared_memory,
+    spinning,
     targets,
 )
-from covey.server.canary import Canary, CanaryWatch, answers
 from covey.server.control import Control, ControlError
 from covey.server.errors import Crashed, ServerDied, StartError
 from covey.server.options import ORCHESTRATOR, PUBLIC_MODELS, Options, reachable
-from covey.server.paused import PausedWatch
-from covey.server.revival import Revival, not_the_orchestrators
+from covey.server.revival import Revival, drafters, not_the_orchestrators
 from covey.tritonio import link
+from covey.watch import Watch
 
 Watcher = Callable[[tuple[str, ...], tuple[str, ...]], None]  # called with the models loaded so far, and all of them
 POLL_SECONDS = 0.1
+LEAST_START_SECONDS, START_TIMES = 60.0, 3.0  # what a start may take; so many times what the last one took
 STOP_SECONDS = 5.0  # given to a reload under way when nobody waits for requests either
 SETTLE_SECONDS = 0.2  # after closing the models that forward: what they took has reached `covey`
 SILENT_SECONDS = 10.0  # after which a tritonserver that runs is ended; strangers' requests may hold its threads up
@@ -71,8 +76,8 @@ class Server:
         self._claim: shared_memory.Claim | None = None
         self._backends: backend_dir.Assembled | None = None
         self._revival: Revival | None = None
-        self._paused: PausedWatch | None = None
-        self._canary: CanaryWatch | None = None
+        self._watches: list[Watch] = []
+        self._took = 0.0  # seconds of the last start that succeeded
 
     @property
     def http_url(self) -> str:
@@ -153,15 +158,22 @@ class Server:
                     umask=private_memory.UMASK,
                     preexec_fn=_in_child(),  # noqa: PLW1509 - system calls alone, looked up before
                 )
-            self._wait_until_ready(meanwhile)
+            took = self._wait_until_ready(meanwhile)
             if shared_memory.open_to_others(self._claim.prefix):
                 _log.warning("other users of this machine can read the prompts of this server in %s", "/dev/shm")
             revived = not_the_orchestrators(self.options, self.models)
             self._revival = Revival(self.control, self.pid, revived, self.deaths.note)
             self.deaths.serving(True)
-            self._paused = PausedWatch(self.pid)
-            asks = partial(answers, self.http_url)
-            self._canary = CanaryWatch(Canary("tritonserver", lambda: self.pid, asks, SILENT_SECONDS))
+            asks = partial(canary.answers, self.http_url)
+            silent = canary.Canary("tritonserver", lambda: self.pid, asks, SILENT_SECONDS)
+            loading = loads.Loads(self.control, self.pid, took, drafters(self.options), self.options.load_seconds)
+            judged = spinning.watched(self.options.repository_folder(), self.models)
+            self._watches = [
+                Watch("spinning", spinning.Spinning(self.control, self.pid, judged).look, spinning.LOOK_SECONDS),
+                Watch("loads", loading.look, loads.LOOK_SECONDS),
+                Watch("paused", paused.Paused(self.pid).look, paused.LOOK_SECONDS),
+                Watch("canary", silent.look, canary.LOOK_SECONDS),
+            ]
         except BaseException:
             self.kill()
             raise
@@ -261,12 +273,8 @@ class Server:
             self._backends = None
 
     def _end_revival(self, seconds: float) -> None:
-        if self._canary is not None:
-            self._canary.stop()
-            self._canary = None
-        if self._paused is not None:
-            self._paused.stop()
-            self._paused = None
+        while self._watches:
+            self._watches.pop().stop()
         if self._revival is not None:
             self._revival.stop(seconds)
             self._revival = None
@@ -291,8 +299,11 @@ class Server:
             self.log_file.replace(self.log_file.with_name(self.log_file.name + ".1"))
         return self.log_file.open("wb")
 
-    def _wait_until_ready(self, meanwhile: Callable[[], None]) -> None:
-        until = time.monotonic() + self.options.load_seconds
+    def _wait_until_ready(self, meanwhile: Callable[[], None]) -> dict[str, float]:
+        """Returns how long each model took."""
+        began = time.monotonic()
+        limit = min(self.options.load_seconds, max(LEAST_START_SECONDS, START_TIMES * (self._took or math.inf)))
+        took: dict[str, float] = {}
         seen: tuple[str, ...] | None = None
         while True:
             meanwhile()
@@ -301,6 +312,7 @@ class Server:
             came_up = tuple(name for name in log.loaded(self.log_text()) if name in self.models)
             if came_up != seen:
                 seen = came_up
+                took = dict.fromkeys(came_up, time.monotonic() - began) | took
                 self._watcher(seen, self.models)
             if not self.running:
                 assert self._process is not None
@@ -308,8 +320,9 @@ class Server:
                 error = Crashed if -code in CRASHES and not said else StartError
                 raise error(f"{said or f'tritonserver ended ({_ending(code)})'} [log: {self.log_file}]")
             if ready:
-                return
-            if time.monotonic() > until:
+                self._took = time.monotonic() - began
+                return took
+            if time.monotonic() > began + limit:
                 late = [name for name in self.models if name not in came_up]
                 if late:
                     waiting = f"still loading: {', '.join(late)}"
@@ -317,7 +330,7 @@ class Server:
                     waiting = (
                         f"nobody listens on {', '.join(silent)}" if silent else "a model that was loaded is not ready"
                     )
-                raise StartError(f"not ready after {self.options.load_seconds:.0f} s, {waiting} [log: {self.log_file}]")
+                raise StartError(f"not ready after {limit:.0f} s, {waiting} [log: {self.log_file}]")
             time.sleep(POLL_SECONDS)
 
     def _silent_ports(self) -> list[str]:

@@ -21,6 +21,11 @@ def named(server: int) -> dict[str, int]:
     return {"tritonserver": server} | {name.removesuffix("_0_0"): pid for name, pid in _instances(server)}
 
 
+def names(server: int) -> dict[int, str]:
+    """The same by process: a model's earlier one may live beside its successor."""
+    return {server: "tritonserver"} | {pid: name.removesuffix("_0_0") for name, pid in _instances(server)}
+
+
 def by_model(server: int) -> dict[str, list[int]]:
     """The living processes of a running server's models, each model's instances together."""
     pids: dict[str, list[int]] = {}

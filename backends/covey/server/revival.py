@@ -34,15 +34,21 @@ log = logging.getLogger("covey.revival")
 def not_the_orchestrators(options: Options, models: tuple[str, ...]) -> tuple[str, ...]:
     """The `models` that have processes and that the orchestrator does not have reloaded."""
     settings = options.deployment()
-    reloaded = {TARGET, *settings.speculation.drafters}
-    for name, (_, own) in profile.targets(settings, profile.find(options.profile)).items():
-        reloaded |= {f"{TARGET}_{name}", *own.speculation.drafters}
+    named = profile.targets(settings, profile.find(options.profile))
+    reloaded = {TARGET, *(f"{TARGET}_{name}" for name in named), *drafters(options)}
     repository = options.repository_folder()
     return tuple(
         name
         for name in models
         if name not in reloaded and not ENSEMBLE.search((repository / name / "config.pbtxt").read_text())
     )
+
+
+def drafters(options: Options) -> set[str]:
+    """Of all targets."""
+    settings = options.deployment()
+    named = profile.targets(settings, profile.find(options.profile))
+    return {*settings.speculation.drafters, *(name for _, own in named.values() for name in own.speculation.drafters)}
 
 
 class Revival:

@@ -66,7 +66,9 @@ class BlsTarget:
         self._stuck = stuck
 
     def info(self) -> TargetInfo:
-        return codec.decode_target_info(call(self.model, codec.pack(codec.INFO_REQUEST)))
+        with self._stuck.question(self.model):
+            reply = call(self.model, codec.pack(codec.INFO_REQUEST))
+        return codec.decode_target_info(reply)
 
     def step(self, work: TargetWork) -> TargetReply:
         with self._stuck.call(self.model, int(work.chunk.sum()) + len(work.trees.tokens)):
@@ -85,7 +87,9 @@ class BlsDrafter:
         self._stuck = stuck
 
     def info(self) -> DrafterInfo:
-        return codec.decode_drafter_info(call(self.model, codec.pack(codec.INFO_REQUEST)))
+        with self._stuck.question(self.model):
+            reply = call(self.model, codec.pack(codec.INFO_REQUEST))
+        return codec.decode_drafter_info(reply)
 
     def resize(self, blocks: int) -> Resized:
         return codec.decode_resized(deliver(self.model, codec.encode_resize(blocks)))

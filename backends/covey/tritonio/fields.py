@@ -33,7 +33,7 @@ from covey_client.wire import (
 )
 
 _FIXED = frozenset(f"fixed:{depth}" for depth in range(1, MAX_DRAFT_TOKENS + 1))
-GRAMMAR_JSON, GRAMMAR_REGEX = "grammar_json", "grammar_regex"
+GRAMMARS = {"grammar_json": grammar.of_schema, "grammar_regex": grammar.of_regex, "grammar_lark": grammar.of_lark}
 EMULATED = "emulated"  # the device of such a target
 NO_DRAFTERS = "{}: this server has no drafters"
 
@@ -198,13 +198,13 @@ class RequestParser:
 
     def _grammar(self, read: _Reader, end_id: int) -> str:
         """What the output has to fit, compiled once to see that it can be."""
-        asked = {name: read.text(name) for name in (GRAMMAR_JSON, GRAMMAR_REGEX)}
+        asked = {name: read.text(name) for name in GRAMMARS}
         asked = {name: text for name, text in asked.items() if text}
         if not asked:
             return ""
-        if len(asked) > 1:
-            raise BadField(GRAMMAR_REGEX, asked[GRAMMAR_REGEX], f"one grammar, this or {GRAMMAR_JSON}")
-        ((name, text),) = asked.items()
+        (name, text), *others = reversed(asked.items())
+        if others:
+            raise BadField(name, text, f"one grammar, this or {others[0][0]}")
         if self._info.device == EMULATED:
             raise BadField(name, text, "nothing: an emulated target has one token for each place")
         if end_id >= 0 and end_id not in self._info.end_ids:
@@ -218,7 +218,7 @@ class RequestParser:
         except SettingError as error:
             raise BadField(name, text, f"nothing with this target: {error}") from None
         try:
-            compiled = grammar.of_schema(text) if name == GRAMMAR_JSON else grammar.of_regex(text)
+            compiled = GRAMMARS[name](text)
         except ValueError as error:
             raise BadField(name, text, f"a JSON schema: {error}") from None
         problem = grammar.problem(compiled, tokenizer)

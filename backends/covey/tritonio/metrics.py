@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from covey.model_folder import ModelFolder
@@ -51,6 +52,10 @@ COUNTERS = {
     "outcome: done, failed or refused (both are tried again)",
     "covey_memory_seconds_total": "What they took; of expand and contract, time that rounds waited",
     "covey_drafter_failures_total": "Calls to a drafter that brought nothing: late, broken or gone",
+    # A histogram of many values at once, which Triton's own would take one by one.
+    "covey_inter_token_seconds_bucket": "Gaps between rounds that brought a finished request tokens, of at most le",
+    "covey_inter_token_seconds_sum": "Their sum",
+    "covey_inter_token_seconds_count": "Their number",
 }
 GAUGES = {
     "covey_target_info": "Always 1; its labels say what is served, on which device (emulated: none), in which "
@@ -80,7 +85,7 @@ DRAFT_GAUGES = {
     "covey_draft_most_senders": "How many it could serve with none slower than alone (N_max); -1: not known",
     "covey_draft_step_seconds": "t_s of late: a level of a draft for one row",
 }
-HISTOGRAMS = {
+HISTOGRAMS: Mapping[str, tuple[str, list[float]]] = {
     "covey_time_to_first_token_seconds": (
         "From a request's arrival to its first token",
         [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30],
@@ -93,7 +98,20 @@ HISTOGRAMS = {
         "From a request's arrival to its end",
         [0.01, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300],
     ),
+    "covey_request_queue_seconds": (
+        "From a request's arrival to the round that it first ran in",
+        [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60],
+    ),
+    "covey_request_prompt_tokens": (
+        "Tokens of a finished request's prompt",
+        [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000],
+    ),
+    "covey_request_generation_tokens": (
+        "Tokens of a finished request's output",
+        [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000],
+    ),
 }
+GAPS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # covey_inter_token_seconds
 
 Labels = tuple[tuple[str, str], ...]
 Totals = Callable[[], Iterable[tuple[str, dict[str, str], float]]]
@@ -187,6 +205,11 @@ class Metrics:
             if served.per_token is not None:
                 self._observed.append(("covey_time_per_output_token_seconds", served.per_token))
             self._observed.append(("covey_request_seconds", served.total))
+            if served.queued is not None:
+                self._observed.append(("covey_request_queue_seconds", served.queued))
+                self._observed.append(("covey_request_prompt_tokens", served.num_input))
+                self._observed.append(("covey_request_generation_tokens", served.num_output))
+            self._between(served.gaps)
 
     def refused(self, objective: Objective) -> None:
         """Any thread, for a request that was refused at once."""
@@ -210,6 +233,15 @@ class Metrics:
     def stop(self) -> None:
         self._stopped.set()
         self._thread.join()
+
+    def _between(self, gaps: Sequence[float]) -> None:
+        if not gaps:
+            return
+        reached = np.searchsorted(np.sort(gaps), GAPS, side="right").tolist()
+        for bound, count in zip((*map(str, GAPS), "+Inf"), (*reached, len(gaps))):
+            self._add("covey_inter_token_seconds_bucket", count, le=bound)
+        self._add("covey_inter_token_seconds_sum", sum(gaps))
+        self._add("covey_inter_token_seconds_count", len(gaps))
 
     def _attained(self, slo_class: str, attainment: Attainment, tokens: int = 0, *, flagged: bool = False) -> None:
         self._add("covey_slo_requests_total", 1, slo_class=slo_class, outcome=attainment.value)

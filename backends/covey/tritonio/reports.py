@@ -61,6 +61,7 @@ class Reports:
             "profile": profile.name,
             "policy": self._policy,
             "max_depth": profile.speculation.max_depth,
+            "max_width": profile.speculation.width,
             "max_running": profile.scheduler.max_running,
             "token_budget": profile.scheduler.token_budget,
         }

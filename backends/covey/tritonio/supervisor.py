@@ -1,4 +1,4 @@
-"""Brings models whose process died back to life, from a thread of its own.
+"""Brings models whose process died back to life, each in a thread of its own.
 
 The orchestrator has one for target and drafters, which acts through the controller; the launcher has one for all other
 models (`covey.server.revival`), the controller among them."""
@@ -6,7 +6,6 @@ models (`covey.server.revival`), the controller among them."""
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
 from collections.abc import Callable
@@ -19,31 +18,36 @@ FIRST_REST, LONGEST_REST = 1.0, 60.0  # seconds between a reload that failed and
 
 
 class Supervisor:
-    """Reloads models one at a time, each until it is back; a model that is being seen to is not queued twice.
+    """Reloads each model until it is back; a model that is being seen to is not reloaded twice.
 
-    A model whose reload failed stays queued: it is unloaded by then, so that calls to it fail as to one that nobody
+    A model whose reload failed is tried again: it is unloaded by then, so that calls to it fail as to one that nobody
     wants loaded, and nothing else would bring it back."""
 
-    def __init__(self, control: Callable[[str, str], None], came_back: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        control: Callable[[str, str], None],
+        came_back: Callable[[str], None],
+        end: Callable[[str], None] = lambda _model: None,
+    ) -> None:
         """`control` is called with `load` or `unload` and a model, and raises CoveyError when that fails; `came_back`
-        with a model that was reloaded. Both on this one's thread."""
-        self._control = control
+        with a model that was reloaded; `end` ends processes of a model that live all the same. All on threads of this
+        one's, or of who calls `reload`."""
+        self._control, self._end = control, end
         self._came_back = came_back
-        self._queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._seen_to: set[str] = set()
+        self._seen_to: dict[str, threading.Thread] = {}
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
-        self._thread.start()
+        self._stopped = threading.Event()
 
     def report(self, model: str, error: CoveyError) -> None:
         """A call to the model failed. Only a dead process is acted on. Any thread; returns at once."""
         if not isinstance(error, StubDead):
             return
         with self._lock:
-            if model in self._seen_to:
+            if model in self._seen_to or self._stopped.is_set():
                 return
-            self._seen_to.add(model)
-        self._queue.put(model)
+            thread = threading.Thread(target=self._bring_back, args=(model,), name=f"reload {model}", daemon=True)
+            self._seen_to[model] = thread
+            thread.start()
 
     def sees_to(self, model: str) -> bool:
         """Whether it is being reloaded, or is to be. Any thread."""
@@ -51,8 +55,10 @@ class Supervisor:
             return model in self._seen_to
 
     def reload(self, model: str) -> None:
-        """Triton never restarts a dead stub, and loading alone does nothing: unload, then load. Blocks."""
+        """Triton never restarts a dead stub, and loading alone does nothing: unload, then load. Blocks. One that was
+        only paused, or found no processor for a second, is dead to Triton, which would let it live beside the next."""
         log.warning("reloading %s", model)
+        self._end(model)
         try:
             self._control("unload", model)
         except CoveyError as error:  # it may be unloaded already
@@ -61,31 +67,22 @@ class Supervisor:
 
     def stop(self, seconds: float | None = None) -> None:
         """Reload nothing more, but for what is under way; wait for that, at most `seconds` long."""
-        self._queue.put(None)
-        self._thread.join(seconds)
+        with self._lock:
+            self._stopped.set()
+            threads = list(self._seen_to.values())
+        until = None if seconds is None else time.monotonic() + seconds
+        for thread in threads:
+            thread.join(None if until is None else max(0.0, until - time.monotonic()))
 
-    def _run(self) -> None:
-        due: dict[str, float] = {}  # when each model is to be reloaded
-        rests: dict[str, float] = {}  # how long it waits after the next failure
-        while True:
-            try:
-                left = None if not due else max(0.0, min(due.values()) - time.monotonic())
-                model = self._queue.get(timeout=left)
-                if model is None:
-                    return
-                due[model] = time.monotonic()
-            except queue.Empty:
-                model = min(due, key=due.__getitem__)
-            if self._brought_back(model):
-                del due[model]
-                rests.pop(model, None)
-                with self._lock:
-                    self._seen_to.discard(model)
-                continue
-            rest = rests.get(model, FIRST_REST)
+    def _bring_back(self, model: str) -> None:
+        rest = FIRST_REST
+        while not self._brought_back(model):
             log.warning("%s is tried again in %g s", model, rest)
-            due[model] = time.monotonic() + rest
-            rests[model] = min(2 * rest, LONGEST_REST)
+            if self._stopped.wait(rest):
+                break
+            rest = min(2 * rest, LONGEST_REST)
+        with self._lock:
+            del self._seen_to[model]
 
     def _brought_back(self, model: str) -> bool:
         try:

@@ -1,0 +1,52 @@
+"""How long processes had a processor or waited for one. On a machine that does much else one that is only slow looks
+like one that hangs; time in which it wanted to run and could not says nothing about it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+PROC = Path("/proc")
+
+NANOSECONDS = 1e9
+
+
+def occupied(thread: int) -> float:
+    """Seconds for which a thread has run or waited for a processor since it began; 0 where there is none any more, or
+    where Linux does not say it. A process's first thread has its number."""
+    try:
+        ran, waited, _ = (PROC / str(thread) / "task" / str(thread) / "schedstat").read_text().split()
+    except (OSError, ValueError):
+        return 0.0
+    return (int(ran) + int(waited)) / NANOSECONDS
+
+
+class Starved:
+    """Owns how long each thread had run and waited at the last look. Linux says it in `schedstat`; where it does not,
+    nobody waits."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, tuple[int, int]] = {}
+        self._processors = len(os.sched_getaffinity(0))
+
+    def look(self, pids: Iterable[int]) -> float:
+        """Seconds, since the last look, that the thread waited that did for longest, less what all of them had of the
+        processors that they can use: threads that spin wait for one another. Of a thread that is new nothing is known.
+
+        Two threads that run half of a second each on one processor, beside another process that has the rest of two,
+        waited for 0.5 s and had 1 s of the 2 that they could use: that leaves nothing. Had they run for 0.1 s each and
+        waited for 0.9 s, 0.8 s of it would be starving."""
+        before, self._before = self._before, {}
+        ran, longest, active = 0, 0, 0
+        for pid in pids:
+            for path in PROC.glob(f"{pid}/task/*/schedstat"):
+                with contextlib.suppress(OSError, ValueError):  # it has ended meanwhile
+                    run, wait, _ = map(int, path.read_text().split())
+                    was = before.get(path.parent.name, (run, wait))
+                    self._before[path.parent.name] = run, wait
+                    ran, longest = ran + run - was[0], max(longest, wait - was[1])
+                    active += (run, wait) != was
+        had = ran / max(1, min(active, self._processors))
+        return max(0.0, longest - had) / NANOSECONDS

@@ -1,0 +1,40 @@
+"""A look at something again and again, from a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from covey.errors import CoveyError
+
+log = logging.getLogger("covey.watch")
+
+
+class Watch:
+    """Looks every so many seconds until it is stopped. The looks are what counts time, not the clock: while this
+    process did not run, those that it looks at may not have run either, and nobody could be answered."""
+
+    def __init__(self, name: str, look: Callable[[], object], seconds: float) -> None:
+        self._name, self._look, self._seconds = name, look, seconds
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Waits for a look that is under way."""
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        blind = False
+        while not self._stopped.wait(self._seconds):
+            try:
+                self._look()
+                blind = False
+            except CoveyError as error:
+                if not blind:  # once: a server that has ended is asked until somebody notices
+                    log.warning("the %s watch cannot look: %s", self._name, error)
+                blind = True
+            except Exception:  # nothing may end the thread that finds out what hangs
+                log.exception("the %s watch could not look", self._name)

@@ -1,0 +1,1 @@
+"""What one tenant has to wait for another: `python -m loadtest.neighbours`."""

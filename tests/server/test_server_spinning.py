@@ -1,0 +1,102 @@
+"""Who runs in circles is ended; who works, or sleeps, or is another backend's, is not."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from covey.server import processes, spinning
+from covey.server.control import Control, ControlError
+from covey.server.spinning import BOUND_SECONDS, BUSY, LOOK_SECONDS, Spinning, watched
+
+LOOKS = round(BOUND_SECONDS / LOOK_SECONDS)
+
+
+class World:
+    """Two models' processes; how busy each is and how many requests each has answered."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.running = {"covey": [11], "controller": [12]}
+        self.spent = {11: 1.0, 12: 1.0, 13: 1.0}
+        self.busy = {11: 0.0, 12: 0.0, 13: 0.0}
+        self.answers = dict.fromkeys(self.running, 0)
+        self.killed: list[int] = []
+        monkeypatch.setattr(processes, "by_model", lambda _server: self.running)
+        monkeypatch.setattr(processes, "is_zombie", lambda _pid: False)
+        monkeypatch.setattr(spinning, "occupied", lambda pid: self.spent.get(pid, 0.0))
+        monkeypatch.setattr(Control, "answered", lambda _control, model: self.answers[model])
+        monkeypatch.setattr(
+            os, "kill", lambda pid, number: self.killed.append(pid) if number == signal.SIGKILL else None
+        )
+        self._spinning = Spinning(Control("", 0), 1, self.running)
+
+    def looks(self, count: int, answering: str = "") -> list[int]:
+        for _ in range(count):
+            for pid in self.spent:
+                self.spent[pid] += self.busy[pid] * LOOK_SECONDS
+            if answering:
+                self.answers[answering] += 1
+            self._spinning.look()
+        return self.killed
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World(monkeypatch)
+    made.looks(1)
+    return made
+
+
+def test_who_never_sleeps_and_answers_nobody_is_ended(world: World) -> None:
+    world.busy[12] = 1.0
+    assert world.looks(LOOKS - 1) == []
+    assert world.looks(1) == [12]
+
+
+def test_who_works_and_who_rests_now_and_then_are_not(world: World) -> None:
+    world.busy[11] = 1.0
+    assert world.looks(5 * LOOKS, answering="covey") == []
+    for _ in range(3):
+        world.busy[11] = 1.0
+        world.looks(LOOKS - 1)
+        world.busy[11] = 0.9 * BUSY
+        world.looks(1)
+    assert world.killed == []
+
+
+def test_what_cannot_be_said_ends_nobody(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(_control: Control, _model: str) -> int:
+        raise ControlError("it is not loaded")
+
+    monkeypatch.setattr(Control, "answered", unknown)
+    world.busy[11] = 1.0
+    assert world.looks(3 * LOOKS) == []
+
+
+def test_a_successor_is_judged_by_itself(world: World) -> None:
+    world.busy[11] = world.busy[13] = 1.0
+    world.looks(LOOKS - 1)
+    del world.spent[11]
+    world.running["covey"] = [13]
+    assert world.looks(LOOKS) == []
+    assert world.looks(1) == [13]
+
+
+def test_of_other_backends_nothing_is_known(tmp_path: Path) -> None:
+    for name, backend in (("covey", "orchestrator"), ("own", "python"), ("target", "target"), ("pipe", "")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.pbtxt").write_text(
+            f'backend: "{backend}"\n' if backend else 'platform: "ensemble"\n'
+        )
+    assert watched(tmp_path, ("covey", "own", "target", "pipe")) == ("covey",)
+
+
+def test_the_thread_that_runs_is_seen_to() -> None:
+    before = spinning.occupied(os.getpid())
+    assert before > 0
+    sum(range(10**6))
+    assert spinning.occupied(os.getpid()) > before
+    assert spinning.occupied(2**22) == 0.0
