@@ -76,5 +76,5 @@ def test_its_thread_ends_when_it_is_closed() -> None:
 
 @pytest.mark.timeout(60)
 def test_a_process_ends_though_a_call_is_stuck() -> None:
-    found = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=30, check=True)
+    found = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=55, check=True)
     assert found.stdout == "ended\n"
