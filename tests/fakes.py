@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -145,16 +146,18 @@ class Collector:
 
 
 class ManualClock:
-    """Implements `covey.ports.Clock`: time passes when told."""
+    """Implements `covey.ports.Clock`: time passes when told, by any thread."""
 
     def __init__(self) -> None:
         self.time = 0.0
+        self._lock = threading.Lock()
 
     def now(self) -> float:
         return self.time
 
     def sleep(self, seconds: float) -> None:
-        self.time += seconds
+        with self._lock:
+            self.time += seconds
 
 
 def request(key: int, prompt: Sequence[int], max_tokens: int = 8, **settings: object) -> Request:

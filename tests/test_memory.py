@@ -170,6 +170,7 @@ class Server:
         self.engine = Engine(
             *(self.pool, scheduler, self.planner, self.sink, self.clock),
             drafters=self.drafters,
+            draft_deadline=60.0,
             recover=lambda _error: self.pool.restart(),
             memory=made,
         )

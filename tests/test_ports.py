@@ -17,7 +17,9 @@ def serve(ports: Ports) -> Collector:
     sink = Collector()
     scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=64, growth_tokens=8, block_size=4)
     drafters = {"draft": ports.drafter("draft")}
-    engine = Engine(ports.target(), scheduler, StaticPlanner(3, 1), sink, ManualClock(), drafters=drafters)
+    engine = Engine(
+        ports.target(), scheduler, StaticPlanner(3, 1), sink, ManualClock(), drafters=drafters, draft_deadline=60.0
+    )
     engine.submit(request(1, [1, 2, 3], 12))
     while engine.round():
         pass

@@ -69,8 +69,18 @@ def busy() -> Iterator[list[subprocess.Popen[bytes]]]:
         process.wait()
 
 
+def begun(pid: int) -> bool:
+    """Whether it is past its start: the one sleeps, the others have spun for a while."""
+    name, _, stat = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
+    words = stat.split()
+    return words[0] == "S" if name == "sleep" else name != "taskset" and int(words[11]) >= 5
+
+
 def test_the_kernel_tells(busy: list[subprocess.Popen[bytes]]) -> None:
-    time.sleep(0.3)
+    until = time.monotonic() + 60
+    while not all(begun(process.pid) for process in busy):
+        assert time.monotonic() < until
+        time.sleep(0.01)
     spins, sleeps = Starved(), Starved()
     spins.look([busy[0].pid])
     sleeps.look([busy[-1].pid])

@@ -14,7 +14,7 @@ import pytest
 
 from covey_client import AsyncClient, AsyncStream, Cancelled, Client
 
-SOON = 5.0  # far below the calls' own deadline
+SOON = 20.0  # far below the calls' own deadline
 HEADERS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 EVENT = b'data: {"text_output": "w0 ", "output_ids": [0], "finish_reason": ""}\n\n'
 CHUNK = f"{len(EVENT):x}\r\n".encode() + EVENT + b"\r\n"

@@ -31,6 +31,7 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     )
     with Server(options) as running:
         yield running
+        running.kill()  # in order it takes long; that is for `test_drain` to see
 
 
 def posted(server: Server, model: str, **fields: Any) -> dict[str, Any]:

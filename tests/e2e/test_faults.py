@@ -43,6 +43,7 @@ def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     ports = {"http_port": FREE, "grpc_port": FREE, "metrics_port": FREE}
     with Server(Options(**ports, profile=str(folder / "mortal.toml"), log_file=folder / "log")) as running:
         yield running
+        running.kill()  # in order it takes long; that is for `test_drain` to see
 
 
 def stub(server: Server, model: str) -> int:

@@ -70,6 +70,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def running(folder: Path) -> Iterator[Server]:
     with Server(options(folder, log_file=folder.parent / "tritonserver.log")) as server:
         yield server
+        server.kill()  # in order it takes long; that is for `test_drain` to see
 
 
 @pytest.mark.e2e

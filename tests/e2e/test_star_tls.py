@@ -39,6 +39,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, A
     log = folder / "server.log"
     with Server(Options("127.0.0.1", FREE, FREE, FREE, profile=str(profile), log_file=log, extra=extra)) as server:
         yield server, ours, theirs
+        server.kill()  # in order it takes long; that is for `test_drain` to see
 
 
 def asked(server: Server, tls: Tls | None) -> int:

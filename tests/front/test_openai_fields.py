@@ -57,9 +57,9 @@ def test_what_would_be_lost_of_a_grammar_is_refused(body: dict[str, Any]) -> Non
 def test_the_nearest_names_are_looked_for_where_they_are_shown_alone() -> None:
     """One look takes a millisecond of everybody's: a body of 100,000 names took the front's loop for minutes."""
     found = fields.read({f"temperatur{number}": 1 for number in range(20_000)}, chat=True, most_tokens=256)
-    before = time.monotonic()
+    before = time.thread_time()
     said = fields.warning(found)["warning"]
-    assert time.monotonic() - before < 0.5
+    assert time.thread_time() - before < 0.5
     assert "temperatur0 (temperature?)" in said
     assert "and 19992 more" in said
 

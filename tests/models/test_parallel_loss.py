@@ -41,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ended(*pids: int) -> bool:
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while any(_runs(pid) for pid in pids):
         if time.monotonic() > until:
             return False
@@ -72,15 +72,15 @@ def test_a_rank_that_dies_in_a_pass_fails_it_and_those_that_follow(folder: Path)
     assert step(1) == step(1, alone)
     os.kill(pid, signal.SIGSTOP)  # so that it is in the pass when it dies
     killer = threading.Timer(0.5, os.kill, (pid, signal.SIGKILL))
-    killer.start()
     started = time.monotonic()
+    killer.start()
     with pytest.raises(RankDied, match="rank 1 of 2 ended with status -9"):
         step(2)
-    assert 0.4 < time.monotonic() - started < 10
+    assert 0.5 <= time.monotonic() - started < 40
     killer.join()
     with pytest.raises(PortError, match="rank 1 of 2 ended"):
         step(3)
-    assert time.monotonic() - started < 12
+    assert time.monotonic() - started < 45
     assert not os.path.exists(f"/proc/{pid}")
     target.close()
 

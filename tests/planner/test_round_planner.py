@@ -118,9 +118,8 @@ class Serving:
         make = drafter or (lambda clock: PrefixDrafter(clock, right))
         self.drafters = (make(clock), make(clock))
         self.target, self.sink, self.planner = SlowTarget(clock), Collector(), planner
-        self.engine = Engine(
-            self.target, scheduler, planner, self.sink, clock, drafters=dict(zip(names, self.drafters))
-        )
+        drafters = dict(zip(names, self.drafters))
+        self.engine = Engine(self.target, scheduler, planner, self.sink, clock, drafters=drafters, draft_deadline=60.0)
 
     def run(self, rounds: int = 1000) -> None:
         for _ in range(rounds):

@@ -169,7 +169,7 @@ def test_drafters_are_asked_for_log_q_by_who_ranks_by_it(policy: str) -> None:
     drafter, sink = HashDrafter(0.5), Collector()
     scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=64, growth_tokens=8, block_size=4)
     planner = build(SpeculationSettings(policy=policy, drafters=("only",), max_depth=3), ("only",))
-    engine = Engine(HashTarget(), scheduler, planner, sink, RealClock(), drafters={"only": drafter})
+    engine = Engine(HashTarget(), scheduler, planner, sink, RealClock(), drafters={"only": drafter}, draft_deadline=60)
     engine.submit(request(1, [1, 2, 3], 12))
     while engine.round():
         pass

@@ -146,7 +146,7 @@ def test_a_message_that_comes_again_is_drafted_once(folder: Path, serve: Callabl
     first = later(lambda: service.draft(work, "a"))
     held.inside.wait(10)
     second = later(lambda: service.draft(work, "a"))
-    time.sleep(0.05)
+    until(lambda: len(service._serving[0].answered) == 2)
     held.gate.set()
     first[0].join(20)
     second[0].join(20)
@@ -240,6 +240,7 @@ def test_nothing_hangs_when_it_stops(folder: Path) -> None:
     until(lambda: len(service._queue) == 1)
     ending = threading.Thread(target=service.stop)
     ending.start()
+    until(lambda: service._stopped)
     held.gate.set()
     for thread in (ending, first[0], second[0]):
         thread.join(20)

@@ -18,7 +18,7 @@ from covey.errors import PortError, PortTimeout, SettingError
 from covey.ledger import new_origin
 from covey.profile import DrafterSettings, Profile, SpeculationSettings, StarSettings
 from covey.star.callers import Caller, Door, token_of
-from covey.star.remote import LONGEST_REFUSAL, RemoteDrafter
+from covey.star.remote import LONGEST_REFUSAL, SHARE, RemoteDrafter
 from covey.star.service import DraftService
 from covey.tritonio.grpc import Unreachable
 from covey.types import Ints, RowStatus
@@ -81,7 +81,7 @@ def remote() -> Iterator[Callable[..., RemoteDrafter]]:
     made: list[RemoteDrafter] = []
 
     def make(*places: There, **given: Any) -> RemoteDrafter:
-        settings = {"name": "draft_remote", "vocab_size": VOCABULARY, "deadline": 0.5} | given
+        settings = {"name": "draft_remote", "vocab_size": VOCABULARY, "deadline": 60.0} | given
         made.append(RemoteDrafter(places, token_of(SECRET), **settings))
         return made[-1]
 
@@ -95,7 +95,7 @@ def up(drafter: RemoteDrafter) -> None:
 
 
 def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -235,7 +235,7 @@ def test_another_vocabulary_is_never_asked_to_draft(remote: Callable[..., Remote
     there = There(vocab_size=VOCABULARY + 1)
     drafter = remote(there)
     sender = Sender(drafter, new_origin("a"))
-    time.sleep(0.3)
+    until(lambda: len(there.asked) > 1)  # and was not believed
     assert drafter.draft(sender.work(texts(), 3)).again_seconds > 0
     assert not there.drafts
     with pytest.raises(PortError, match="vocabulary has 98"):
@@ -251,10 +251,12 @@ def test_tokens_that_the_target_does_not_have_are_no_draft(remote: Callable[...,
 
 
 def test_a_place_that_does_not_answer_in_time_is_no_place(remote: Callable[..., RemoteDrafter]) -> None:
+    waits: list[float] = []
+
     class Mute(There):
         def exchange(self, message: Ints, seconds: float) -> Ints:
-            if self.gone:
-                time.sleep(min(seconds, 5.0))
+            if self.gone and codec.kind_of(message) != codec.INFO_REQUEST.kind:
+                waits.append(seconds)
                 raise PortTimeout("no answer")
             return super().exchange(message, seconds)
 
@@ -262,13 +264,11 @@ def test_a_place_that_does_not_answer_in_time_is_no_place(remote: Callable[..., 
     drafter, sender, mine = begun(remote(there))
     sender.send(mine, 3)
     there.gone = True
-    started = time.monotonic()
     with pytest.raises(PortTimeout):
         drafter.draft(replace(sender.work(mine, 3), patience=0.2))
-    assert time.monotonic() - started < 0.2, "its sender has not given up before"
-    started = time.monotonic()
-    drafter.draft(sender.work(mine, 3))
-    assert time.monotonic() - started < 0.1
+    assert waits == [SHARE * 0.2], "its sender has not given up before"
+    assert drafter.draft(sender.work(mine, 3)).status.tolist() == [RowStatus.SKIPPED] * 2
+    assert len(waits) == 1, "no draft waits for it"
 
 
 def test_threads_that_ask_for_facts_meanwhile_do_no_harm(remote: Callable[..., RemoteDrafter]) -> None:
