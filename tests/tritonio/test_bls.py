@@ -14,7 +14,7 @@ import pytest
 from covey.emulated.devices import EmulatedDrafter, EmulatedTarget
 from covey.emulated.hash_model import HashModel
 from covey.errors import PortError, StubDead
-from covey.tritonio.stuck import Stuck
+from covey.tritonio.stuck import LOOK_SECONDS, QUESTION_SECONDS, Stuck
 from covey.types import (
     DraftWork,
     Ints,
@@ -224,3 +224,19 @@ def test_a_wish_for_another_pool_reaches_the_target_and_its_refusal_comes_back(
     assert sent.step(opening()).total_blocks == 40
     with pytest.raises(PortError, match="a pool of 0 blocks"):
         sent.resize(0)
+
+
+@pytest.mark.parametrize("kind", ["BlsTarget", "BlsDrafter"])
+def test_a_model_that_does_not_answer_a_wish_for_another_pool_is_ended(triton: Triton, kind: str) -> None:
+    ended: list[str] = []
+    watched = Stuck(ended.append, lambda _model: [])
+
+    def hangs(_exchange: Callable[[], Any]) -> Any:
+        for _ in range(2 * round(QUESTION_SECONDS / LOOK_SECONDS)):
+            watched.look()
+        return refusal("Stub process is not healthy.")
+
+    triton.transport = hangs
+    with pytest.raises(StubDead):
+        getattr(triton.bls, kind)("target", watched).resize(10)  # type: ignore[attr-defined]
+    assert ended == ["target"]

@@ -9,6 +9,7 @@ import pytest
 
 from covey.tritonio.stuck import (
     DOUBTFUL_SECONDS,
+    DRAFTERS_SECONDS,
     KNOWN_CALLS,
     LEAST_SECONDS,
     LOOK_SECONDS,
@@ -87,6 +88,34 @@ def test_who_was_ended_begins_cold() -> None:
     with world.stuck.call("target", 5):
         world.passes(UNKNOWN_SECONDS)
     assert world.ended == ["target"]
+
+
+def test_a_drafter_that_nothing_is_known_of_is_waited_for_less() -> None:
+    world = World()
+    with world.stuck.call("draft", 5, DRAFTERS_SECONDS), world.stuck.call("target", 5):
+        world.passes(DRAFTERS_SECONDS)
+        assert not world.ended
+        world.passes(LOOK_SECONDS)
+    assert world.ended == ["draft"]
+
+
+def test_who_was_ended_may_take_twice_as_long_the_next_time_until_it_answers() -> None:
+    """Else one whose first pass takes longer than the bound is ended for ever."""
+    world = World()
+    for tries in range(3):
+        with pytest.raises(RuntimeError), world.stuck.call("draft", 500, DRAFTERS_SECONDS):
+            world.passes(2**tries * DRAFTERS_SECONDS)
+            assert len(world.ended) == tries
+            raise RuntimeError(world.passes(LOOK_SECONDS))
+        assert len(world.ended) == tries + 1
+        with world.stuck.call("draft", 5, DRAFTERS_SECONDS):  # another size says nothing of that one
+            pass
+    with world.stuck.call("draft", 500, DRAFTERS_SECONDS):
+        world.passes(8 * DRAFTERS_SECONDS)
+    assert len(world.ended) == 3
+    with world.stuck.call("draft", 500, DRAFTERS_SECONDS):
+        world.passes(DRAFTERS_SECONDS + LOOK_SECONDS)
+    assert len(world.ended) == 4
 
 
 def test_what_was_not_looked_at_does_not_count() -> None:
