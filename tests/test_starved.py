@@ -70,7 +70,10 @@ def busy() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 def test_the_kernel_tells(busy: list[subprocess.Popen[bytes]]) -> None:
-    time.sleep(0.3)
+    until = time.monotonic() + 60
+    while starved.times(busy[0].pid)[0] < 0.1:  # it has not begun to spin
+        assert time.monotonic() < until
+        time.sleep(0.05)
     spins, sleeps = Starved(), Starved()
     spins.look([busy[0].pid])
     sleeps.look([busy[-1].pid])

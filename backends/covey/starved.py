@@ -13,14 +13,14 @@ PROC = Path("/proc")
 NANOSECONDS = 1e9
 
 
-def occupied(thread: int) -> float:
-    """Seconds for which a thread has run or waited for a processor since it began; 0 where there is none any more, or
-    where Linux does not say it. A process's first thread has its number."""
+def times(thread: int) -> tuple[float, float]:
+    """Seconds for which a thread has run, and waited for a processor, since it began; none where there is no such
+    thread any more, or where Linux does not say it. A process's first thread has its number."""
     try:
         ran, waited, _ = (PROC / str(thread) / "task" / str(thread) / "schedstat").read_text().split()
     except (OSError, ValueError):
-        return 0.0
-    return (int(ran) + int(waited)) / NANOSECONDS
+        return 0.0, 0.0
+    return int(ran) / NANOSECONDS, int(waited) / NANOSECONDS
 
 
 class Starved:

@@ -102,9 +102,8 @@ def test_what_died_within_a_call_is_reloaded_once_though_its_zombie_stays(triton
     assert triton.calls == [("unload", "tokenize"), ("load", "tokenize")]
 
 
-def test_a_look_that_fails_of_anything_is_not_the_last(
-    triton: Triton, revival: Revival, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("revival")
+def test_a_look_that_fails_of_anything_is_not_the_last(triton: Triton, monkeypatch: pytest.MonkeyPatch) -> None:
     problems: list[Exception] = [OSError(24, "Too many open files"), ValueError("Expecting value")]
     found = processes.by_model
 

@@ -16,8 +16,8 @@ from covey.starved import Starved
 LOOK_SECONDS = 0.25
 PASSES, LEAST_SECONDS = 5.0, 2.0  # a call may take so many times what is expected of it, and so long in any case
 DOUBTFUL_SECONDS = 1.0  # after which a call is asked why it takes so long
-# Where nothing is expected yet, as of a pass that compiles a kernel. Without a drafter requests are served, so that less
-# patience with one costs less; with each call that was ended there is twice as much.
+# Where nothing is expected yet, as of a pass that compiles a kernel. Without a drafter requests are served, so that to
+# have less patience with one costs less. After each call that was ended there is twice as much.
 UNKNOWN_SECONDS, DRAFTERS_SECONDS = 60.0, 15.0
 QUESTION_SECONDS = 15.0  # for what takes a model no time; it may have to end other work first
 QUESTION = -1  # the size of one
