@@ -10,7 +10,7 @@ import pytest
 
 from covey.server import processes, spinning
 from covey.server.control import Control, ControlError
-from covey.server.spinning import BOUND_SECONDS, BUSY, LOOK_SECONDS, Spinning, watched
+from covey.server.spinning import BOUND_SECONDS, BUSY, LOOK_SECONDS, RAN_SECONDS, Spinning, watched
 
 LOOKS = round(BOUND_SECONDS / LOOK_SECONDS)
 
@@ -72,8 +72,9 @@ def test_who_works_and_who_rests_now_and_then_are_not(world: World) -> None:
 
 
 def test_who_waits_for_a_processor_has_longer_and_is_found_all_the_same(world: World) -> None:
-    world.busy[12], world.starved[12] = 1.0, 0.75
-    assert world.looks(4 * LOOKS - 1) == []
+    world.busy[12], world.starved[12] = 1.0, 0.9
+    looks = round(RAN_SECONDS / (0.1 * LOOK_SECONDS))
+    assert world.looks(looks - 1) == []
     assert world.looks(1) == [12]
 
 

@@ -3,7 +3,7 @@
 Target and drafters are watched by those who call them (`covey.tritonio.stuck`), loads by `covey.server.loads`. Of the
 others one thread takes Triton's requests and mostly sleeps. Where it never does, and no request is answered either, it
 takes none any more. A question to each would tell as much and be counted as a request. On a machine that does much else
-one that works slowly never sleeps either: only the time counts for which it ran.
+one that works slowly never sleeps either: it is to have run for a while, too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from covey.server.control import Control, ControlError
 from covey.starved import times
 
 LOOK_SECONDS = 1.0
-BOUND_SECONDS = 6.0
+BOUND_SECONDS, RAN_SECONDS = 6.0, 1.5  # without sleep, and of those with a processor
 BUSY = 0.9  # share of the time between two looks in which the thread ran, or waited for a processor, at least
 BACKENDS = ("orchestrator", "router", "unary", "controller", "tokenizer")
 _BACKEND = re.compile(r'^\s*backend:\s*"(\w+)"', re.MULTILINE)
@@ -43,7 +43,8 @@ class _Seen:
     pid: int
     at: float  # the last look
     times: tuple[float, float]  # that it had run and waited by then
-    seconds: float = 0.0  # that it has run
+    seconds: float = 0.0
+    ran: float = 0.0  # of those
     answered: int = -1  # requests of its model, when it began to be busy
 
 
@@ -83,14 +84,16 @@ class Spinning:
         seen.times, seen.at = times(seen.pid), now
         ran, waited = seen.times[0] - ran, seen.times[1] - waited
         if ran + waited < BUSY * (now - at):
-            seen.seconds = 0.0
+            seen.seconds = seen.ran = 0.0
             return False
-        if not seen.seconds or seen.seconds + ran >= BOUND_SECONDS:
+        late = seen.seconds + LOOK_SECONDS >= BOUND_SECONDS and seen.ran + ran >= RAN_SECONDS
+        if not seen.seconds or late:
             try:
                 answered = self._control.answered(model)
             except ControlError:  # it is being reloaded
-                seen.seconds = 0.0
+                seen.seconds = seen.ran = 0.0
                 return False
-            seen.seconds, seen.answered = (seen.seconds if answered == seen.answered else 0.0), answered
-        seen.seconds += ran
-        return seen.seconds >= BOUND_SECONDS
+            if answered != seen.answered:
+                seen.seconds, seen.ran, seen.answered, late = 0.0, 0.0, answered, False
+        seen.seconds, seen.ran = seen.seconds + LOOK_SECONDS, seen.ran + ran
+        return late
