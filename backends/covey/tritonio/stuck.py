@@ -16,7 +16,6 @@ from covey.starved import Starved
 LOOK_SECONDS = 0.25
 PASSES, LEAST_SECONDS = 5.0, 2.0  # a call may take so many times what is expected of it, and so long in any case
 DOUBTFUL_SECONDS = 1.0  # after which a call is asked why it takes so long
-LEAST_SHARE = 0.2  # of the time counts, however long the other waited for a processor: one that spins waits, too
 # Where nothing is expected yet, as of a pass that compiles a kernel. Without a drafter requests are served, so that to
 # have less patience with one costs less. After each call that was ended there is twice as much.
 UNKNOWN_SECONDS, DRAFTERS_SECONDS = 60.0, 15.0
@@ -40,11 +39,11 @@ class _Open:
     starved: Starved = field(default_factory=Starved)
 
     def look(self, pids: Callable[[str], Iterable[int]]) -> None:
-        waited = 0.0
+        counted = LOOK_SECONDS
         if self.seconds >= DOUBTFUL_SECONDS:
             self.pids = self.pids or tuple(pids(self.kind[0]))
-            waited = self.starved.look(self.pids)
-        self.seconds += max(LEAST_SHARE * LOOK_SECONDS, LOOK_SECONDS - waited)
+            counted = self.starved.counted(self.pids, LOOK_SECONDS)
+        self.seconds += counted
 
 
 class Stuck:
