@@ -249,7 +249,7 @@ def renamed(error: InvalidRequest, body: Mapping[str, Any], *, chat: bool) -> In
     back |= {"logit_bias_ids": "logit_bias", "max_tokens": said(("max_completion_tokens",), "max_tokens")}
     back["grammar_json"] = said(("guided_json", STRUCTURED), "response_format")
     back["grammar_regex"] = said(("guided_regex",), STRUCTURED)
-    back["grammar_lark"] = said(("tools", "guided_grammar", "guided_choice"), STRUCTURED)
+    back["grammar_lark"] = said(("tools", *GRAMMARS, STRUCTURED), "response_format")
     back["grammar"] = said(("tools", *GRAMMARS, STRUCTURED), "response_format")
     back |= dict.fromkeys((*PROMPT, "prompt"), "messages" if chat else "prompt") | (
         {} if chat else {"top_logprobs": "logprobs"}

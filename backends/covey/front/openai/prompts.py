@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,8 @@ from covey.front.openai.tools import told_calls
 
 MOST_PROMPTS = 128
 MOST_MESSAGES = 4096
-ROLES = {"developer": "system"}  # OpenAI's newer name, which templates do not know
+ROLES = ("system", "user", "assistant", "tool")
+RENAMED = {"developer": "system"}  # OpenAI's newer name, which templates do not know
 
 
 def prompts(value: Any) -> list[str | list[int]]:
@@ -36,7 +38,9 @@ def _message(value: Any) -> dict[str, Any]:
         raise refused("messages", value, "objects with a role and content")
     if value.get("function_call"):
         raise refused("messages", "function_call", "tool_calls, its newer name")
-    role = ROLES.get(value["role"], value["role"])
+    role = RENAMED.get(value["role"], value["role"])
+    if role not in ROLES:
+        raise refused("messages", value["role"], f"the roles {', '.join((*ROLES, *RENAMED))}")
     found = {**value, "role": role, "content": _content(value.get("content"))}
     if value.get("tool_calls"):
         return {**found, "tool_calls": told_calls(value["tool_calls"])}
@@ -49,6 +53,19 @@ def with_calls(messages: Sequence[Mapping[str, Any]]) -> bool:
     return any("tool_calls" in each or each["role"] == "tool" for each in messages)
 
 
+def with_textual_arguments(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same messages for templates that take arguments as JSON's text."""
+    return [
+        {**each, "tool_calls": [_textual(call) for call in each["tool_calls"]]} if "tool_calls" in each else each
+        for each in messages
+    ]
+
+
+def _textual(call: Mapping[str, Any]) -> dict[str, Any]:
+    said = call["function"]
+    return {**call, "function": {**said, "arguments": json.dumps(said["arguments"], ensure_ascii=False)}}
+
+
 def _content(value: Any) -> str:
     if value is None:
         return ""
@@ -59,7 +76,7 @@ def _content(value: Any) -> str:
         if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
             shown = part.get("type") if isinstance(part, dict) else part
             raise refused("messages", shown, "parts of content of type text: this model reads nothing else")
-    return "".join(part["text"] for part in parts)
+    return "\n".join(part["text"] for part in parts)  # as vLLM does
 
 
 def template_settings(body: Mapping[str, Any]) -> dict[str, Any]:
