@@ -35,6 +35,7 @@ class Reading:
         named = not opens or not form.begin
         self._openings = [f"{opens}{name}{self._key}" for name in self._functions] if named else [opens]
         self._opens = len(opens)
+        self._required = tools.required  # there is nothing but calls in it
         self._anchored = tools.required or not form.begin  # calls, where there are any, begin the answer
         self._seen = self._token is None  # whether a text that opens calls is what it seems
         self._state, self._text = WORDS, ""
@@ -51,7 +52,7 @@ class Reading:
         while self._step(said):
             pass
         if chunk.finish_reason:
-            if self._state == WORDS:
+            if self._state == WORDS and not self._required:  # else it is a call's beginning, and no words
                 said.content += self._text
             elif self._state == VALUE and self._kind != EITHER:
                 self._tell(said, self._written(self._text))

@@ -144,7 +144,11 @@ def _common(one: str, other: str) -> str:
 def said(settings: Mapping[str, Any]) -> str:
     """Rules by which `said` fits the grammar of these settings; "" where they have none."""
     if "grammar_json" in settings:
-        return f"said: %json {settings['grammar_json']}"
+        try:
+            schema = json.loads(settings["grammar_json"])
+        except (ValueError, TypeError, RecursionError) as error:
+            raise InvalidRequest(f"grammar_json: got no JSON: {error}", "grammar_json") from None
+        return f"said: %json {json.dumps(schema)}"
     if "grammar_regex" in settings:
         pattern = re.sub(r"(\\.)|/", lambda found: found[1] or r"\/", str(settings["grammar_regex"]), flags=re.DOTALL)
         return "said: SAID\nSAID: /" + pattern.replace("\n", "\\n") + "/"

@@ -12,6 +12,7 @@ from covey.front.openai.tools import told_calls
 MOST_PROMPTS = 128
 MOST_MESSAGES = 4096
 ROLES = ("system", "user", "assistant", "tool")
+TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}  # parts of content
 RENAMED = {"developer": "system"}  # OpenAI's newer name, which templates do not know
 
 
@@ -69,14 +70,19 @@ def _textual(call: Mapping[str, Any]) -> dict[str, Any]:
 def _content(value: Any) -> str:
     if value is None:
         return ""
-    parts = [{"type": "text", "text": value}] if isinstance(value, str) else value
-    if not isinstance(parts, list):
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
         raise refused("messages", value, "content that is a text or a list of parts")
-    for part in parts:
-        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            shown = part.get("type") if isinstance(part, dict) else part
-            raise refused("messages", shown, "parts of content of type text: this model reads nothing else")
-    return "\n".join(part["text"] for part in parts)  # as vLLM does
+    return "\n".join(map(_part, value))  # as vLLM does
+
+
+def _part(part: Any) -> str:
+    kind = part.get("type") if isinstance(part, dict) else "text"
+    text = part.get(TEXTS.get(kind)) if isinstance(part, dict) and isinstance(kind, str) else part
+    if not isinstance(text, str):
+        raise refused("messages", kind, "parts of content of type text: this model reads nothing else")
+    return text
 
 
 def template_settings(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,4 +92,9 @@ def template_settings(body: Mapping[str, Any]) -> dict[str, Any]:
         raise refused("chat_template_kwargs", given, "an object")
     if not isinstance(add, (bool, type(None))):
         raise refused("add_generation_prompt", add, "true or false")
-    return {**(given or {}), "add_generation_prompt": add is not False}
+    effort, thinking = body.get("reasoning_effort"), {}
+    if not isinstance(effort, (str, type(None))):
+        raise refused("reasoning_effort", effort, "a text")
+    if effort is not None:
+        thinking = {"reasoning_effort": effort, **({"enable_thinking": False} if effort == "none" else {})}
+    return {**thinking, **(given or {}), "add_generation_prompt": add is not False}
