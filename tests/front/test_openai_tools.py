@@ -200,6 +200,10 @@ def test_a_call_that_is_cut_off_is_told_as_far_as_it_came() -> None:
     assert read(Reading(form("tags"), nothing, held), whole).finish_reason == "length"
     part = [chunk("a <tool_c", [], "length")]
     assert read(Reading(form("tags"), nothing, free), part) == Said("a <tool_c", [], "length")
+    part = [chunk("<tool_call>", []), chunk("\n", [], "length")]
+    assert read(Reading(form("tags"), nothing, held), part) == Said("", [], "length"), (
+        "no words, but a call's beginning"
+    )
     begun = '<tool_call>\n<function=weather>\n<parameter=place>\nSay "R'
     text = [{"type": "function", "function": {"name": "weather", "parameters": {"properties": {"place": TEXT}}}}]
     wanted, _ = taken({"tools": text})

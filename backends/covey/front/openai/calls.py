@@ -11,7 +11,7 @@ from typing import Any
 
 from covey.front.openai import pairs
 from covey.front.openai.forms import Form
-from covey.front.openai.marks import Marks
+from covey.front.openai.marks import Marks, begun
 from covey.front.openai.pairs import EITHER, TEXT
 from covey.front.openai.said import Said
 from covey.front.openai.tools import Tools
@@ -79,8 +79,7 @@ class Reading:
         return False
 
     def _words(self, said: Said) -> bool:
-        found = [at for each in self._openings if (at := self._text.find(each)) >= 0] if self._seen else []
-        at = min(found, default=-1)
+        at = self._opened() if self._seen else -1
         if at == 0 or (at > 0 and not self._anchored):
             said.content += self._text[:at]
             self._state, self._text = NAME, self._text[at + self._opens :]
@@ -94,11 +93,17 @@ class Reading:
             self._seen = False  # it began otherwise: words to the end
         return False
 
+    def _opened(self) -> int:
+        """Where calls begin in the text; -1 where they do not."""
+        if len(self._openings) == 1:
+            return self._text.find(self._openings[0])
+        return min((at for each in self._openings if (at := self._text.find(each)) >= 0), default=-1)
+
     def _held(self) -> int:
         """Characters at the end that calls may begin with."""
         if self._anchored:
             return len(self._text) if any(each.startswith(self._text) for each in self._openings) else 0
-        return max(_begun(self._text, each) for each in self._openings)
+        return max(begun(self._text, each) for each in self._openings)
 
     def _named(self, said: Said) -> bool:
         name, key, rest = self._text.partition(self._key or ("<" if self._form.pairs else "{"))
@@ -174,7 +179,7 @@ class Reading:
             self._state, self._text = KEY, rest
             return True
         if self._kind != EITHER:
-            sure = len(value) - _begun(value, end)
+            sure = len(value) - begun(value, end)
             self._tell(said, self._written(value[:sure]))
             self._text = value[sure:]
         return False
@@ -182,12 +187,6 @@ class Reading:
     def _written(self, value: str) -> str:
         """As JSON's."""
         return json.dumps(value, ensure_ascii=False)[1:-1] if self._kind == TEXT else value
-
-
-def _begun(text: str, mark: str) -> int:
-    """How many characters at the end of a text are the beginning of a mark."""
-    most = min(len(text), len(mark) - 1)
-    return next((size for size in range(most, 0, -1) if text.endswith(mark[:size])), 0)
 
 
 def joined(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -38,6 +38,14 @@ def quoted(text: str) -> str:
     return json.dumps(text)
 
 
+def begun(text: str, mark: str) -> int:
+    """How many characters at the end of a text are the beginning of a mark."""
+    at = text.find(mark[0], max(0, len(text) - len(mark) + 1))
+    while at >= 0 and not mark.startswith(text[at:]):
+        at = text.find(mark[0], at + 1)
+    return len(text) - at if at >= 0 else 0
+
+
 def _ranges(ids: Iterable[int]) -> str:
     """`1-3,7` for 1, 2, 3 and 7."""
     found: list[list[int]] = []

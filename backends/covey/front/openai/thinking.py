@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from covey.front.openai.marks import Marks
+from covey.front.openai.marks import Marks, begun
 from covey.front.openai.said import Reader, Said
 from covey_client.response import Chunk
 
@@ -69,10 +69,10 @@ class Thoughts:
         """What of it is thought, and what is answered."""
         self._text += text
         if self._state == BEFORE:
-            begun = self._text.lstrip()
-            if begun.startswith(self._marks.begin):
-                self._state, self._text = THINKING, begun[len(self._marks.begin) :]
-            elif last or not self._marks.begin.startswith(begun):
+            found = self._text.lstrip()
+            if found.startswith(self._marks.begin):
+                self._state, self._text = THINKING, found[len(self._marks.begin) :]
+            elif last or not self._marks.begin.startswith(found):
                 self._state = ANSWER
                 return "", self._taken(len(self._text))
         thoughts = self._thought(last) if self._state == THINKING else ""
@@ -91,8 +91,7 @@ class Thoughts:
         if end:
             self._state, self._text = BEHIND, behind
             return before.rstrip()
-        most = 0 if last else min(len(before), len(end := self._marks.end) - 1)
-        held = next((size for size in range(most, 0, -1) if before.endswith(end[:size])), 0)
+        held = 0 if last else begun(before, self._marks.end)
         found = self._taken(len(before[: len(before) - held].rstrip()))
         self._said = self._said or bool(found)
         return found
