@@ -11,7 +11,7 @@ import pytest
 from covey.engine import Engine
 from covey.errors import Overloaded, PortError, StubDead
 from covey.scheduler import Scheduler
-from covey.types import Finish, Progress, Sampling, TargetReply, TargetWork
+from covey.types import Finish, Progress, Sampling, TargetInfo, TargetReply, TargetWork
 from tests.fakes import Collector, HashTarget, ManualClock, continuation, next_token, request
 from tests.static_planner import StaticPlanner
 
@@ -283,6 +283,30 @@ def test_failures_that_left_with_a_request_are_not_counted_against_the_next() ->
     target.fail_with = [PortError("once")]
     finish_all(engine)
     assert sink.tokens[2] == continuation([7, 8], 5)
+
+
+def test_a_target_that_ended_while_nothing_ran_is_brought_back_before_the_next_request() -> None:
+    target = HashTarget()
+    engine, _sink = build(target, recover=True)
+    recovered = threading.Event()
+    engine._recover = lambda _error: recovered.set()
+    answers = target.info
+    engine.suspect()
+    assert not engine.round()
+    assert not recovered.is_set(), "it lives: somebody else was quicker"
+
+    def dead() -> TargetInfo:
+        raise StubDead("its process ended")
+
+    target.info = dead  # type: ignore[method-assign]
+    thread = threading.Thread(target=engine.run, daemon=True)
+    thread.start()
+    engine.suspect()
+    assert recovered.wait(30)
+    target.info = answers  # type: ignore[method-assign]
+    engine.stop()
+    thread.join(30)
+    assert not thread.is_alive()
 
 
 def test_a_recovery_that_fails_in_any_way_fails_what_runs_and_no_more() -> None:

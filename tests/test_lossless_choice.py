@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from covey.planner.build import build
+from covey.planner.drafters import reading
 from covey.profile import SpeculationSettings
 from covey.rounds import Round
 from covey.types import Rule, Sampling
@@ -15,6 +16,12 @@ from tests.fakes import request
 
 NAMES, LENGTH, COUNT = ("draft_general", "draft_code", "draft_suffix"), 32, 6
 POLICIES = ("covey", "hedge", "ucb-bd:0.1", "random")
+
+
+@pytest.fixture(autouse=True)
+def time_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a few long calls would empty the bank that pays for reading."""
+    monkeypatch.setattr(reading, "START", 1e3)
 
 
 @pytest.mark.timeout(600)

@@ -100,6 +100,7 @@ class Engine:
         self._wake = threading.Condition()
         self._draining = False
         self._stopped = False
+        self._suspected = False  # the target, of having ended
         self._pending: Counter[str] = Counter()  # submissions by tenant not yet seen by the scheduler
 
     # ---- any thread -------------------------------------------------------------------------------------------------
@@ -134,6 +135,12 @@ class Engine:
             self._stopped = True
             self._wake.notify()
 
+    def suspect(self) -> None:
+        """The target may have ended: it is asked when nothing runs, so that whoever comes next need not wait for it."""
+        with self._wake:
+            self._suspected = True
+            self._wake.notify()
+
     @property
     def total_blocks(self) -> int:
         """The size of the target's KV pool, as the target said last."""
@@ -150,7 +157,7 @@ class Engine:
         """Rounds for ever; sleeps while there is nothing to do."""
         while True:
             with self._wake:
-                while not self._stopped and not self._inbox and self.scheduler.idle:
+                while not (self._stopped or self._suspected or self._inbox) and self.scheduler.idle:
                     if not self._wake.wait(None if self.memory is None else self.memory.pause):
                         break  # time to look after memory
                 if self._stopped:
@@ -165,6 +172,7 @@ class Engine:
         self._intake(started)
         batch = scheduler.plan(self._free_blocks, started, self.planner.readable)
         if not batch.rows and not batch.frees:
+            self._ask_the_suspect()
             self._breathe(Pressure(self._free_blocks, self._total_blocks))
             return False
         self._drafting.settle()
@@ -313,6 +321,20 @@ class Engine:
         for active in lost:
             self._close(active)
         self._sink.publish([active.last_word(Finish.ERROR, error) for active in lost])
+
+    def _ask_the_suspect(self) -> None:
+        """And bring it back where it has ended."""
+        with self._wake:
+            suspected, self._suspected = self._suspected, False
+        if not suspected or self._recover is None:
+            return
+        try:
+            self._target.info()
+        except PortError as error:
+            try:
+                self._recover(error)
+            except Exception as problem:  # the next request tries again
+                log.error("the target could not be recovered: %s: %s", type(problem).__name__, problem)
 
     def _breathe(self, pressure: Pressure) -> None:
         if self.memory is None:

@@ -11,16 +11,17 @@ from pathlib import Path
 PROC = Path("/proc")
 
 NANOSECONDS = 1e9
+LEAST_SHARE = 0.2
 
 
-def occupied(thread: int) -> float:
-    """Seconds for which a thread has run or waited for a processor since it began; 0 where there is none any more, or
-    where Linux does not say it. A process's first thread has its number."""
+def times(thread: int) -> tuple[float, float]:
+    """Seconds for which a thread has run, and waited for a processor, since it began; none where there is no such
+    thread any more, or where Linux does not say it. A process's first thread has its number."""
     try:
         ran, waited, _ = (PROC / str(thread) / "task" / str(thread) / "schedstat").read_text().split()
     except (OSError, ValueError):
-        return 0.0
-    return (int(ran) + int(waited)) / NANOSECONDS
+        return 0.0, 0.0
+    return int(ran) / NANOSECONDS, int(waited) / NANOSECONDS
 
 
 class Starved:
@@ -30,6 +31,11 @@ class Starved:
     def __init__(self) -> None:
         self._before: dict[str, tuple[int, int]] = {}
         self._processors = len(os.sched_getaffinity(0))
+
+    def counted(self, pids: Iterable[int], seconds: float) -> float:
+        """Of so many since the last look, those that say something of these processes: a fifth of them in any case, for
+        on a machine where many wait for a processor one that hangs does, too."""
+        return max(LEAST_SHARE * seconds, seconds - self.look(pids))
 
     def look(self, pids: Iterable[int]) -> float:
         """Seconds, since the last look, that the thread waited that did for longest, less what all of them had of the

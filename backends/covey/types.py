@@ -142,12 +142,12 @@ class Trees:
 
     def nodes(self, mask: npt.NDArray[np.bool_]) -> Trees:
         """The same rows with these nodes alone, their parents counted anew. Every kept node's parent must be kept."""
-        kept = np.flatnonzero(mask)
-        offsets = np.searchsorted(kept, self.offsets).astype(np.int32)  # kept nodes before each row
+        kept = mask.nonzero()[0]
+        offsets = kept.searchsorted(self.offsets).astype(np.int32)  # kept nodes before each row
         place = np.zeros(len(mask) + 1, np.int32)
         place[kept] = np.arange(len(kept), dtype=np.int32)
         sizes, parents = offsets[1:] - offsets[:-1], self.parents.take(kept)
-        above = place[parents + np.repeat(self.offsets[:-1], sizes)] - np.repeat(offsets[:-1], sizes)
+        above = place[parents + self.offsets[:-1].repeat(sizes)] - offsets[:-1].repeat(sizes)
         above[parents < 0] = -1
         return Trees(
             offsets,

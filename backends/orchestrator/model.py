@@ -96,7 +96,8 @@ class TritonPythonModel:
         self._controller = parameters["controller"]["string_value"]
         self._supervisor = Supervisor(partial(bls.control, self._controller), self._back, _end)
         control = replace(of_this_server(), seconds=STOP_SECONDS)
-        self._ends = ends.Ends(os.getppid(), self._profile.speculation.drafters, control, self._drafter_died)
+        followed = (self._target_model, *self._profile.speculation.drafters)
+        self._ends = ends.Ends(os.getppid(), followed, control, self._died)
         self._watches.append(Watch("ends", self._ends.look, ends.LOOK_SECONDS))
         self._clock = RealClock()
         self._keys = itertools.count(1)
@@ -382,9 +383,13 @@ class TritonPythonModel:
             self._engine.roster.gone(name)
         self._supervisor.report(name, error)
 
-    def _drafter_died(self, name: str) -> None:
+    def _died(self, name: str) -> None:
         """Also one that nobody asks anything."""
-        if self._started.is_set() and self._engine is not None and name in self._engine.roster.names:
+        if not self._started.is_set() or self._engine is None:
+            return
+        if name == self._target_model:
+            self._engine.suspect()
+        elif name in self._engine.roster.names:
             self._drafter_failed(name, StubDead(f"{name}: its process ended"))
 
     def _back(self, model: str) -> None:

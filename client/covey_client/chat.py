@@ -9,7 +9,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from covey_client.errors import InvalidRequest
@@ -54,7 +56,7 @@ class Template:
     def render(self, messages: Sequence[Mapping[str, Any]], /, **settings: Any) -> str:
         """`settings` are for the template, which knows some by name; they may have any."""
         environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
         )
         environment.globals |= {"raise_exception": _refuse, "strftime_now": _now}
         environment.filters["tojson"] = _json
@@ -119,9 +121,25 @@ def _now(form: str) -> str:
     return datetime.now().strftime(form)
 
 
-def _json(value: Any, indent: int | None = None) -> str:
-    """As transformers' own: nothing is escaped for HTML."""
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+def _json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """As transformers' own, which templates are written for: nothing is escaped for HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+class _Generation(Extension):
+    """`{% generation %}`, which marks for those who train what an assistant writes: what is inside is shown."""
+
+    tags = {"generation"}  # noqa: RUF012 - as the class above declares it
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 def _refuse(message: str) -> None:

@@ -62,6 +62,11 @@ class Launched:
             self.rooms = {name: rooms.Room(self._process.pid, place) for name, place in places.items()}
 
     @property
+    def pid(self) -> int:
+        """The launcher's."""
+        return self._process.pid
+
+    @property
     def front_http(self) -> str:
         return f"127.0.0.1:{self.options.front_http_port}"
 

@@ -25,8 +25,9 @@ from covey.errors import CoveyError, SettingError
 from covey.profile import DEFAULT_PROFILE
 from covey.server import FREE, Options, Server, ServerDied
 from covey.types import JsonDict
+from covey_client import CoveyClientError
 from loadtest.bench import facts
-from loadtest.soak import load, picture, verdict
+from loadtest.soak import faulty, load, picture, verdict
 from loadtest.soak.footprint import Footprint, Sample
 
 FLAT, GREW, COULD_NOT_RUN, INTERRUPTED = 0, 1, 2, 130
@@ -53,6 +54,8 @@ def main(arguments: Sequence[str]) -> int:
     given = _parse(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(stderr=True)
+    if given.faults:
+        return _with_faults(given, console)
     try:
         with _server(given) as (addresses, process):
             soaked = _soak(given, addresses, Footprint(process), console)
@@ -65,6 +68,19 @@ def main(arguments: Sequence[str]) -> int:
     return _report(given, soaked, console)
 
 
+def _with_faults(given: argparse.Namespace, console: Console) -> int:
+    try:
+        wrong = faulty.soak(given, console)
+    except (CoveyError, CoveyClientError, OSError) as error:
+        console.print(f"soak: {error}", style="red", markup=False)
+        return COULD_NOT_RUN
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    for problem in wrong:
+        console.print(f"soak: {problem}", style="red", markup=False)
+    return GREW if wrong else FLAT
+
+
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m loadtest.soak",
@@ -74,6 +90,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=10.0, help="how long load is offered")
     parser.add_argument("--share", type=float, default=0.8, help="of the measured capacity")
     parser.add_argument("--warm-up", type=float, default=0.25, help="part of the time that is not judged")
+    parser.add_argument("--faults", type=int, default=0, help="instead of measured load: streams, and so many faults")
+    parser.add_argument("--seed", type=int, default=1, help="of the faults' order")
     parser.add_argument("--capacity-seconds", type=float, default=30.0, help="how long capacity is measured")
     parser.add_argument("--out", type=Path, default=Path("runs/soak"), help="folder for soak.json, soak.png, the load")
     parser.add_argument("--profile", default=DEFAULT_PROFILE, help="of the server that is started")
@@ -83,6 +101,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--http-url", default="127.0.0.1:8000", help="of --server")
     parser.add_argument("--metrics-url", default="127.0.0.1:8002", help="of --server")
     given = parser.parse_args(arguments)
+    if given.faults < 0 or (given.faults and (given.server or given.model)):
+        parser.error("faults: at least 0, and without --server or --model")
     if not (given.minutes > 0 and 0 < given.share <= 1 and 0 <= given.warm_up < 1 and given.capacity_seconds > 0):
         parser.error("minutes, capacity-seconds: above 0; share: above 0, at most 1; warm-up: 0 to below 1")
     return given

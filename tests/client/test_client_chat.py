@@ -32,6 +32,12 @@ def test_the_template_of_a_model_folder(tmp_path: Path) -> None:
     assert Chat(Template.named(str(tmp_path))).prompt("Hi") == "<s>Hi"
 
 
+def test_what_templates_expect_of_transformers() -> None:
+    source = "{% for m in messages %}{% generation %}{{ m.content | tojson(ensure_ascii=False) }}{% endgeneration %}"
+    source += "{{ {'b': 1, 'a': 2} | tojson(separators=(',', ':'), sort_keys=True) }}{% endfor %}"
+    assert Template(source).render([{"content": "é"}]) == '"é"{"a":2,"b":1}'
+
+
 def test_templates_that_cannot_work(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="allowed"):
         Template.named("nope")

@@ -8,13 +8,15 @@ import json
 import time
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
 from covey.front.openai.fields import derived
-from covey.server import Server
+from covey.server import FREE, Server
 from covey.server.front import Front
 from covey_client import Client, status
 from covey_client.chat import Template
@@ -192,7 +194,6 @@ def test_a_model_may_answer_in_words_beside_its_tools(asking: openai.OpenAI) -> 
     for name, wrong in (
         ("tools", {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "list"}}}]}),
         ("tool_choice", {"tool_choice": {"type": "function", "function": {"name": "f"}}}),
-        ("response_format", {"response_format": {"type": "json_object"}}),
         (
             "messages",
             {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "1"}}]}]},
@@ -206,6 +207,72 @@ def test_a_model_may_answer_in_words_beside_its_tools(asking: openai.OpenAI) -> 
     with pytest.raises(openai.BadRequestError) as caught:
         asking.chat.completions.create(**{**asked, "tools": strict})
     assert caught.value.param == "tools"
+
+
+def test_words_beside_tools_fit_a_schema_unless_there_is_a_call(asking: openai.OpenAI) -> None:
+    schema: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": ["left", "right"]}}}
+    asked: dict[str, Any] = {"model": "covey", "messages": MESSAGES, "tools": TOOLS, "max_tokens": 60}
+    for choice in asking.chat.completions.create(**asked, response_format=schema, seed=1, n=4).choices:
+        assert choice.message.content in ('"left"', '"right"') if choice.message.content else choice.message.tool_calls
+    held = asking.chat.completions.create(**asked, response_format=schema, seed=1, tool_choice="required").choices[0]
+    assert held.message.content is None
+    assert held.message.tool_calls
+
+
+# As Qwen3-Coder writes calls, behind thoughts that the prompt begins.
+CODER = (
+    "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}{{ '\\n<tool_call>\\n<function=' + c.function.name + '>\\n' }}"
+    "{% for k, v in c.function.arguments | items %}{{ '<parameter=' + k + '>\\n' + v | string + '\\n</parameter>\\n' }}"
+    "{% endfor %}{{ '</function>\\n</tool_call>' }}{% endfor %}<|end|>{% endfor %}{% if add_generation_prompt %}"
+    "{{ '<|assistant|><think>\\n' }}{% if enable_thinking is false %}</think>{% endif %}{% endif %}"
+)
+
+
+@pytest.fixture
+def coding(server: Server, tmp_path: Path) -> Iterator[openai.OpenAI]:
+    """A front whose model's template is another one."""
+    own = server.options.repository_folder() / "target" / "1"
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((own / name).read_bytes())
+    (tmp_path / "chat_template.jinja").write_text(CODER)
+    profile = tmp_path / "front.toml"
+    profile.write_text(
+        f'models = ["covey", "covey_unary"]\n[target]\nfolder = "{tmp_path}"\n[speculation]\ndrafters = []\n'
+    )
+    made = Front(
+        replace(server.options, front_http_port=FREE, front_grpc_port=FREE, profile=str(profile)), server.deaths
+    )
+    made.start()
+    try:
+        with openai.OpenAI(base_url=f"http://{made.http_url}/v1", api_key="none", max_retries=0) as client:
+            yield client
+    finally:
+        made.stop()
+
+
+def test_calls_between_tags_and_thoughts_before_them(coding: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {"model": "covey", "messages": MESSAGES, "seed": 5, "max_tokens": 200}
+    thinking = coding.chat.completions.create(**{**asked, "max_tokens": LENGTH}).choices[0].message
+    assert thinking.content is None
+    assert thinking.model_extra
+    assert thinking.model_extra["reasoning_content"]
+    asked |= {"tools": TOOLS, "parallel_tool_calls": False, "reasoning_effort": "none"}
+    asked["tool_choice"] = {"type": "function", "function": {"name": "weather"}}
+    said = coding.chat.completions.create(**asked).choices[0]
+    assert (said.finish_reason, said.message.content) == ("tool_calls", None)
+    assert said.message.tool_calls
+    (call,) = said.message.tool_calls
+    assert call.type == "function"
+    arguments = json.loads(call.function.arguments)
+    assert (arguments["place"] in ("Rome", "Oslo"), arguments["days"] in range(1, 10)) == (True, True)
+    for speculation in ("off", "fixed:4"):
+        events = coding.chat.completions.create(**asked, stream=True, extra_body={"speculation": speculation})
+        parts = [part for event in events for part in event.choices[0].delta.tool_calls or ()]
+        assert "".join(part.function.arguments or "" for part in parts if part.function) == call.function.arguments
+    told = [*MESSAGES, said.message.model_dump(exclude_none=True), {"role": "tool", "content": "Rain."}]
+    again = coding.chat.completions.create(model="covey", messages=told, tools=TOOLS, max_tokens=4)
+    assert again.usage is not None
 
 
 def test_tokens_there_and_back(front: Front, asking: openai.OpenAI) -> None:

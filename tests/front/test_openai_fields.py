@@ -81,6 +81,20 @@ def test_an_error_has_the_name_that_the_body_has(body: dict[str, Any], own: str,
     assert (error.field, str(error)) == (theirs, f"{theirs}: got this")
 
 
+def test_rules_that_the_front_made_are_not_shown() -> None:
+    error = InvalidRequest(
+        "grammar_lark: got 'start: x', allowed: a grammar that can be compiled: bad type", "grammar_lark"
+    )
+    said = fields.renamed(error, {"tools": [1]}, chat=True)
+    assert (said.field, str(said)) == ("tools", "tools: no grammar can be made of it: bad type")
+    own = fields.renamed(error, {"guided_grammar": "start: x"}, chat=True)
+    assert (own.field, "got 'start: x'" in str(own)) == ("guided_grammar", True)
+    long = fields.renamed(
+        InvalidRequest("grammar_lark: at most 65536 bytes", "grammar_lark"), {"tools": [1]}, chat=True
+    )
+    assert str(long) == "tools: at most 65536 bytes"
+
+
 def test_a_bias_has_as_many_tokens_as_covey_takes() -> None:
     with pytest.raises(InvalidRequest, match="1024"):
         fields.read({"logit_bias": {str(token): 1 for token in range(1025)}}, chat=True, most_tokens=256)

@@ -12,8 +12,12 @@ from tokenizers import AddedToken, Tokenizer
 
 from covey import grammar
 from covey.front.openai import forms, prompts
-from covey.front.openai.calls import Reading, Said, joined
-from covey.front.openai.forms import Form, Marks
+from covey.front.openai.calls import Reading, joined
+from covey.front.openai.forms import Form
+from covey.front.openai.marks import Marks
+from covey.front.openai.said import Reader, Said
+from covey.front.openai.thinking import Thinking, Thoughts
+from covey.front.openai.thinking import known as thinking_of
 from covey.front.openai.tools import taken
 from covey.tokenization import load_tokenizer
 from covey_client.chat import Template
@@ -27,20 +31,42 @@ WEATHER = {"type": "object", "properties": {"place": PLACE, "days": {"$ref": "#/
 WEATHER |= {"$defs": {"n": {"type": "integer", "minimum": 1, "maximum": 9}}, "additionalProperties": False}
 NOW: dict[str, Any] = {"type": "function", "function": {"name": "now"}}
 TOOLS: list[dict[str, Any]] = [{"type": "function", "function": {"name": "weather", "parameters": WEATHER}}, NOW]
-LIST = (
-    "{% for m in messages %}{% if m.role == 'user' %}{% if tools %}[TOOLS]{{ tools | tojson }}{% endif %}[INST]"
-    "{{ m.content }}[/INST]{% elif m.tool_calls %}[TOOL_CALLS] [{% for c in m.tool_calls %}"
-    '{{ (c.function | tojson)[:-1] }}, "id": "{{ c.id }}"}{{ ", " if not loop.last }}'
-    "{% endfor %}]{% endif %}{% endfor %}"
+
+
+def template(before: str, call: str, between: str = "", after: str = "") -> Template:
+    """One that writes an assistant's calls so: `n` is a function's name and `a` its arguments."""
+    calls = "{% for c in m.tool_calls or [] %}{% set n, a = c.function.name, c.function.arguments %}"
+    calls += f"{{{{ {before!r} if loop.first else {between!r} }}}}{call}{{{{ {after!r} if loop.last }}}}{{% endfor %}}"
+    return Template(
+        "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}"
+        f"{calls}<|end|>{{% endfor %}}{{% if add_generation_prompt %}}<|assistant|>{{% endif %}}"
+    )
+
+
+NAMED = '{"name": "{{ n }}", "arguments": {{ a | tojson }}}'
+PAIRS = (
+    "<function={{ n }}>{{ '\\n' }}{% for k, v in a | items %}<parameter={{ k }}>{{ '\\n' }}{{ v }}"
+    "{{ '\\n</parameter>\\n' }}{% endfor %}</function>{{ '\\n</tool_call>' }}"
 )
-ALONE = (
-    "{{ tools | tojson }}{% for m in messages %}{% if m.tool_calls %}{% set f = m.tool_calls[0].function %}"
-    '{"name": "{{ f.name }}", "parameters": {{ f.arguments | tojson }}}{% else %}{{ m.content }}{% endif %}{% endfor %}'
-)
-TEMPLATES = {"tags": Template.named(str(FOLDER)), "list": Template(LIST), "alone": Template(ALONE)}
+SINGLE = "{% if m.tool_calls | length > 1 %}{{ raise_exception('one') }}{% endif %}"
+VALUES = "{% for k, v in a | items %}<arg_key>{{ k }}</arg_key><arg_value>{{ v }}</arg_value>{% endfor %}</tool_call>"
+SEPARATE = "<|call|>function<|sep|>{{ n }}{{ '\\n```json\\n' + a + '\\n```' }}<|call_end|>"
+TEMPLATES = {
+    "tags": Template.named(str(FOLDER)),  # Hermes, Qwen2.5, Qwen3
+    "list": template("[TOOL_CALLS] [", NAMED[:-1] + ', "id": "{{ c.id }}"}', ", ", "]"),  # Mistral
+    "alone": template("", SINGLE + NAMED.replace("arguments", "parameters")),  # Llama 3
+    "alone in a list": template("[", NAMED, ", ", "]"),  # xLAM
+    "tagged list": template("<TOOLCALL>[", NAMED, ", ", "]</TOOLCALL>"),  # Nemotron, Granite
+    "tagged": template("<|tool_call|>", NAMED + "<|/tool_call|>", "<|tool_call|>"),  # Phi-4-mini
+    "marks": template("[TOOL_CALLS]", "{{ n }}[ARGS]{{ a | tojson }}", "[TOOL_CALLS]"),  # Devstral, Ministral
+    "text": template("<|calls|>", SEPARATE, "\n", "<|calls_end|>"),  # DeepSeek
+    "pairs": template("\n<tool_call>\n", PAIRS, "\n<tool_call>\n"),  # Qwen3-Coder, Seed-OSS
+    "values": template("<tool_call>", "{{ n }}" + VALUES, "<tool_call>"),  # GLM
+}
+MULTIPLE = set(TEMPLATES) - {"alone"}
 MARKS = {"none": [], "own": [AddedToken("<tool_call>"), AddedToken("</tool_call>"), AddedToken("<think>")]}
 MARKS["special"] = [AddedToken(each.content, special=True) for each in MARKS["own"]]
-MARKS["special"].append(AddedToken("[TOOL_CALLS]", special=True))
+MARKS["special"] += [AddedToken(each, special=True) for each in ("[TOOL_CALLS]", "[ARGS]", "<|calls|>", "<TOOLCALL>")]
 
 
 def tokenizer(marks: str) -> tuple[Tokenizer, Marks]:
@@ -75,10 +101,11 @@ def chunk(text: str, tokens: list[int], reason: str = "") -> Chunk:
     return Chunk(text, tuple(tokens), (), reason, 1, Usage())
 
 
-def read(reading: Reading, chunks: list[Chunk]) -> Said:
+def read(reading: Reader, chunks: list[Chunk]) -> Said:
     told = [reading.feed(each) for each in chunks]
     parts = [part for each in told for part in each.tool_calls]
-    return Said("".join(each.content for each in told), joined(parts), told[-1].finish_reason)
+    content, thoughts = "".join(each.content for each in told), "".join(each.reasoning for each in told)
+    return Said(content, joined(parts), told[-1].finish_reason, thoughts)
 
 
 def chunks(made: Tokenizer, ids: list[int], rng: np.random.Generator, reason: str) -> list[Chunk]:
@@ -95,12 +122,12 @@ def chunks(made: Tokenizer, ids: list[int], rng: np.random.Generator, reason: st
 @pytest.mark.parametrize("parallel", [True, False])
 @pytest.mark.parametrize(
     ("name", "marks"),
-    [("tags", "none"), ("tags", "own"), ("tags", "special"), ("list", "special"), ("list", "none"), ("alone", "none")],
+    [*((name, "none") for name in TEMPLATES), ("tags", "own"), ("pairs", "own"), ("values", "own")]
+    + [(name, "special") for name in ("tags", "list", "marks", "text", "pairs", "tagged list")],
 )
 def test_whatever_a_grammar_allows_is_read_as_calls_of_these_functions(name: str, marks: str, parallel: bool) -> None:
     made, known = tokenizer(marks)
     how, rng = form(name), np.random.default_rng(3)
-    assert how.name == name
     wanted, _ = taken({"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": parallel})
     assert wanted is not None
     after, most = follower(forms.grammar(how, wanted, known), made), 0
@@ -109,7 +136,7 @@ def test_whatever_a_grammar_allows_is_read_as_calls_of_these_functions(name: str
         while not ids or ids[-1] != END:
             ids.append(int(rng.choice(after(ids))))
             assert len(ids) < 2000
-        said = read(Reading(how, known, required=True), chunks(made, ids, rng, "eos"))
+        said = read(Reading(how, known, wanted), chunks(made, ids, rng, "eos"))
         assert (said.content, said.finish_reason) == ("", "tool_calls")
         most = max(most, len(said.tool_calls))
         for call in said.tool_calls:
@@ -120,9 +147,9 @@ def test_whatever_a_grammar_allows_is_read_as_calls_of_these_functions(name: str
                 assert call["function"]["name"] == "weather"
                 assert arguments["place"] in PLACE["enum"]
                 assert arguments.get("days", 1) in range(1, 10)
-            assert len(call["id"]) == (9 if name == "list" else 29)
+            assert len(call["id"]) == (9 if name in ("list", "marks") else 29)
         assert len({call["id"] for call in said.tool_calls}) == len(said.tool_calls)
-    assert most > 1 if parallel and name != "alone" else most == 1
+    assert most > 1 if parallel and name in MULTIPLE else most == 1
 
 
 @pytest.mark.parametrize(("name", "marks"), [("tags", "none"), ("tags", "own"), ("list", "special"), ("alone", "none")])
@@ -136,19 +163,19 @@ def test_words_are_free_until_a_call_begins(name: str, marks: str) -> None:
     for words in ("", "No <tool {", 'It says {"name": "x"}, <tool_call or [TOOL_CALLS'):
         ids = made.encode(words, add_special_tokens=False).ids
         assert END in after(ids)
-        said = read(Reading(how, known, required=False), chunks(made, [*ids, END], rng, "eos"))
+        said = read(Reading(how, known, wanted), chunks(made, [*ids, END], rng, "eos"))
         assert said == Said(words, [], "eos")
         if not words or how.begin:
             ids += made.encode(call, add_special_tokens=False).ids
             assert END in after(ids)
-            said = read(Reading(how, known, required=False), chunks(made, [*ids, END], rng, "eos"))
+            said = read(Reading(how, known, wanted), chunks(made, [*ids, END], rng, "eos"))
             assert (said.content, said.finish_reason) == (words, "tool_calls")
             assert [each["function"] for each in said.tool_calls] == [{"name": "now", "arguments": "{}"}]
     if marks == "own":  # spelt, and not the token
         ids = [
             token for part in ("<", "tool_call", ">", call.removeprefix(how.begin)) for token in made.encode(part).ids
         ]
-        said = read(Reading(how, known, required=False), chunks(made, [*ids, END], rng, "eos"))
+        said = read(Reading(how, known, wanted), chunks(made, [*ids, END], rng, "eos"))
         assert said == Said(call, [], "eos")
     begun = made.encode(f"Yes {how.begin}" if how.begin else how.head, add_special_tokens=False).ids
     assert END not in after(begun)
@@ -158,16 +185,195 @@ def test_words_are_free_until_a_call_begins(name: str, marks: str) -> None:
 
 
 def test_a_call_that_is_cut_off_is_told_as_far_as_it_came() -> None:
-    reading = Reading(form("tags"), Marks({}, frozenset()), required=False)
+    nothing = Marks({}, frozenset())
+    free, _ = taken({"tools": TOOLS})
+    held, _ = taken({"tools": TOOLS, "tool_choice": "required"})
+    assert free is not None
+    assert held is not None
+    reading = Reading(form("tags"), nothing, free)
     said = read(
         reading, [chunk('Hm. <tool_call>\n{"name": "weather", "argum', []), chunk('ents": {"place": "Ro', [], "length")]
     )
     assert (said.content, said.finish_reason) == ("Hm. ", "length")
     assert [call["function"] for call in said.tool_calls] == [{"name": "weather", "arguments": '{"place": "Ro'}]
     whole = [chunk('<tool_call>\n{"name": "now", "arguments": {}', []), chunk("", [], "length")]
-    assert read(Reading(form("tags"), Marks({}, frozenset()), required=True), whole).finish_reason == "length"
-    held = read(Reading(form("tags"), Marks({}, frozenset()), required=False), [chunk("a <tool_c", [], "length")])
-    assert held == Said("a <tool_c", [], "length")
+    assert read(Reading(form("tags"), nothing, held), whole).finish_reason == "length"
+    part = [chunk("a <tool_c", [], "length")]
+    assert read(Reading(form("tags"), nothing, free), part) == Said("a <tool_c", [], "length")
+    part = [chunk("<tool_call>", []), chunk("\n", [], "length")]
+    assert read(Reading(form("tags"), nothing, held), part) == Said("", [], "length"), (
+        "no words, but a call's beginning"
+    )
+    begun = '<tool_call>\n<function=weather>\n<parameter=place>\nSay "R'
+    text = [{"type": "function", "function": {"name": "weather", "parameters": {"properties": {"place": TEXT}}}}]
+    wanted, _ = taken({"tools": text})
+    assert wanted is not None
+    said = read(
+        Reading(form("pairs"), nothing, wanted), [chunk(begun, []), chunk("o\n</", []), chunk("", [], "length")]
+    )
+    assert [call["function"]["arguments"] for call in said.tool_calls] == ['{"place": "Say \\"Ro\\n</']
+
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string", "description": "Any."},
+        "maybe": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        "unit": {"anyOf": [{"enum": ["C", "F"]}, {"type": "null"}]},
+        "count": {"type": ["integer", "null"]},
+        "list": {"type": "array", "items": {"$ref": "#/$defs/item"}},
+        "any": {},
+    },
+    "required": ["text"],
+    "$defs": {"item": {"type": "object", "properties": {"b": {"type": "boolean"}}, "required": ["b"]}},
+}
+
+
+@pytest.mark.parametrize("name", ["pairs", "values"])
+def test_arguments_between_tags_have_the_types_of_their_schema(name: str) -> None:
+    made, known = tokenizer("none")
+    how, rng = form(name), np.random.default_rng(5)
+    wanted, _ = taken({"tools": [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}]})
+    assert wanted is not None
+    assert how.pairs is not None
+    after = follower(forms.grammar(how, wanted, known), made)
+
+    def call(**values: str) -> list[int]:
+        assert how.pairs is not None
+        inside = "".join(f"{how.pairs.begin}{key}{how.pairs.key}{each}{how.pairs.end}" for key, each in values.items())
+        return made.encode(f"Hm {how.begin}{how.head}f{how.key}{inside}{how.tail}", add_special_tokens=False).ids
+
+    odd = 'a "b" \\ </x>\n\u00e9\n'
+    for values, arguments in (
+        ({"text": odd, "maybe": "null", "unit": "F"}, {"text": odd, "maybe": None, "unit": "F"}),
+        (
+            {"text": "12", "maybe": "two", "unit": "null", "count": "2"},
+            {"text": "12", "maybe": "two", "unit": None, "count": 2},
+        ),
+        (
+            {"text": "", "count": "null", "list": '[{"b": true}]', "any": "[1]"},
+            {"text": "", "count": None, "list": [{"b": True}], "any": [1]},
+        ),
+        ({"text": "x", "any": "1 or 2"}, {"text": "x", "any": "1 or 2"}),
+    ):
+        ids = call(**values)
+        assert END in after(ids)
+        said = read(Reading(how, known, wanted), chunks(made, [*ids, END], rng, "eos"))
+        assert (said.content, said.finish_reason) == ("Hm ", "tool_calls")
+        assert [json.loads(each["function"]["arguments"]) for each in said.tool_calls] == [arguments]
+    for wrong in (
+        {"unit": "C"},
+        {"text": "x", "unit": "K"},
+        {"text": "x", "count": "two"},
+        {"text": "x", "list": "[1]"},
+    ):
+        assert END not in after(call(**wrong))
+
+
+def test_a_text_that_cannot_be_held_strictly_is_refused() -> None:
+    parameters = {"type": "object", "properties": {"a": {"type": "string", "pattern": "b+"}}}
+    for strict in (False, True):
+        tools = [{"type": "function", "function": {"name": "f", "parameters": parameters, "strict": strict}}]
+        wanted, _ = taken({"tools": tools})
+        assert wanted is not None
+        if strict:
+            with pytest.raises(InvalidRequest, match="pattern of a text"):
+                forms.grammar(form("pairs"), wanted, Marks({}, frozenset()))
+        else:
+            assert "text[lazy]" in forms.grammar(form("pairs"), wanted, Marks({}, frozenset()))
+
+
+def test_functions_get_the_arguments_that_they_declare_and_no_others() -> None:
+    odd = {"type": "string", "pattern": "^(?=a).*$", "description": "Long."}
+    inner = {"anyOf": [{"properties": {"description": odd}}, {"$ref": "#/$defs/x"}]}
+    schema = {
+        "properties": {"title": inner, "open": {"properties": {}, "additionalProperties": True}},
+        "$defs": {"x": {}},
+    }
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    wanted, _ = taken({"tools": tools})
+    assert wanted is not None
+    assert wanted.told[0]["function"]["parameters"] == schema, "what the model reads is whole"
+    inner = {
+        "anyOf": [{"properties": {"description": {"type": "string"}}, "additionalProperties": False}, inner["anyOf"][1]]
+    }
+    closed = {**schema, "properties": {**schema["properties"], "title": inner}, "additionalProperties": False}
+    assert wanted.functions[0].schema == {"type": "object", **closed}
+    for whole in ({"strict": True}, {"parameters": {**schema, "allOf": [{"properties": {"a": {}}}]}}):
+        wanted, _ = taken({"tools": [{"type": "function", "function": {"name": "f", "parameters": schema, **whole}}]})
+        assert wanted is not None
+        assert "additionalProperties" not in wanted.functions[0].schema
+
+
+TEXT = {"type": "string"}
+MAYBE, BEGUN = Thinking("<think>", "</think>"), Thinking("<think>", "</think>", begun=True)
+
+
+@pytest.mark.parametrize("thinking", [MAYBE, BEGUN])
+def test_thoughts_are_told_apart_wherever_chunks_end(thinking: Thinking) -> None:
+    made, known = tokenizer("none")
+    wanted, _ = taken({"tools": TOOLS})
+    assert wanted is not None
+    rng, begin = np.random.default_rng(6), "" if thinking.begun else "\n<think>"
+    for _ in range(20):
+        for answer in ("It is < 5.", ' <tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'):
+            whole = f"{begin}\n Is <tool_call> </thin or </think\n</think>\n\n{answer}"
+            parts = chunks(made, made.encode(whole, add_special_tokens=False).ids, rng, "eos")
+            said = read(Thoughts(thinking, Reading(form("tags"), known, wanted)), parts)
+            assert said.reasoning == "Is <tool_call> </thin or </think"
+            assert (said.content, len(said.tool_calls)) == (("", 1) if "{" in answer else (answer, 0))
+        parts = chunks(made, made.encode(f"{begin}Hm </th", add_special_tokens=False).ids, rng, "length")
+        assert read(Thoughts(thinking, None), parts) == Said("", [], "length", "Hm </th")
+    if not thinking.begun:
+        for words in ("\n<thinking hard", "Yes <think> no </think>", "<th"):
+            parts = chunks(made, made.encode(words, add_special_tokens=False).ids, rng, "eos")
+            assert read(Thoughts(thinking, None), parts) == Said(words, [], "eos")
+
+
+def test_a_prompt_says_whether_there_is_thinking() -> None:
+    assert MAYBE.after("<|assistant|>\n") == MAYBE
+    assert MAYBE.after("<|assistant|><think>\n") == BEGUN
+    assert MAYBE.after("<|assistant|><think>\n\n</think>\n\n") is None
+    assert thinking_of(["{{ '</think>' }}"], []) == MAYBE
+    assert thinking_of(["[/THINK]"], []) == Thinking("[THINK]", "[/THINK]")
+    assert thinking_of(["</think>"], ["</think>"]) is None, "no text shows where thoughts end"
+    assert thinking_of(["{{ messages }}"], []) is None
+
+
+@pytest.mark.parametrize("marks", ["none", "own"])
+@pytest.mark.parametrize("thinking", [MAYBE, BEGUN, None])
+def test_an_answer_behind_thoughts_fits_its_grammar_or_calls(marks: str, thinking: Thinking | None) -> None:
+    made, known = tokenizer(marks)
+    begin = "" if thinking is None else '<think>\nIt "is" {5}.\n</think>\n\n'
+    begin = begin.removeprefix("<think>") if thinking is BEGUN else begin
+    call = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+    free, _ = taken({"tools": TOOLS})
+    held, _ = taken({"tools": TOOLS, "tool_choice": "required"})
+    assert free is not None
+    assert held is not None
+
+    def fits(rules: str, text: str) -> bool:
+        return END in follower(rules, made)(made.encode(text, add_special_tokens=False).ids)
+
+    for settings, good, wrong in (
+        ({"grammar_json": '{"enum": ["start"]}'}, '"start"', "start"),
+        ({"grammar_regex": "a/b\\n+"}, "a/b\n\n", "a/b"),
+        ({"grammar_lark": 'start: "start" | other\nother: /start/ start'}, "startstart", "said"),
+    ):
+        answer = forms.said(settings)
+        if thinking is not None:
+            assert fits(forms.behind_thoughts(thinking, answer, known), begin + good)
+            assert not fits(forms.behind_thoughts(thinking, answer, known), begin + wrong)
+        rules = forms.grammar(form("tags"), free, known, thinking, answer)
+        assert fits(rules, begin + good)
+        assert fits(rules, begin + call)
+        assert not fits(rules, begin + wrong)
+        assert not fits(rules, begin + call + good)
+    assert forms.said({"temperature": 1}) == ""
+    assert fits(forms.grammar(form("tags"), free, known, thinking), f"{begin}Well. {call}{call}".replace("><", ">\n<"))
+    assert fits(forms.grammar(form("tags"), free, known, thinking), f"{begin}Well.")
+    assert fits(forms.grammar(form("tags"), held, known, thinking), begin + call)
+    assert not fits(forms.grammar(form("tags"), held, known, thinking), f"{begin}Well.")
 
 
 def test_strict_schemas_are_held_whole_or_refused() -> None:

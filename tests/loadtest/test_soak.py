@@ -14,7 +14,8 @@ import covey
 from covey.errors import SettingError
 from covey_client.rates import Reading
 from loadtest.records import Record, Run
-from loadtest.soak import load, picture
+from loadtest.soak import faulty, load, picture
+from loadtest.soak.faulty import Taken
 from loadtest.soak.footprint import Footprint, Sample
 from loadtest.soak.verdict import judge
 
@@ -90,6 +91,47 @@ def test_only_a_server_of_ours_on_this_machine_can_be_watched() -> None:
         Footprint(os.getpid())
     with pytest.raises(SettingError, match="no process"):
         Footprint(1 << 30)
+
+
+def lives(*starts: float, until: float, **grows: float) -> list[Taken]:
+    """Looks once a second at processes that began then, each when the one before had ended; what each takes grows by so
+    much from look to look."""
+    found, last = [], {"resident": 100.0 * MIB, "threads": 30.0, "descriptors": 40.0}
+    for at in range(int(until)):
+        last = {figure: size + grows.get(figure, 0.0) for figure, size in last.items()}
+        pid = sum(at >= start for start in starts)
+        found.append(Taken(float(at), pid, **{figure: int(size) for figure, size in last.items()}))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "starts", "grows", "deaths", "said"),
+    [
+        ("target", (0.0,), {}, 9, ""),
+        ("target", (0.0,), {"threads": 0.3}, 9, "threads"),
+        ("tritonserver", (0.0,), {"threads": 0.3}, 9, ""),  # Triton keeps some of every model that died
+        ("tritonserver", (0.0,), {"descriptors": 2.0}, 9, "descriptors"),
+        ("launcher", (0.0,), {"resident": MIB / 2}, 9, "MiB resident"),
+        ("target", (0.0, 50.0), {"resident": MIB / 2}, 9, ""),  # the second has met other requests
+        ("target", (0.0, 50.0), {"descriptors": 1.0}, 9, "descriptors"),
+    ],
+)
+def test_what_grows_across_restarts_is_told(
+    name: str, starts: tuple[float, ...], grows: dict[str, float], deaths: int, said: str
+) -> None:
+    kind = faulty.of_kind(name, lives(*starts, until=100, **grows))
+    assert kind is not None
+    assert kind.lives == len(starts)
+    found = faulty.problems([kind], deaths, (10, 10))
+    assert len(found) == bool(said)
+    assert all(said in problem and problem.startswith(f"{name}: ") for problem in found)
+
+
+def test_a_young_process_and_shared_memory() -> None:
+    assert faulty.of_kind("target", lives(0.0, until=faulty.YOUNG_SECONDS)) is None
+    assert faulty.problems([], 3, (10, 11)) == ["shared memory grew from 10 to 11 bytes"]
+    assert faulty.taken(0.0, os.getpid()).threads >= 1  # type: ignore[union-attr]
+    assert faulty.taken(0.0, 1 << 30) is None
 
 
 @pytest.mark.e2e

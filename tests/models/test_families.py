@@ -100,6 +100,26 @@ def test_falcon_is_exact_in_all_its_forms(changes: dict[str, Any], tmp_path: Pat
     ]
 
 
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [("qwen2_moe", {"max_window_layers": 3}), ("smollm3", {"layer_types": ["sliding_attention"] * 3})],
+)
+def test_a_window_that_only_the_mask_has_is_kept_beyond_what_is_tried_at_load(
+    family: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    """Their attention is not told of it; and 48 tokens, which are tried, are within it."""
+    uses = {"use_sliding_window": family == "qwen2_moe", "sliding_window": 60}
+    folder = build(tmp_path, family, **uses, **changes)
+    (row,) = prompts(np.random.default_rng(3), 97, 90)
+    with quiet(), torch.inference_mode():
+        module = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+        own = module(torch.from_numpy(row)[None].long()).logits[0]
+    model = PagedModel(folder, dtype="float32", device="cpu", blocks=32, block_size=4, numerics="fast")
+    reader = Reader(model, [row])
+    found = torch.cat([reader.read([(0, start, start + 45)])[0] for start in (0, 45)])
+    assert torch.allclose(found, own, rtol=0, atol=1e-3)
+
+
 TWELVE = {"hidden_size": 48, "num_attention_heads": 12}  # of whose slopes some are rounded in bfloat16
 OLD_FALCON = {"alibi": True, "new_decoder_architecture": False, "bias": True}
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from covey.server.control import Control
+from covey.server.control import Control, ControlError
 from covey.server.ends import FIND_EVERY, Ends
 
 
@@ -65,4 +65,24 @@ def test_what_was_unloaded_did_not_die(
         process.kill()
         process.wait()
     assert told.looks(1) == ["draft_b"]
+    told.ends.close()
+
+
+def test_what_the_server_did_not_say_is_asked_again(
+    two: dict[str, subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Told(monkeypatch, {"draft_a": "READY", "draft_b": "READY"})
+    told.looks(1)
+    two["draft_a"].kill()
+    two["draft_a"].wait()
+
+    def silent(_control: Control) -> dict[str, str]:
+        raise ControlError("timed out")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Control, "states", silent)
+        with pytest.raises(ControlError):
+            told.looks(1)
+    assert told.looks(1) == ["draft_a"]
+    assert told.looks(2) == ["draft_a"]
     told.ends.close()

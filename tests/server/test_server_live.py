@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -16,7 +17,9 @@ from typing import Any
 import pytest
 
 from covey.server import Server, ServerDied, StartError, shared_memory
+from covey.server.__main__ import _started_again
 from covey.server.control import Control, ControlError
+from covey.server.restarts import Restarts
 from covey_client import Client, CoveyClientError, Overloaded, running
 
 pytestmark = pytest.mark.e2e
@@ -175,6 +178,44 @@ def test_a_second_interrupt_stops_at_once(canned_folder: Make, tmp_path: Path) -
             assert "Traceback" not in errors
             with pytest.raises(CoveyClientError):
                 list(stream)
+
+
+def test_a_launcher_that_can_write_to_nobody_starts_its_server_again(canned_folder: Make, tmp_path: Path) -> None:
+    """Its log is on a full disk."""
+    with Path("/dev/full").open("w") as full:
+        words = _command(canned_folder(), tmp_path)
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=full, text=True) as process:
+            try:
+                http = _until_ready(process).partition("curl -s http://")[2].partition("/")[0]
+                host, _, port = http.partition(":")
+                before = _servers(process.pid)
+                os.kill(before.copy().pop(), signal.SIGKILL)
+                until = time.monotonic() + 60
+                while not (_servers(process.pid) - before and Control(host, int(port)).ready()):
+                    assert process.poll() is None
+                    assert time.monotonic() < until
+                    time.sleep(0.1)
+            finally:
+                process.send_signal(signal.SIGTERM)
+                process.wait(30)
+
+
+def _servers(launcher: int) -> set[int]:
+    """The tritonservers below it that run."""
+    children = {int(pid) for pid in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()}
+    return {pid for pid in children if Path(f"/proc/{pid}/comm").read_text().startswith("triton")}
+
+
+def test_a_start_that_fails_for_want_of_anything_is_tried_again() -> None:
+    problems: list[Exception] = [StartError("not ready"), OSError(28, "No space left on device")]
+
+    class Full:
+        def start(self, _meanwhile: object) -> None:
+            if problems:
+                raise problems.pop()
+
+    assert _started_again(Full(), Restarts(itertools.count(0, 400.0).__next__), lambda: None)  # type: ignore[arg-type]
+    assert not problems
 
 
 def test_a_killed_launcher_takes_its_server_along_and_the_next_one_cleans_up(

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from covey.deaths import Deaths, read
+from covey.server import processes
 from covey.server.control import Control, ControlError
 from covey.server.revival import Revival
 from covey.tritonio import supervisor
@@ -77,9 +78,9 @@ def revival(triton: Triton) -> Iterator[Revival]:
     made.stop(SECONDS)
 
 
-def until_watched(revival: Revival, processes: int) -> None:
+def until_watched(revival: Revival, count: int) -> None:
     deadline = time.monotonic() + SECONDS
-    while revival._lost or len(revival._watched) != processes:
+    while revival._lost or len(revival._watched) != count:
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -99,6 +100,22 @@ def test_what_died_within_a_call_is_reloaded_once_though_its_zombie_stays(triton
     until_watched(revival, 3)
     time.sleep(1)
     assert triton.calls == [("unload", "tokenize"), ("load", "tokenize")]
+
+
+@pytest.mark.usefixtures("revival")
+def test_a_look_that_fails_of_anything_is_not_the_last(triton: Triton, monkeypatch: pytest.MonkeyPatch) -> None:
+    problems: list[Exception] = [OSError(24, "Too many open files"), ValueError("Expecting value")]
+    found = processes.by_model
+
+    def by_model(server: int) -> dict[str, list[int]]:
+        if problems:
+            raise problems.pop()
+        return found(server)
+
+    monkeypatch.setattr(processes, "by_model", by_model)
+    triton.running["tokenize"].kill()
+    assert triton.loaded.acquire(timeout=SECONDS)
+    assert not problems
 
 
 def test_what_cannot_be_loaded_yet_is_tried_again(triton: Triton, revival: Revival) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from covey.server import processes, spinning
 from covey.server.control import Control, ControlError
-from covey.server.spinning import BOUND_SECONDS, BUSY, LOOK_SECONDS, Spinning, watched
+from covey.server.spinning import BOUND_SECONDS, BUSY, LOOK_SECONDS, RAN_SECONDS, Spinning, watched
 
 LOOKS = round(BOUND_SECONDS / LOOK_SECONDS)
 
@@ -20,23 +20,27 @@ class World:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.running = {"covey": [11], "controller": [12]}
-        self.spent = {11: 1.0, 12: 1.0, 13: 1.0}
-        self.busy = {11: 0.0, 12: 0.0, 13: 0.0}
+        self.now = 0.0
+        self.spent = dict.fromkeys((11, 12, 13), (1.0, 1.0))
+        self.busy = dict.fromkeys(self.spent, 0.0)  # share of its time
+        self.starved = dict.fromkeys(self.spent, 0.0)  # ... of that, waiting
         self.answers = dict.fromkeys(self.running, 0)
         self.killed: list[int] = []
         monkeypatch.setattr(processes, "by_model", lambda _server: self.running)
         monkeypatch.setattr(processes, "is_zombie", lambda _pid: False)
-        monkeypatch.setattr(spinning, "occupied", lambda pid: self.spent.get(pid, 0.0))
+        monkeypatch.setattr(spinning, "times", lambda pid: self.spent.get(pid, (0.0, 0.0)))
         monkeypatch.setattr(Control, "answered", lambda _control, model: self.answers[model])
         monkeypatch.setattr(
             os, "kill", lambda pid, number: self.killed.append(pid) if number == signal.SIGKILL else None
         )
-        self._spinning = Spinning(Control("", 0), 1, self.running)
+        self._spinning = Spinning(Control("", 0), 1, self.running, lambda: self.now)
 
-    def looks(self, count: int, answering: str = "") -> list[int]:
+    def looks(self, count: int, answering: str = "", seconds: float = LOOK_SECONDS) -> list[int]:
         for _ in range(count):
-            for pid in self.spent:
-                self.spent[pid] += self.busy[pid] * LOOK_SECONDS
+            self.now += seconds
+            for pid, (ran, waited) in self.spent.items():
+                busy, starved = self.busy[pid] * seconds, self.starved[pid]
+                self.spent[pid] = ran + (1 - starved) * busy, waited + starved * busy
             if answering:
                 self.answers[answering] += 1
             self._spinning.look()
@@ -67,6 +71,19 @@ def test_who_works_and_who_rests_now_and_then_are_not(world: World) -> None:
     assert world.killed == []
 
 
+def test_who_waits_for_a_processor_has_longer_and_is_found_all_the_same(world: World) -> None:
+    world.busy[12], world.starved[12] = 1.0, 0.9
+    looks = round(RAN_SECONDS / (0.1 * LOOK_SECONDS))
+    assert world.looks(looks - 1) == []
+    assert world.looks(1) == [12]
+
+
+def test_looks_that_come_late_make_nobody_busy(world: World) -> None:
+    """This process, too, waits for a processor."""
+    world.busy[12] = 0.5
+    assert world.looks(5 * LOOKS, seconds=2.5 * LOOK_SECONDS) == []
+
+
 def test_what_cannot_be_said_ends_nobody(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(_control: Control, _model: str) -> int:
         raise ControlError("it is not loaded")
@@ -95,8 +112,8 @@ def test_of_other_backends_nothing_is_known(tmp_path: Path) -> None:
 
 
 def test_the_thread_that_runs_is_seen_to() -> None:
-    before = spinning.occupied(os.getpid())
+    before = spinning.times(os.getpid())[0]
     assert before > 0
     sum(range(10**6))
-    assert spinning.occupied(os.getpid()) > before
-    assert spinning.occupied(2**22) == 0.0
+    assert spinning.times(os.getpid())[0] > before
+    assert spinning.times(2**22) == (0.0, 0.0)

@@ -58,19 +58,20 @@ class World:
         self._rng = random.Random(seed)
         self._lock = threading.Lock()
         self.door = Door(1, [Caller(name, token_of(secret)) for name, secret in SECRETS.items()])
+        self.services = list[DraftService]()
         self.start()
 
     def start(self) -> None:
         self.drafter = NgramDrafter(DrafterSettings(), name="draft", vocab_size=VOCAB)
-        self.service = DraftService(Shaky(self.drafter, self._rng.randrange(1 << 30)), admission=False)
+        self.services.append(DraftService(Shaky(self.drafter, self._rng.randrange(1 << 30)), admission=False))
 
     def exchange(self, message: Ints, seconds: float) -> Ints:
         with self._lock:
             chance = self._rng.random()
             if chance < 0.004:
-                self.service.stop()
+                self.services[-1].stop()
                 self.start()
-            service = self.service
+            service = self.services[-1]
         caller = self.door.caller(message)
         if codec.kind_of(message) == codec.INFO_REQUEST.kind:
             return codec.encode_info(service.info())
@@ -135,8 +136,8 @@ def test_texts_are_the_target_s_own_whatever_becomes_of_messages_and_servers(see
     assert set(found) == set(SECRETS)
     for texts in found.values():
         assert all(emitted == expected for emitted, expected in texts.values())
-    drafted = sum(value for name, labels, value in world.service.counters() if labels.get("outcome") == "drafted")
-    assert drafted > 0
+    counters = [each for service in world.services for each in service.counters()]
+    assert sum(value for _, labels, value in counters if labels.get("outcome") == "drafted") > 0
 
 
 def test_who_is_refused_decodes_plainly_and_asks_when_it_was_told_to() -> None:

@@ -14,7 +14,7 @@ import pytest
 from covey.emulated.devices import EmulatedDrafter, EmulatedTarget
 from covey.emulated.hash_model import HashModel
 from covey.errors import PortError, StubDead
-from covey.tritonio.stuck import Stuck
+from covey.tritonio.stuck import DRAFTERS_SECONDS, LOOK_SECONDS, QUESTION_SECONDS, Stuck
 from covey.types import (
     DraftWork,
     Ints,
@@ -224,3 +224,27 @@ def test_a_wish_for_another_pool_reaches_the_target_and_its_refusal_comes_back(
     assert sent.step(opening()).total_blocks == 40
     with pytest.raises(PortError, match="a pool of 0 blocks"):
         sent.resize(0)
+
+
+DRAFT = DraftWork(ints(1), ints(3), ints(0, 0), ints(), ints(2), ints(1), ints(0), opens=OPENS, sequence=1, origin=5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "ask", "given"),
+    [("BlsTarget", "resize", 10), ("BlsDrafter", "resize", 10), ("BlsDrafter", "draft", DRAFT)],
+)
+def test_a_model_that_answers_neither_a_wish_for_another_pool_nor_its_first_draft_is_ended(
+    triton: Triton, kind: str, ask: str, given: Any
+) -> None:
+    ended: list[str] = []
+    watched = Stuck(ended.append, lambda _model: [])
+
+    def hangs(_exchange: Callable[[], Any]) -> Any:
+        for _ in range(round(max(QUESTION_SECONDS, DRAFTERS_SECONDS) / LOOK_SECONDS) + 1):
+            watched.look()
+        return refusal("Stub process is not healthy.")
+
+    triton.transport = hangs
+    with pytest.raises(StubDead):
+        getattr(getattr(triton.bls, kind)("draft", watched), ask)(given)  # type: ignore[attr-defined]
+    assert ended == ["draft"]

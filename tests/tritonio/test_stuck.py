@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 
 from covey.tritonio.stuck import (
     DOUBTFUL_SECONDS,
+    DRAFTERS_SECONDS,
     KNOWN_CALLS,
     LEAST_SECONDS,
     LOOK_SECONDS,
@@ -19,6 +21,8 @@ from covey.tritonio.stuck import (
 )
 from covey.watch import Watch
 
+NOBODY = 2**22  # a process that there is not, so that no other waits for a processor
+
 
 class World:
     """A clock, a model's process, and looks as time passes."""
@@ -26,7 +30,7 @@ class World:
     def __init__(self) -> None:
         self.now = 0.0
         self.ended: list[str] = []
-        self.stuck = Stuck(self.ended.append, lambda _model: [1], lambda: self.now)
+        self.stuck = Stuck(self.ended.append, lambda _model: [NOBODY], lambda: self.now)
 
     def passes(self, seconds: float) -> None:
         for _ in range(round(seconds / LOOK_SECONDS)):
@@ -89,6 +93,34 @@ def test_who_was_ended_begins_cold() -> None:
     assert world.ended == ["target"]
 
 
+def test_a_drafter_that_nothing_is_known_of_is_waited_for_less() -> None:
+    world = World()
+    with world.stuck.call("draft", 5, DRAFTERS_SECONDS), world.stuck.call("target", 5):
+        world.passes(DRAFTERS_SECONDS)
+        assert not world.ended
+        world.passes(LOOK_SECONDS)
+    assert world.ended == ["draft"]
+
+
+def test_who_was_ended_may_take_twice_as_long_the_next_time_until_it_answers() -> None:
+    """Else one whose first pass takes longer than the bound is ended for ever."""
+    world = World()
+    for tries in range(3):
+        with suppress(RuntimeError), world.stuck.call("draft", 500, DRAFTERS_SECONDS):
+            world.passes(2**tries * DRAFTERS_SECONDS)
+            assert len(world.ended) == tries
+            raise RuntimeError(world.passes(LOOK_SECONDS))
+        assert len(world.ended) == tries + 1
+        with world.stuck.call("draft", 5, DRAFTERS_SECONDS):  # another size says nothing of that one
+            pass
+    with world.stuck.call("draft", 500, DRAFTERS_SECONDS):
+        world.passes(8 * DRAFTERS_SECONDS)
+    assert len(world.ended) == 3
+    with world.stuck.call("draft", 500, DRAFTERS_SECONDS):
+        world.passes(DRAFTERS_SECONDS + LOOK_SECONDS)
+    assert len(world.ended) == 4
+
+
 def test_what_was_not_looked_at_does_not_count() -> None:
     """This process was paused with the whole machine."""
     world = World()
@@ -99,8 +131,9 @@ def test_what_was_not_looked_at_does_not_count() -> None:
     assert not world.ended
 
 
-def test_who_waits_for_a_processor_has_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("covey.tritonio.stuck.Starved.look", lambda _starved, pids: 0.8 * LOOK_SECONDS * len(pids))
+@pytest.mark.parametrize("starved", [0.8, 1.0])
+def test_who_waits_for_a_processor_has_longer(monkeypatch: pytest.MonkeyPatch, starved: float) -> None:
+    monkeypatch.setattr("covey.tritonio.stuck.Starved.look", lambda _starved, pids: starved * LOOK_SECONDS * len(pids))
     world = World()
     world.learn("target", 5, 0.01)
     with world.stuck.call("target", 5):

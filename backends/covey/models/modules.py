@@ -78,13 +78,14 @@ def _paged_attention(
     attention_mask: object,
     *,
     scaling: float | None = None,
-    sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
     **rest: Any,
 ) -> tuple[torch.Tensor, None]:
-    """transformers' attention interface: [1, heads, T, head_dim] in, [1, T, heads, head_dim] out."""
-    if attention_mask is not None or rest.get("is_causal") is False:
+    """transformers' attention interface: [1, heads, T, head_dim] in, [1, T, heads, head_dim] out. A layer's window is
+    its mask's: not all families name it here, too."""
+    window = attention_mask if isinstance(attention_mask, int) else 0
+    if (attention_mask is not None and not window) or rest.get("is_causal") is False:
         raise UnsupportedModel(f"{type(module).__name__}: a mask of its own is not supported: attention is causal")
     run = _RUN.get()
     shape = run.plan.shape
@@ -94,7 +95,7 @@ def _paged_attention(
         raise UnsupportedModel(f"{type(module).__name__}: heads that differ by layer are not supported: one pool")
     layer = int(module.layer_idx)
     scale = float(scaling if scaling is not None else shape.head_dim**-0.5)
-    setting = AttentionSetting(scale, int(sliding_window or 0), float(softcap or 0.0))
+    setting = AttentionSetting(scale, window, float(softcap or 0.0))
     if layer in run.settings:
         raise UnsupportedModel(f"{type(module).__name__}: attention that is computed twice in a layer is not supported")
     run.settings[layer] = setting
@@ -104,8 +105,9 @@ def _paged_attention(
     return values.view(1, -1, shape.heads, shape.head_dim), None
 
 
-def _no_mask(*_: object, **__: object) -> None:
-    """transformers' mask interface: lanes say what a query sees."""
+def _window(*_: object, local_size: int | None = None, **__: object) -> int | None:
+    """transformers' mask interface: in place of a mask its window, for lanes say what else a query sees."""
+    return local_size
 
 
 def _register(config: Any) -> None:
@@ -113,7 +115,7 @@ def _register(config: Any) -> None:
     from transformers.masking_utils import AttentionMaskInterface
 
     AttentionInterface.register(_ATTENTION, _paged_attention)
-    AttentionMaskInterface.register(_ATTENTION, _no_mask)
+    AttentionMaskInterface.register(_ATTENTION, _window)
     adopted.adopt(config.model_type, _ATTENTION, _paged_attention, lambda: _RUN.get(None) is not None)
 
 

@@ -34,7 +34,8 @@ class PassCurve:
     def least(self, tokens: int) -> float:
         """What one more token takes at least in a pass over so many or more; 0 where it may take less than nothing."""
         start = max(0, int(np.searchsorted(self.knots, tokens)) - 1)
-        slopes = np.diff(self.seconds[start:]) / np.diff(self.knots[start:])
+        knots, seconds = self.knots[start:], self.seconds[start:]
+        slopes = (seconds[1:] - seconds[:-1]) / (knots[1:] - knots[:-1])
         return 0.0 if self.drafts < 0.0 else max(0.0, float(slopes.min(initial=math.inf)))
 
     def at(self, tokens: Array | Index | int, prefill: Index | int = 0) -> Array:

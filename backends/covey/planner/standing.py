@@ -34,7 +34,7 @@ class Standing:
 
     @classmethod
     def of(cls, batch: Batch) -> Standing:
-        rows, now = batch.rows, batch.now
+        rows, now, rejection = batch.rows, batch.now, Rule.REJECTION
         requests = [active.request for active in rows]
         timed = [row for row in range(batch.decoding) if requests[row].objective.tpot < math.inf]
         facts: list[float] = []
@@ -44,14 +44,14 @@ class Standing:
             ready = request.arrival + request.objective.ttft
             facts += (request.objective.tpot, now if first is None else first, len(active.output), request.max_tokens)
             facts += (ready, first is None)
-        tpot, first_token, output, most, ready_by, unread = np.array(facts).reshape(-1, FACTS).T
+        tpot, first_token, output, most, ready_by, unread = np.array(facts, np.float64).reshape(-1, FACTS).T
         waits = unread > 0.0
         # As `ActiveRequest.hopeless` has it; a row without a first token is in no need of its next one.
         last = now + (most - output) * batch.fastest
         hopeless = ((first_token > ready_by) | (last > first_token + tpot * (most - 1.0))) & ~waits
         return cls(
             np.array([request.speculation != "auto" for request in requests], np.bool_),
-            np.array([request.sampling.rule is Rule.REJECTION for request in requests], np.bool_),
+            np.array([request.sampling.rule is rejection for request in requests], np.bool_),
             np.array(timed, np.int64),
             tpot,
             np.where(waits, -math.inf, now - first_token),

@@ -85,14 +85,14 @@ class Worth(TreeSelector):
         room = budget - int(batch.chunk.sum())
         if due is not None:
             self._serve(standing, trees, paths, due, seconds, room, kept)
-        value = paths if weight is None else paths * np.repeat(weight, trees.sizes)
+        value = paths if weight is None else paths * weight.repeat(trees.sizes)
         first, tokens = int(np.count_nonzero(kept)), float(batch.decoding)
         if first:
             tokens += float(paths[kept].sum())
             value = value.copy()
             value[kept] = 0.0
         price = tokens / float(seconds(first, 0)) * self._least
-        near = np.flatnonzero(value >= max(SLIGHT, ROUNDED * price))
+        near = (value >= max(SLIGHT, ROUNDED * price)).nonzero()[0]
         worth = value.take(near)
         best = np.sort(worth, kind="stable")[::-1]
         counts = np.arange(first, first + len(best) + 1)
@@ -120,11 +120,10 @@ class Worth(TreeSelector):
 
     def _most(self, tokens: float, best: Floats, plain: Array, now: Array) -> int:
         """How many of the best nodes to verify beside those that bring so many tokens with their roots."""
-        count = len(best) + 1
-        brought = np.full(count, tokens)
-        brought[1:] += np.cumsum(best, dtype=np.float64)
-        speed = float((brought / plain[:count]).max())
-        return int(np.argmax(brought - speed * now[:count]))
+        brought = np.full(len(best) + 1, tokens)
+        brought[1:] += best.cumsum(dtype=np.float64)
+        speed = float((brought / plain).max())
+        return int((brought - speed * now).argmax())
 
     def _weights(self, standing: Standing, needs: Array, rows: int) -> tuple[Floats | None, Array | None]:
         """What a token of each row counts for, None: the same everywhere; and A(r) of those that are late, can still be
@@ -152,34 +151,35 @@ class Worth(TreeSelector):
         kept: Flags,
     ) -> None:
         """Keep the nodes that bring rows up to date, of as many rows as are then on time."""
-        near = np.flatnonzero((paths >= FAINT) & np.repeat(due > 0.0, trees.sizes))
+        near = ((paths >= FAINT) & (due > 0.0).repeat(trees.sizes)).nonzero()[0]
         if not len(near):
             return
-        rows = np.searchsorted(trees.offsets, near, side="right") - 1
-        best = np.argsort(rows - paths[near])  # of each row; a node's path is less likely than its parent's
+        rows = trees.offsets.searchsorted(near, side="right") - 1
+        best = (rows - paths[near]).argsort()  # of each row; a node's path is less likely than its parent's
         near = near[best]
         brought = paths[near].astype(np.float64)
         of_row = np.bincount(rows, brought, trees.rows)
-        before = np.cumsum(brought) - brought - (np.cumsum(of_row) - of_row)[rows]
-        taken = 1.0 + before < due[rows] - ROUNDING
-        counts = np.bincount(rows[taken], minlength=trees.rows)
-        got = 1.0 + np.bincount(rows[taken], brought[taken], trees.rows)
-        late = np.flatnonzero(counts)
-        order = late[np.argsort(counts[late], kind="stable")]
+        before = brought.cumsum() - brought - (of_row.cumsum() - of_row)[rows]
+        taken = (1.0 + before < due[rows] - ROUNDING).nonzero()[0]
+        near, rows = near[taken], rows[taken]
+        counts = np.bincount(rows, minlength=trees.rows)
+        got = 1.0 + np.bincount(rows, brought[taken], trees.rows)
+        late = counts.nonzero()[0]
+        order = late[counts[late].argsort(kind="stable")]
         nodes = np.zeros(len(order) + 1, np.int64)
         nodes[1:] = counts[order].cumsum()
         nodes += np.count_nonzero(kept)
         # With k rows served the round takes longer, and all of them need more for that.
         times = seconds(nodes)
         longer = np.where(nodes[1:] > room, np.inf, times[1:] - times[0])
-        tpot = standing.tpot[np.searchsorted(standing.timed, order)]
+        tpot = standing.tpot[standing.timed.searchsorted(order)]
         margin = (got - due)[order] * tpot  # seconds by which it may last longer
         places = np.arange(len(order))
         met = ((margin >= longer[:, None]) & (places <= places[:, None])).sum(axis=1)
         if met.max() > 0:
             served = np.zeros(trees.rows, np.bool_)
-            served[order[: int(np.argmax(met)) + 1]] = True
-            kept[near[taken & served[rows]]] = True
+            served[order[: int(met.argmax()) + 1]] = True
+            kept[near[served[rows]]] = True
 
     def forecast(
         self, rows: int, plain: int, width: int, seconds: Callable[[Array], Array], drafting: Array

@@ -18,7 +18,7 @@ from covey.server import front
 from covey.server.errors import ServerDied
 from covey.server.options import parse, reachable
 from covey.server.process import Server
-from covey.server.progress import LoadProgress, ready_message
+from covey.server.progress import LoadProgress, ready_message, say
 from covey.server.restarts import Restarts
 from covey_client.running import Ports
 
@@ -44,20 +44,20 @@ def main(arguments: Sequence[str]) -> int:
         if front.wanted(server.options):
             door = front.Front(server.options, server.deaths)
             door.start()
-    except SettingError as error:
+    except (SettingError, OSError) as error:
         server.kill()
-        print(f"covey: cannot start: {error}", file=sys.stderr)
+        say(f"covey: cannot start: {error}")
         return NOT_STARTED
     except KeyboardInterrupt:
         server.kill()
-        print("covey: stopped while loading", file=sys.stderr)
+        say("covey: stopped while loading")
         return NOT_STARTED
     if server.swept:
-        print(f"removed {len(server.swept)} shared memory regions of servers that were killed", file=sys.stderr)
+        say(f"removed {len(server.swept)} shared memory regions of servers that were killed")
     options = server.options if door is None else door.options
     ports = Ports(reachable(options.host), options.grpc_port, options.http_port, options.metrics_port, os.getpid())
     ports.write()
-    print(ready_message(options, str(server.log_file), server.left_out), flush=True)
+    say(ready_message(options, str(server.log_file), server.left_out), sys.stdout)
     try:
         return _serve(server, door)
     finally:
@@ -76,18 +76,18 @@ def _serve(server: Server, door: front.Front | None) -> int:
                     door.check()
                 time.sleep(LOOK_SECONDS)
             except ServerDied as error:
-                print(f"covey: {error}", file=sys.stderr, flush=True)
+                say(f"covey: {error}")
                 server.kill()
                 if not _started_again(server, restarts, door.check if door is not None else lambda: None):
                     return DIED
     except KeyboardInterrupt:
         pass
     try:
-        print("draining: requests in flight may end; Ctrl-C again stops at once", file=sys.stderr, flush=True)
+        say("draining: requests in flight may end; Ctrl-C again stops at once")
         if door is not None:
             door.drain()
         if not server.stop():
-            print(f"stopped with requests in flight after {server.options.drain_seconds:.0f} s", file=sys.stderr)
+            say(f"stopped with requests in flight after {server.options.drain_seconds:.0f} s")
     except KeyboardInterrupt:
         server.kill()
     return STOPPED
@@ -96,16 +96,16 @@ def _serve(server: Server, door: front.Front | None) -> int:
 def _started_again(server: Server, restarts: Restarts, meanwhile: Callable[[], None]) -> bool:
     """On the same ports. Streams are broken; whoever has what came so far goes on from there."""
     while (rest := restarts.rest()) is not None:
-        print(f"covey: tritonserver is started again in {rest:g} s", file=sys.stderr, flush=True)
+        say(f"covey: tritonserver is started again in {rest:g} s")
         time.sleep(rest)
         try:
             server.start(meanwhile)
-        except SettingError as error:
-            print(f"covey: cannot start again: {error}", file=sys.stderr, flush=True)
+        except (SettingError, OSError) as error:  # as where a disk is full
+            say(f"covey: cannot start again: {error}")
             continue
-        print("covey: ready again", file=sys.stderr, flush=True)
+        say("covey: ready again")
         return True
-    print("covey: given up", file=sys.stderr)
+    say("covey: given up")
     return False
 
 

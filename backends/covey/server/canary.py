@@ -86,7 +86,7 @@ class Canary:
             self._answered, self._silent, self._starved = True, 0.0, Starved()
             return
         waited = LOOK_SECONDS + min(self._now() - began, patience)
-        self._silent += max(0.0, waited - self._starved.look([pid]))
+        self._silent += self._starved.counted([pid], waited)
         if self._silent >= bound and self._pid() == pid:
             log.warning("%s has not answered for %.1f s and is killed", self._name, self._silent)
             with contextlib.suppress(ProcessLookupError):

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import select
 from collections.abc import Callable, Sequence
 
 from covey.server import processes
-from covey.server.control import Control, ControlError
+from covey.server.control import Control
 
 LOOK_SECONDS = 0.25
 FIND_EVERY = 4  # looks, between two searches for processes of models that have none yet
-log = logging.getLogger("covey.ends")
 
 
 class Ends:
@@ -24,17 +22,18 @@ class Ends:
         self._server, self._models = server, models
         self._control, self._died = control, died
         self._followed: dict[int, str] = {}  # pidfd -> model
+        self._untold: list[str] = []  # models that have ended while the server did not say whether they were unloaded
         self._looks = 0
         self._ends = select.poll()
 
     def look(self) -> None:
-        """Tell of the models whose process has ended since the last look."""
-        for model in self._ended():
-            try:
-                if self._control.states().get(model) == "READY":
-                    self._died(model)
-            except ControlError as error:
-                log.warning("whether %s died is not known: %s", model, error)
+        """Tell of the models whose process has ended since the last look. Raises ControlError where the server does not
+        say more; that is asked again."""
+        self._untold += self._ended()
+        while self._untold:
+            if self._control.states().get(self._untold[-1]) == "READY":
+                self._died(self._untold[-1])
+            self._untold.pop()
 
     def close(self) -> None:
         while self._followed:

@@ -87,7 +87,10 @@ class Front:
             log.warning("the front ended (status %s) and is started again", self._process.returncode)
         if now >= self._again_at:
             self._again_at = None
-            self._open()
+            try:
+                self._open()
+            except OSError as error:  # as where there may be no more processes; it counts as another end
+                log.warning("the front could not be started: %s", error)
 
     def drain(self) -> None:
         """New requests are refused from now on, and none that breaks is asked for again."""

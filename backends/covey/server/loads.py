@@ -63,7 +63,7 @@ class Loads:
         for model in loading:
             load = self._under_way.setdefault(model, _Load(Starved()))
             living = [pid for pid in running.get(model, ()) if not processes.is_zombie(pid)]
-            load.seconds += max(0.0, LOOK_SECONDS - load.starved.look(living))
+            load.seconds += load.starved.counted(living, LOOK_SECONDS)
             load.without = 0.0 if living else load.without + LOOK_SECONDS
             if living and load.seconds > self._bound(model) and not load.ended:
                 load.ended = True

@@ -41,6 +41,7 @@ from covey.server import (
 )
 from covey.server.control import Control, ControlError
 from covey.server.errors import Crashed, ServerDied, StartError
+from covey.server.guardian import Guardian
 from covey.server.options import ORCHESTRATOR, PUBLIC_MODELS, Options, reachable
 from covey.server.revival import Revival, drafters, not_the_orchestrators
 from covey.tritonio import link
@@ -75,6 +76,7 @@ class Server:
         self._ports: port_claim.Ports | None = None
         self._claim: shared_memory.Claim | None = None
         self._backends: backend_dir.Assembled | None = None
+        self._guardian: Guardian | None = None
         self._revival: Revival | None = None
         self._watches: list[Watch] = []
         self._took = 0.0  # seconds of the last start that succeeded
@@ -158,6 +160,7 @@ class Server:
                     umask=private_memory.UMASK,
                     preexec_fn=_in_child(),  # noqa: PLW1509 - system calls alone, looked up before
                 )
+            self._guardian = Guardian(self._claim.prefix, self._process.pid)
             took = self._wait_until_ready(meanwhile)
             if shared_memory.open_to_others(self._claim.prefix):
                 _log.warning("other users of this machine can read the prompts of this server in %s", "/dev/shm")
@@ -260,6 +263,9 @@ class Server:
             self._process.wait()
             link.forget(self._process.pid)
             self._process = None
+        if self._guardian is not None:
+            self._guardian.dismiss()
+            self._guardian = None
         self._end_revival(STOP_SECONDS)
         if self._ports is not None:  # nothing of a server that has the port now is touched
             admin.forget(self.options.http_port, self._secret, self.options.host)

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType, TracebackType
+from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from covey import profile
 from covey.server.options import Options, reachable
+
+
+def say(text: str, stream: TextIO | None = None) -> None:
+    """A line on the standard error, or another stream. Nobody has to read it: a full disk or a closed pipe ends no
+    server."""
+    with contextlib.suppress(OSError):
+        print(text, file=stream or sys.stderr, flush=True)
 
 
 class LoadProgress:
@@ -50,7 +59,7 @@ class LoadProgress:
             for name in loaded:
                 if name not in self._printed:
                     self._printed.add(name)
-                    print(f"loaded {name} ({len(self._printed)}/{len(models)})", file=sys.stderr, flush=True)
+                    say(f"loaded {name} ({len(self._printed)}/{len(models)})")
 
 
 def _command() -> str:

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from covey import profile
-from covey.errors import StubDead
+from covey.errors import CoveyError, StubDead
 from covey.server import processes
-from covey.server.control import LOAD_SECONDS, Control, ControlError
+from covey.server.control import LOAD_SECONDS, Control
 from covey.server.options import ORCHESTRATOR, Options
 from covey.tritonio.supervisor import Supervisor
 
@@ -91,23 +91,30 @@ class Revival:
     def _run(self) -> None:
         silent = False
         while not self._stopped.is_set():
-            if self._lost:
-                try:
-                    self._look()
-                    silent = False
-                except ControlError as error:
-                    if not silent:  # once: a server that has ended is asked twice a second until somebody notices
-                        log.warning("the server does not say which models are ready: %s", error)
-                    silent = True
-            for fd, _event in self._ends.poll(LOOK_SECONDS * 1000 if self._lost else None):
-                if fd != self._wake:
-                    self._ends.unregister(fd)
-                    os.close(fd)
-                    model, process = self._watched.pop(fd)
-                    if model in (SERVER, ORCHESTRATOR):
-                        self._note(model)
-                    if model != SERVER:
-                        self._lost[model] = process
+            try:
+                self._turn()
+                silent = False
+            except CoveyError as error:
+                if not silent:  # once: a server that has ended is asked twice a second until somebody notices
+                    log.warning("the server does not say which models are ready: %s", error)
+                silent = True
+            except Exception:  # nothing may end the thread that all models depend on
+                log.exception("models whose process ended could not be looked for")
+                self._stopped.wait(LOOK_SECONDS)
+
+    def _turn(self) -> None:
+        """Wait for an end, and look after what was lost. Raises ControlError where the server does not say enough."""
+        for fd, _event in self._ends.poll(LOOK_SECONDS * 1000 if self._lost else None):
+            if fd != self._wake:
+                self._ends.unregister(fd)
+                os.close(fd)
+                model, process = self._watched.pop(fd)
+                if model in (SERVER, ORCHESTRATOR):
+                    self._note(model)
+                if model != SERVER:
+                    self._lost[model] = process
+        if self._lost and not self._stopped.is_set():
+            self._look()
 
     def _note(self, model: str) -> None:
         """A server that ends takes its models along: that is one death, whichever is seen first."""

@@ -28,7 +28,7 @@ class Claim:
     def release(self) -> None:
         """Close our end and remove what has this prefix; only after the server's processes have ended."""
         os.close(self.fd)
-        _remove(self.folder, self.prefix)
+        remove(self.prefix, self.folder)
 
 
 def claim(port: int, folder: Path = FOLDER) -> Claim:
@@ -57,7 +57,7 @@ def sweep(folder: Path = FOLDER) -> tuple[str, ...]:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _same_file(path, fd):
-                removed += _remove(folder, match[1])
+                removed += remove(match[1], folder)
         except BlockingIOError:  # it is in use
             pass
         finally:
@@ -70,7 +70,8 @@ def open_to_others(prefix: str, folder: Path = FOLDER) -> bool:
     return any(path.stat().st_mode & 0o077 for path in folder.glob(f"{prefix}*"))
 
 
-def _remove(folder: Path, prefix: str) -> list[str]:
+def remove(prefix: str, folder: Path = FOLDER) -> list[str]:
+    """Remove the regions with this prefix; only after the processes that use them have ended. Returns their names."""
     regions = [path for path in folder.glob(f"{prefix}*") if not path.name.endswith("_lock")]
     for path in [*regions, folder / f"{prefix}lock"]:  # the lock last: a sweep that is killed can be repeated
         path.unlink(missing_ok=True)

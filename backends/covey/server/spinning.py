@@ -2,7 +2,8 @@
 
 Target and drafters are watched by those who call them (`covey.tritonio.stuck`), loads by `covey.server.loads`. Of the
 others one thread takes Triton's requests and mostly sleeps. Where it never does, and no request is answered either, it
-takes none any more. A question to each would tell as much and be counted as a request.
+takes none any more. A question to each would tell as much and be counted as a request. On a machine that does much else
+one that works slowly never sleeps either: it is to have run for a while, too.
 """
 
 from __future__ import annotations
@@ -12,17 +13,18 @@ import logging
 import os
 import re
 import signal
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from covey.server import processes
 from covey.server.control import Control, ControlError
-from covey.starved import occupied
+from covey.starved import times
 
 LOOK_SECONDS = 1.0
-BOUND_SECONDS = 6.0
-BUSY = 0.9  # share of the time between two looks in which the thread ran, or waited for a processor
+BOUND_SECONDS, RAN_SECONDS = 6.0, 1.5  # without sleep, and of those with a processor
+BUSY = 0.9  # share of the time between two looks in which the thread ran, or waited for a processor, at least
 BACKENDS = ("orchestrator", "router", "unary", "controller", "tokenizer")
 _BACKEND = re.compile(r'^\s*backend:\s*"(\w+)"', re.MULTILINE)
 log = logging.getLogger("covey.spinning")
@@ -39,16 +41,20 @@ class _Seen:
     """A process that has been busy since an earlier look."""
 
     pid: int
-    occupied: float  # seconds, at the last look
+    at: float  # the last look
+    times: tuple[float, float]  # that it had run and waited by then
     seconds: float = 0.0
+    ran: float = 0.0  # of those
     answered: int = -1  # requests of its model, when it began to be busy
 
 
 class Spinning:
     """Owns for how long each process has been busy. Looked at by one thread."""
 
-    def __init__(self, control: Control, server: int, models: Iterable[str]) -> None:
-        self._control, self._server, self._models = control, server, tuple(models)
+    def __init__(
+        self, control: Control, server: int, models: Iterable[str], now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._control, self._server, self._models, self._now = control, server, tuple(models), now
         self._seen: dict[str, _Seen] = {}
 
     def look(self) -> list[str]:
@@ -57,11 +63,11 @@ class Spinning:
         running = processes.by_model(self._server) if self._unknown() else {}
         for model in self._models:
             seen = self._seen.get(model)
-            if seen is None or not occupied(seen.pid):
+            if seen is None or not any(times(seen.pid)):
                 living = [pid for pid in running.get(model, ()) if not processes.is_zombie(pid)]
                 self._seen.pop(model, None)
                 if living:
-                    self._seen[model] = _Seen(living[0], occupied(living[0]))
+                    self._seen[model] = _Seen(living[0], self._now(), times(living[0]))
             elif self._spins(model, seen):
                 log.warning("%s has run for %.0f s without an answer and is killed", model, seen.seconds)
                 with contextlib.suppress(ProcessLookupError):
@@ -71,19 +77,23 @@ class Spinning:
         return ended
 
     def _unknown(self) -> bool:
-        return len(self._seen) < len(self._models) or not all(occupied(seen.pid) for seen in self._seen.values())
+        return len(self._seen) < len(self._models) or not all(any(times(seen.pid)) for seen in self._seen.values())
 
     def _spins(self, model: str, seen: _Seen) -> bool:
-        before, seen.occupied = seen.occupied, occupied(seen.pid)
-        if seen.occupied - before < BUSY * LOOK_SECONDS:
-            seen.seconds = 0.0
+        (ran, waited), (at, now) = seen.times, (seen.at, self._now())
+        seen.times, seen.at = times(seen.pid), now
+        ran, waited = seen.times[0] - ran, seen.times[1] - waited
+        if ran + waited < BUSY * (now - at):
+            seen.seconds = seen.ran = 0.0
             return False
-        if not seen.seconds or seen.seconds + LOOK_SECONDS >= BOUND_SECONDS:
+        late = seen.seconds + LOOK_SECONDS >= BOUND_SECONDS and seen.ran + ran >= RAN_SECONDS
+        if not seen.seconds or late:
             try:
                 answered = self._control.answered(model)
             except ControlError:  # it is being reloaded
-                seen.seconds = 0.0
+                seen.seconds = seen.ran = 0.0
                 return False
-            seen.seconds, seen.answered = (seen.seconds if answered == seen.answered else 0.0), answered
-        seen.seconds += LOOK_SECONDS
-        return seen.seconds >= BOUND_SECONDS
+            if answered != seen.answered:
+                seen.seconds, seen.ran, seen.answered, late = 0.0, 0.0, answered, False
+        seen.seconds, seen.ran = seen.seconds + LOOK_SECONDS, seen.ran + ran
+        return late

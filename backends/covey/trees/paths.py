@@ -41,7 +41,7 @@ class Nodes:
     def of(cls, trees: Trees) -> Nodes:
         sizes, count, roots = trees.sizes, len(trees.tokens), trees.parents < 0
         jump = np.empty(count + 1, np.int64)
-        np.add(trees.parents, np.repeat(trees.offsets[:-1], sizes), out=jump[:-1])
+        np.add(trees.parents, trees.offsets[:-1].repeat(sizes), out=jump[:-1])
         np.putmask(jump[:-1], roots, count)
         jump[count] = count
         depth = np.full(count + 1, 2, np.int32)
@@ -72,10 +72,10 @@ class Nodes:
         """How many siblings are listed before each node. Nodes are compared with those so many places before them until
         all pairs of siblings are found: in a beam they are fewer places apart than it has lanes."""
         trees = self.trees
-        # Siblings' parent, after one place more; a root's is the last node before its row, which has no children.
-        key = np.repeat(trees.offsets[:-1], trees.sizes)
+        # Siblings' parent, and one; a root's is the last node before its row, which has no children.
+        key = (trees.offsets[:-1] + 1).repeat(trees.sizes)
         key += trees.parents
-        sizes = np.bincount(key + 1).astype(np.float64)
+        sizes = np.bincount(key).astype(np.float64)
         few = len(key) < 128 or sizes.max() < 128.0
         ranks: Ranks = np.zeros(len(key), np.int8) if few else np.zeros(len(key), np.int32)
         pairs, apart = (int(np.dot(sizes, sizes)) - len(key)) // 2, 0

@@ -10,7 +10,7 @@ import triton_python_backend_utils as pb_utils
 
 from covey.errors import PortError, PortTimeout, StubDead
 from covey.tritonio.log import RATE
-from covey.tritonio.stuck import Stuck
+from covey.tritonio.stuck import DRAFTERS_SECONDS, Stuck
 from covey.types import DrafterInfo, DraftReply, DraftWork, Ints, Resized, TargetInfo, TargetReply, TargetWork
 from covey.wire import codec
 from covey.wire.token import token
@@ -76,7 +76,9 @@ class BlsTarget:
         return codec.decode_target_reply(reply, len(work.tags))
 
     def resize(self, blocks: int) -> Resized:
-        return codec.decode_resized(deliver(self.model, codec.encode_resize(blocks)))
+        with self._stuck.question(self.model):
+            reply = deliver(self.model, codec.encode_resize(blocks))
+        return codec.decode_resized(reply)
 
 
 class BlsDrafter:
@@ -92,11 +94,14 @@ class BlsDrafter:
         return codec.decode_drafter_info(reply)
 
     def resize(self, blocks: int) -> Resized:
-        return codec.decode_resized(deliver(self.model, codec.encode_resize(blocks)))
+        with self._stuck.question(self.model):
+            reply = deliver(self.model, codec.encode_resize(blocks))
+        return codec.decode_resized(reply)
 
     def draft(self, work: DraftWork) -> DraftReply:
         opened = sum(len(opening.tokens) for opening in work.opens)
-        with self._stuck.call(self.model, opened + len(work.tokens) + int(work.depth.sum())):
+        tokens = opened + len(work.tokens) + int(work.depth.sum())
+        with self._stuck.call(self.model, tokens, DRAFTERS_SECONDS):
             reply = deliver(self.model, codec.encode_draft_work(work))
         return codec.decode_draft_reply(reply, len(work.tags))
 

@@ -41,7 +41,7 @@ ONLY: Mapping[str, tuple[Any, ...]] = {
     "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
 }
-CHAT = ("messages", "add_generation_prompt", "chat_template_kwargs", "top_logprobs")
+CHAT = ("messages", "add_generation_prompt", "chat_template_kwargs", "reasoning_effort", "top_logprobs")
 COMPLETION = ("prompt", "echo")
 GRAMMARS = {
     "guided_json": "grammar_json",
@@ -249,10 +249,16 @@ def renamed(error: InvalidRequest, body: Mapping[str, Any], *, chat: bool) -> In
     back |= {"logit_bias_ids": "logit_bias", "max_tokens": said(("max_completion_tokens",), "max_tokens")}
     back["grammar_json"] = said(("guided_json", STRUCTURED), "response_format")
     back["grammar_regex"] = said(("guided_regex",), STRUCTURED)
-    back["grammar_lark"] = said(("tools", "guided_grammar", "guided_choice"), STRUCTURED)
+    back["grammar_lark"] = said(("tools", *GRAMMARS, STRUCTURED), "response_format")
     back["grammar"] = said(("tools", *GRAMMARS, STRUCTURED), "response_format")
     back |= dict.fromkeys((*PROMPT, "prompt"), "messages" if chat else "prompt") | (
         {} if chat else {"top_logprobs": "logprobs"}
     )
     name = back.get(error.field, "")
-    return type(error)(str(error).replace(error.field, name, 1), name) if name else error
+    told = str(error).replace(error.field, name, 1)
+    if (
+        error.field == "grammar_lark" and name != "guided_grammar"
+    ):  # the rules are the front's own: only the cause tells
+        cause = str(error).partition("can be compiled: ")[2]
+        told = f"{name}: no grammar can be made of it: {cause}" if cause else told
+    return type(error)(told, name) if name else error

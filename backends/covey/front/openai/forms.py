@@ -1,7 +1,7 @@
 """How a model writes the calls of functions: what its chat template shows of them, and the grammar that holds an answer
 to it.
 
-A template is shown a conversation with one call, and the form is that in which it writes the call. For example, of
+A template is shown conversations with words, with one call and with two, and what differs is the form. For example, of
 
     <tool_call>
     {"name": "f", "arguments": {"a": 1}}
@@ -16,131 +16,183 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
+from covey.front.openai import pairs
+from covey.front.openai.marks import Marks, quoted
+from covey.front.openai.pairs import Pairs
+from covey.front.openai.thinking import Thinking
 from covey.front.openai.tools import Function, Tools
 from covey_client.errors import InvalidRequest
 
-PROBE, ID, SECRET = "covey_probe", "a1b2c3d4e", {"place": "here"}
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": PROBE,
-        "description": "Looks.",
-        "parameters": {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"]},
-    },
-}
+PROBE, OTHER, WORDS = "covey_probe", "covey_other", "\u2603 covey_words"
+IDS = {PROBE: "a1b2c3d4e", OTHER: "b1b2c3d4e"}
+SECRET = {"place": "here", "day": "soon"}
+PROPERTIES = {key: {"type": "string", "description": f"The {key}."} for key in SECRET}
+PARAMETERS = {"type": "object", "properties": PROPERTIES, "required": list(SECRET)}
+TOOL = {"type": "function", "function": {"name": PROBE, "description": "Looks.", "parameters": PARAMETERS}}
 QUESTION = {"role": "user", "content": "Who is there?"}
-CALL = {"id": ID, "type": "function", "function": {"name": PROBE, "arguments": SECRET}}
-ANSWER = {"role": "assistant", "content": "", "tool_calls": [CALL]}
 # As models are taught to write JSON.
 SPACED = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 NO_TOOLS = "this model's chat template shows its model no tools"
 UNKNOWN = "this model's chat template writes calls in no form that is known here: {}"
+LIST = "[TOOL_CALLS]"  # of models whose calls have short ids
+_ID = re.compile(rf'(, )?"id": "({"|".join(IDS.values())})"|\[CALL_ID\]({"|".join(IDS.values())})')
+_BEGIN = re.compile(r"<[^<>\s]+>|\[[A-Z_]+\]|<.*", re.DOTALL)
+_PART_OF_A_TAG = re.compile(r"[<\[][^<>\[\]]*$")
+_START = re.compile(r'"(?:\\.|[^"\\])*"|/(?:\\.|[^/\\\n])*/|\bstart\b')
 
 
 @dataclass(frozen=True)
 class Form:
     """One way to write calls."""
 
-    name: str
     begin: str  # "" where an answer that begins with `head` is one of calls
     head: str
     key: str
     tail: str
     again: str  # from one call's `tail` to the next one's name; "" where there is only one
     end: str  # after the last call
+    pairs: Pairs | None = None  # around each argument; None where they are one JSON object
+    textual: bool = False  # the template takes arguments as JSON's text
     short_ids: bool = False  # of nine characters, and no others
-
-
-@dataclass(frozen=True)
-class Marks:
-    """The tokens of a tokenizer that stand for a text of their own."""
-
-    ids: Mapping[str, int]
-    hidden: frozenset[str]  # those which are left out of texts
-
-    def visible(self, text: str) -> str:
-        """What an answer's text shows of this."""
-        return "".join(part for part in self.parts(text) if part not in self.hidden)
-
-    def parts(self, text: str) -> list[str]:
-        """The text cut into marks and what is between them."""
-        found = [re.escape(mark) for mark in sorted(self.ids, key=len, reverse=True) if mark in text]
-        return [part for part in re.split(f"({'|'.join(found)})", text) if part] if found else [text] * bool(text)
-
-
-_CALL = rf'\{{"name": "{PROBE}", "(arguments|parameters)": \{{"place": "here"\}}'
-_BETWEEN_TAGS = re.compile(rf"<tool_call>(\s*){_CALL}\}}(\s*)</tool_call>")
-_IN_A_LIST = re.compile(rf'\[TOOL_CALLS\](\s*)\[{_CALL}(?:, "id": "{ID}")?\}}\]')
-_ALONE = re.compile(rf"{_CALL}\}}")
 
 
 def of_template(render: Callable[..., str]) -> Form:
     """The form that a template shows. `render` takes messages and settings. Raises InvalidRequest where it is none."""
     if PROBE not in render([QUESTION], tools=[TOOL]):
         raise InvalidRequest(NO_TOOLS)
-    try:
-        shown = render([QUESTION, ANSWER], tools=[TOOL], add_generation_prompt=False)
-    except InvalidRequest as error:
-        raise InvalidRequest(UNKNOWN.format(error)) from None
-    if found := _BETWEEN_TAGS.search(shown):
-        before, key, after = found.groups()
-        head, tail = f'{before}{{"name": "', f"}}{after}</tool_call>"
-        return Form("tags", "<tool_call>", head, f'", "{key}": ', tail, f"\n<tool_call>{head}", "")
-    if found := _IN_A_LIST.search(shown):
-        before, key = found.groups()
-        head = f'{before}[{{"name": "'
-        return Form("list", "[TOOL_CALLS]", head, f'", "{key}": ', "}", ', {"name": "', "]", short_ids=True)
-    if found := _ALONE.search(shown):
-        return Form("alone", "", '{"name": "', f'", "{found[1]}": ', "}", "", "")
-    raise InvalidRequest(UNKNOWN.format("<tool_call>, [TOOL_CALLS] and a JSON object alone are"))
+    problem = "arguments as JSON or between tags are, behind a tag or a bracket"
+    for textual in (False, True):
+        try:
+            words = _shown(render, {"content": WORDS})
+            one = _shown(render, _calls((PROBE,), textual))
+        except InvalidRequest as error:
+            problem = str(error) if not textual else problem
+            continue
+        try:
+            two = _shown(render, _calls((PROBE, OTHER), textual))
+        except InvalidRequest:
+            two = ""  # this one has single calls alone
+        if WORDS in words and (found := _form(words, one, two)):
+            return replace(found, textual=textual)
+    raise InvalidRequest(UNKNOWN.format(problem))
 
 
-def grammar(form: Form, tools: Tools, marks: Marks) -> str:
-    """The rules (`grammar_lark`) that hold an answer to these tools."""
+def _shown(render: Callable[..., str], answer: Mapping[str, Any]) -> str:
+    shown = render([QUESTION, {"role": "assistant", **answer}], tools=[TOOL], add_generation_prompt=False)
+    return _ID.sub("", shown)
+
+
+def _calls(names: Iterable[str], textual: bool) -> dict[str, Any]:
+    arguments = json.dumps(SECRET) if textual else SECRET
+    calls = [
+        {"id": IDS[name], "type": "function", "function": {"name": name, "arguments": arguments}} for name in names
+    ]
+    return {"content": "", "tool_calls": calls}
+
+
+def _form(words: str, one: str, two: str) -> Form | None:
+    """Of three conversations that differ in their answers."""
+    closing = words.partition(WORDS)[2].strip()
+
+    def answer(shown: str) -> str:
+        body = shown[len(_common(words, shown)) :]
+        return (body.partition(closing)[0] if closing else body).strip()
+
+    opening, called, rest = answer(one).partition(PROBE)
+    begin = _BEGIN.match(opening)
+    if not called or not (begin or opening.startswith(("{", "["))):
+        return None
+    found = _arguments(rest)
+    if found is None:
+        return None
+    key, own, tail = found
+    again, end = "", ""
+    between, called, rest = answer(two).partition(PROBE)[2].partition(OTHER)
+    if called and (first := _arguments(between)) and (second := _arguments(rest)):
+        tail = _common(first[2], second[2]).rstrip()
+        again, end = first[2][len(tail) :], second[2][len(tail) :]
+    first_mark = begin[0] if begin else ""
+    return Form(first_mark, opening[len(first_mark) :], key, tail, again, end, own, short_ids=first_mark == LIST)
+
+
+def _arguments(text: str) -> tuple[str, Pairs | None, str] | None:
+    """What is between a name and the arguments, how they are written, and what follows them; None where that is not
+    known."""
+    key, found, rest = text.partition(json.dumps(SECRET))
+    if found:
+        return key, None, rest
+    parts = re.fullmatch(r"(.*?)place(.+?)here(.*?)day(.+?)soon(.*)", text, re.DOTALL)
+    if parts is None:
+        return None
+    before, middle, between, other, rest = parts.groups()
+    end = _common(between, rest)
+    begin = between[len(end) :]
+    if other != middle or not end or not begin.startswith("<") or not before.endswith(begin):
+        return None
+    return before.removesuffix(begin), Pairs(begin, middle, end), rest[len(end) :]
+
+
+def _common(one: str, other: str) -> str:
+    """Their common beginning, without the half of a tag."""
+    same = next((at for at, pair in enumerate(zip(one, other)) if pair[0] != pair[1]), min(len(one), len(other)))
+    return _PART_OF_A_TAG.sub("", one[:same])
+
+
+def said(settings: Mapping[str, Any]) -> str:
+    """Rules by which `said` fits the grammar of these settings; "" where they have none."""
+    if "grammar_json" in settings:
+        try:
+            schema = json.loads(settings["grammar_json"])
+        except (ValueError, TypeError, RecursionError) as error:
+            raise InvalidRequest(f"grammar_json: got no JSON: {error}", "grammar_json") from None
+        return f"said: %json {json.dumps(schema)}"
+    if "grammar_regex" in settings:
+        pattern = re.sub(r"(\\.)|/", lambda found: found[1] or r"\/", str(settings["grammar_regex"]), flags=re.DOTALL)
+        return "said: SAID\nSAID: /" + pattern.replace("\n", "\\n") + "/"
+    rules = str(settings.get("grammar_lark", ""))
+    return _START.sub(lambda found: "said" if found[0] == "start" else found[0], rules)
+
+
+def behind_thoughts(thinking: Thinking, answer: str, marks: Marks) -> str:
+    """The rules for an answer by the rules of `said`, which may be thought about first."""
+    lead, thoughts = thinking.rules(marks)
+    return f"start: {lead}said\n{thoughts}\n{answer}"
+
+
+def grammar(form: Form, tools: Tools, marks: Marks, thinking: Thinking | None = None, answer: str = "") -> str:
+    """The rules (`grammar_lark`) that hold an answer to these tools; words without a call fit the rules of `said` in
+    `answer`, where there are such."""
+    lead, thoughts = thinking.rules(marks) if thinking else ("", "")
     calls = [f"call_{number}" for number in range(len(tools.functions))]
-    again = f" ({_terms(form.again, marks)} one)*" if form.again and tools.parallel else ""
+    again = f" ({marks.terms(form.again)} one)*" if form.again and tools.parallel else ""
     rules = [
-        f"calls: {_terms(form.head, marks)} one{again} {_terms(form.end, marks)}",
+        f"calls: {marks.terms(form.head)} one{again} {marks.terms(form.end)}",
         f"one: {' | '.join(calls)}",
-        *(f"{rule}: {_call(form, each, marks)}" for rule, each in zip(calls, tools.functions)),
+        *(rule for name, each in zip(calls, tools.functions) for rule in _call(name, form, each, marks)),
+        *([pairs.text(form.pairs, marks)] if form.pairs else []),
+        *([thoughts] if thoughts else []),
     ]
     if tools.required:
-        return "\n".join([f"start: {_terms(form.begin, marks)} calls", *rules])
-    others = _ranges(number for mark, number in marks.ids.items() if mark != form.begin)
-    rules += [f"words: (WORDS{others and f' | <[{others}]>'})*", r"WORDS: /(.|\n)+/"]
+        return "\n".join([f"start: {lead}{marks.terms(form.begin)} calls", *rules])
+    if answer:
+        return "\n".join([f"start: {lead}said | {lead}{marks.terms(form.begin)} calls", *rules, answer])
+    free = [f"words: {marks.free('WORDS', form.begin)}", r"WORDS: /(.|\n)+/"]
     if not form.begin:
-        begins = r"start: WORDS? | calls", r"WORDS: /[^{](.|\n)*/"
-        return "\n".join([*begins, *rules[:-2]])
+        begins = f"start: {lead}WORDS? | {lead}calls", rf"WORDS: /[^\{form.head[0]}](.|\n)*/"
+        return "\n".join([*begins, *rules])
     if form.begin in marks.ids:
-        return "\n".join([f"start: words | words <[{marks.ids[form.begin]}]> calls", *rules])
-    begun = f"begun[lazy]: ANYTHING {_quoted(form.begin)}"
-    return "\n".join(["start: words | words begun calls", begun, r"ANYTHING: /(.|\n)*/", *rules])
+        return "\n".join([f"start: {lead}words | {lead}words <[{marks.ids[form.begin]}]> calls", *rules, *free])
+    begun = [f"begun[lazy]: BEFORE {quoted(form.begin)}", r"BEFORE: /(.|\n)*/"]
+    return "\n".join([f"start: {lead}words | {lead}words begun calls", *begun, *rules, *free])
 
 
-def _call(form: Form, function: Function, marks: Marks) -> str:
+def _call(name: str, form: Form, function: Function, marks: Marks) -> list[str]:
     how = {**SPACED, "lenient": not function.strict}
-    schema = {"x-guidance": how, **function.schema}
-    key, tail = _terms(function.name + form.key, marks), _terms(form.tail, marks)
-    return f"{key} %json {json.dumps(schema)} {tail}"
-
-
-def _terms(text: str, marks: Marks) -> str:
-    parts = marks.parts(text)
-    return " ".join(f"<[{marks.ids[part]}]>" if part in marks.ids else _quoted(part) for part in parts)
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text)
-
-
-def _ranges(ids: Iterable[int]) -> str:
-    """`1-3,7` for 1, 2, 3 and 7."""
-    found: list[list[int]] = []
-    for number in sorted(ids):
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
-        else:
-            found.append([number, number])
-    return ",".join(f"{low}-{high}" if high > low else str(low) for low, high in found)
+    key, tail = marks.terms(function.name + form.key), marks.terms(form.tail)
+    if form.pairs is None:
+        return [f"{name}: {key} %json {json.dumps({'x-guidance': how, **function.schema})} {tail}"]
+    inside = pairs.rules(f"{name}_arguments", function, form.pairs, marks, how)
+    return [f"{name}: {key} {name}_arguments {tail}", *inside]

@@ -15,11 +15,13 @@ from covey.front.failures import refused
 from covey.front.http_bodies import json_object
 from covey.front.http_calls import Call
 from covey.front.openai import choices, errors, fields, forms, prompts
-from covey.front.openai.calls import Reading, Said
+from covey.front.openai.calls import Reading
 from covey.front.openai.fields import Given, of_choice
 from covey.front.openai.pieces import Offsets
+from covey.front.openai.said import Reader, Said
 from covey.front.openai.served import Model, served
 from covey.front.openai.shapes import Shape, log_probs
+from covey.front.openai.thinking import Thinking, Thoughts
 from covey.front.openai.tools import Tools, taken
 from covey_client.errors import InvalidRequest
 from covey_client.response import Chunk
@@ -43,7 +45,7 @@ class Wanted:
     given: Given
     asked: tuple[Asked, ...]  # `n` for each prompt
     shape: Shape
-    readings: tuple[Reading | None, ...]  # of the choices, where there may be calls in them
+    readings: tuple[Reader | None, ...]  # of the choices, where they may say more than words
 
 
 async def chat(call: Call, body: bytes) -> None:
@@ -73,15 +75,17 @@ async def _wanted(door: Door, said: Mapping[str, Any], chat: bool) -> Wanted:
     given = fields.read(said, chat=chat, most_tokens=door.most_tokens)
     model = served(door, said.get("model"), given.settings.get("target"))
     found: list[str | list[int]] = []
-    reading: Callable[[], Reading] | None = None
+    reading: Callable[[], Reader | None] | None = None
     if chat:
         messages, settings = prompts.messages(said.get("messages")), prompts.template_settings(said)
-        if prompts.with_calls(messages):
-            await model.texts.form()
+        if prompts.with_calls(messages) and (await model.texts.form()).textual:
+            messages = prompts.with_textual_arguments(messages)
         if tools is not None:
-            given, reading = await _held(given, tools, model)
             settings["tools"] = list(tools.told)
-        found.append(await model.texts.chat(messages, settings))
+        prompt = await model.texts.chat(messages, settings)
+        if tools is not None or prompt.thinking is not None:
+            given, reading = await _held(given, tools, prompt.thinking, model)
+        found.append(prompt.ids)
     else:
         found += prompts.prompts(said.get("prompt"))
     if len(found) * given.n > fields.MOST_CHOICES:
@@ -90,14 +94,25 @@ async def _wanted(door: Door, said: Mapping[str, Any], chat: bool) -> Wanted:
     return Wanted(model, given, asked, Shape(chat, model.name), tuple(reading() if reading else None for _ in asked))
 
 
-async def _held(given: Given, tools: Tools, model: Model) -> tuple[Given, Callable[[], Reading]]:
-    """The settings with the grammar of these tools, and what reads the answers."""
-    for name in fields.GRAMMAR_FIELDS:
-        if name in given.settings:
-            raise refused("response_format", "tools as well", "no grammar beside tools that may be called")
-    form, marks = await model.texts.form()
-    held = {**given.settings, GRAMMAR: forms.grammar(form, tools, marks)}
-    return replace(given, settings=held), lambda: Reading(form, marks, required=tools.required)
+async def _held(
+    given: Given, tools: Tools | None, thinking: Thinking | None, model: Model
+) -> tuple[Given, Callable[[], Reader | None]]:
+    """The settings with the grammar of these tools, behind thoughts, and what reads the answers."""
+    form, marks = await model.texts.form() if tools else None, await model.texts.marks()
+    answer, rules = forms.said(given.settings), ""
+    if tools and form:
+        rules = forms.grammar(form, tools, marks, thinking, answer)
+    elif thinking and answer:
+        rules = forms.behind_thoughts(thinking, answer, marks)
+    if rules:
+        others = {name: value for name, value in given.settings.items() if name not in fields.GRAMMAR_FIELDS}
+        given = replace(given, settings={**others, GRAMMAR: rules})
+
+    def reading() -> Reader | None:
+        calls = Reading(form, marks, tools) if tools and form else None
+        return Thoughts(thinking, calls) if thinking else calls
+
+    return given, reading
 
 
 def _asked(door: Door, model: Model, found: Sequence[str | list[int]], given: Given) -> tuple[Asked, ...]:
@@ -156,7 +171,7 @@ async def _stream(call: Call, wanted: Wanted) -> None:
     await call.end()
 
 
-def _said(reading: Reading | None, chunk: Chunk) -> Said:
+def _said(reading: Reader | None, chunk: Chunk) -> Said:
     return Said(chunk.text, finish_reason=chunk.finish_reason) if reading is None else reading.feed(chunk)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,9 @@ from covey.front.openai.tools import told_calls
 
 MOST_PROMPTS = 128
 MOST_MESSAGES = 4096
-ROLES = {"developer": "system"}  # OpenAI's newer name, which templates do not know
+ROLES = ("system", "user", "assistant", "tool")
+TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}  # parts of content
+RENAMED = {"developer": "system"}  # OpenAI's newer name, which templates do not know
 
 
 def prompts(value: Any) -> list[str | list[int]]:
@@ -36,7 +39,9 @@ def _message(value: Any) -> dict[str, Any]:
         raise refused("messages", value, "objects with a role and content")
     if value.get("function_call"):
         raise refused("messages", "function_call", "tool_calls, its newer name")
-    role = ROLES.get(value["role"], value["role"])
+    role = RENAMED.get(value["role"], value["role"])
+    if role not in ROLES:
+        raise refused("messages", value["role"], f"the roles {', '.join((*ROLES, *RENAMED))}")
     found = {**value, "role": role, "content": _content(value.get("content"))}
     if value.get("tool_calls"):
         return {**found, "tool_calls": told_calls(value["tool_calls"])}
@@ -49,17 +54,35 @@ def with_calls(messages: Sequence[Mapping[str, Any]]) -> bool:
     return any("tool_calls" in each or each["role"] == "tool" for each in messages)
 
 
+def with_textual_arguments(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same messages for templates that take arguments as JSON's text."""
+    return [
+        {**each, "tool_calls": [_textual(call) for call in each["tool_calls"]]} if "tool_calls" in each else each
+        for each in messages
+    ]
+
+
+def _textual(call: Mapping[str, Any]) -> dict[str, Any]:
+    said = call["function"]
+    return {**call, "function": {**said, "arguments": json.dumps(said["arguments"], ensure_ascii=False)}}
+
+
 def _content(value: Any) -> str:
     if value is None:
         return ""
-    parts = [{"type": "text", "text": value}] if isinstance(value, str) else value
-    if not isinstance(parts, list):
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
         raise refused("messages", value, "content that is a text or a list of parts")
-    for part in parts:
-        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            shown = part.get("type") if isinstance(part, dict) else part
-            raise refused("messages", shown, "parts of content of type text: this model reads nothing else")
-    return "".join(part["text"] for part in parts)
+    return "\n".join(map(_part, value))  # as vLLM does
+
+
+def _part(part: Any) -> str:
+    kind = part.get("type") if isinstance(part, dict) else "text"
+    text = part.get(TEXTS.get(kind)) if isinstance(part, dict) and isinstance(kind, str) else part
+    if not isinstance(text, str):
+        raise refused("messages", kind, "parts of content of type text: this model reads nothing else")
+    return text
 
 
 def template_settings(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,4 +92,9 @@ def template_settings(body: Mapping[str, Any]) -> dict[str, Any]:
         raise refused("chat_template_kwargs", given, "an object")
     if not isinstance(add, (bool, type(None))):
         raise refused("add_generation_prompt", add, "true or false")
-    return {**(given or {}), "add_generation_prompt": add is not False}
+    effort, thinking = body.get("reasoning_effort"), {}
+    if not isinstance(effort, (str, type(None))):
+        raise refused("reasoning_effort", effort, "a text")
+    if effort is not None:
+        thinking = {"reasoning_effort": effort, **({"enable_thinking": False} if effort == "none" else {})}
+    return {**thinking, **(given or {}), "add_generation_prompt": add is not False}

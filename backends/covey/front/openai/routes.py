@@ -22,7 +22,7 @@ async def tokenize(call: Call, body: bytes) -> None:
     said = json_object(body)
     model = served(call.door, said.get("model"), said.get("target"))
     if said.get("messages") is not None:
-        found = await model.texts.chat(prompts.messages(said["messages"]), prompts.template_settings(said))
+        found = (await model.texts.chat(prompts.messages(said["messages"]), prompts.template_settings(said))).ids
     else:
         text, special = said.get("prompt"), said.get("add_special_tokens")
         if not isinstance(text, str):

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
-from covey.front.openai.calls import Said, joined
+from covey.front.openai.calls import joined
 from covey.front.openai.pieces import Offsets, Piece
+from covey.front.openai.said import Said
 from covey_client.response import Chunk, Usage
 
 FINISH = {"eos": "stop"}  # a stop word's and the length's own reasons have OpenAI's names
@@ -20,6 +21,8 @@ def log_probs(chat: bool, chunk: Chunk, pieces: Mapping[int, Piece], offsets: Of
     """Of one chunk's tokens, with the `pieces` of all ids; `offsets` has seen its choice's earlier ones."""
     own = [pieces[token] for token in chunk.tokens]
     if chat:
+        if chunk.finish_reason == "eos":
+            own = own[:-1]  # OpenAI's chats tell no token that ends them
         tops = [[_entry(pieces[token], value) for token, value in place] for place in chunk.top]
         found = zip(own, chunk.log_probs, tops)
         content = [{**_entry(piece, value), "top_logprobs": top} for piece, value, top in found]
@@ -58,8 +61,10 @@ class Shape:
         for index, (chunk, probabilities, each) in enumerate(zip(chunks, found, said)):
             content: dict[str, Any] = {"text": each.content}
             if self.chat:
-                words = each.content or (None if each.tool_calls else "")
+                words = each.content or (None if each.tool_calls or each.reasoning else "")
                 content = {"message": {"role": "assistant", "content": words, "refusal": None}}
+                if each.reasoning:
+                    content["message"]["reasoning_content"] = each.reasoning
                 if each.tool_calls:
                     content["message"]["tool_calls"] = joined(each.tool_calls)
             choices.append(self._choice(index, content, chunk, each.finish_reason, probabilities))
@@ -74,7 +79,9 @@ class Shape:
             content = {"delta": {"role": "assistant"} if first else {}}
             if said.tool_calls:
                 content["delta"]["tool_calls"] = said.tool_calls
-            if said.content or not said.tool_calls:
+            if said.reasoning:
+                content["delta"]["reasoning_content"] = said.reasoning
+            if said.content or not (said.tool_calls or said.reasoning):
                 content["delta"]["content"] = said.content
         return self._root(".chunk", [self._choice(index, content, chunk, said.finish_reason, found)])
 

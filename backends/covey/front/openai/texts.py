@@ -10,14 +10,17 @@ import asyncio
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from covey.errors import SettingError
 from covey.front.failures import refused
-from covey.front.openai import forms
-from covey.front.openai.forms import Form, Marks
+from covey.front.openai import forms, thinking
+from covey.front.openai.forms import Form
+from covey.front.openai.marks import Marks
 from covey.front.openai.pieces import Piece, Pieces
+from covey.front.openai.thinking import Thinking
 from covey_client.chat import Template
 from covey_client.errors import InvalidRequest, ServerError
 
@@ -25,6 +28,14 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A conversation."""
+
+    ids: list[int]
+    thinking: Thinking | None  # how an answer may begin, where it may begin with thoughts
 
 
 class Texts:
@@ -37,11 +48,19 @@ class Texts:
         self._tokenizer: Tokenizer | None = None
         self._pieces: Pieces | None = None
         self._template: Template | None = None
-        self._form: tuple[Form, Marks] | InvalidRequest | None = None
+        self._form: Form | InvalidRequest | None = None
+        self._marks: Marks | None = None
+        self._thinking: tuple[Thinking | None] | None = None  # once it is known
 
-    async def chat(self, messages: list[dict[str, Any]], settings: Mapping[str, Any]) -> list[int]:
-        """The tokens of a conversation. Raises InvalidRequest where the model has no template, or refuses."""
-        return await self._apart(lambda: self._encode(self._render(messages, settings), special=False))
+    async def chat(self, messages: list[dict[str, Any]], settings: Mapping[str, Any]) -> Prompt:
+        """A conversation as tokens. Raises InvalidRequest where the model has no template, or refuses."""
+
+        def prompt() -> Prompt:
+            text = self._render(messages, settings)
+            known = self._read_thinking()
+            return Prompt(self._encode(text, special=False), known and known.after(text))
+
+        return await self._apart(prompt)
 
     async def encode(self, text: str, *, special: bool) -> list[int]:
         return await self._apart(lambda: self._encode(text, special=special))
@@ -53,9 +72,13 @@ class Texts:
         """Each token by itself."""
         return await self._apart(lambda: {each: self._known_pieces().of(each) for each in ids})
 
-    async def form(self) -> tuple[Form, Marks]:
+    async def form(self) -> Form:
         """How the model writes calls of functions. Raises InvalidRequest where its template knows none."""
         return await self._apart(self._read_form)
+
+    async def marks(self) -> Marks:
+        """Those that a grammar can name, of which there are none beyond the model's own vocabulary."""
+        return await self._apart(self._read_marks)
 
     def context(self) -> int | None:
         """Tokens that the model can read, as its configuration says."""
@@ -71,27 +94,38 @@ class Texts:
     async def _apart(self, act: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._worker, act)
 
-    def _read_form(self) -> tuple[Form, Marks]:
+    def _read_form(self) -> Form:
         if self._form is None:
             try:
-                self._form = forms.of_template(self._own_template().render), self._marks()
+                self._form = forms.of_template(self._own_template().render)
             except InvalidRequest as error:
                 self._form = InvalidRequest(f"tools: {error}", "tools")
         if isinstance(self._form, InvalidRequest):
             raise self._form
         return self._form
 
-    def _marks(self) -> Marks:
-        """Those that a grammar can name, of which there are none beyond the model's own vocabulary."""
-        try:
-            most = int(self._config()["vocab_size"])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ServerError(f"{self._folder}: its config.json says no vocab_size: {error}") from None
-        added = {
-            each.content: (number, each.special) for number, each in self._read().get_added_tokens_decoder().items()
-        }
-        ids = {text: number for text, (number, special) in added.items() if number < most and (special or _tag(text))}
-        return Marks(ids, frozenset(text for text in ids if added[text][1]))
+    def _read_marks(self) -> Marks:
+        if self._marks is None:
+            try:
+                most = int(self._config()["vocab_size"])
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                raise ServerError(f"{self._folder}: its config.json says no vocab_size: {error}") from None
+            added = self._read().get_added_tokens_decoder()
+            found = {
+                each.content: number
+                for number, each in added.items()
+                if number < most and (each.special or _tag(each.content))
+            }
+            self._marks = Marks(found, frozenset(text for text, number in found.items() if added[number].special))
+        return self._marks
+
+    def _read_thinking(self) -> Thinking | None:
+        if self._thinking is None:
+            added = self._read().get_added_tokens_decoder().values()
+            template = self._own_template()
+            names = [template.source, template.with_tools, *(each.content for each in added)]
+            self._thinking = (thinking.known(names, {each.content for each in added if each.special}),)
+        return self._thinking[0]
 
     def _own_template(self) -> Template:
         if self._template is None:

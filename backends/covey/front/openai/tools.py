@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from covey.front.failures import refused
+from covey.front.openai.schemas import of_function
 
 FIELDS = ("tools", "tool_choice", "parallel_tool_calls")
 NAME = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
@@ -77,7 +78,10 @@ def _function(value: Any) -> Function:
         schema = NOTHING
     if not isinstance(schema, dict) or schema.get("type", "object") != "object":
         raise refused("tools", schema, f"{name}: parameters are a JSON schema of type object")
-    return Function(name, {"type": "object", **schema}, strict is True)
+    try:
+        return Function(name, of_function(schema, strict=strict is True), strict is True)
+    except RecursionError:
+        raise refused("tools", schema, f"{name}: parameters that are nested less deeply") from None
 
 
 def _without_strict(function: Mapping[str, Any]) -> dict[str, Any]:

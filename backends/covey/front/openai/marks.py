@@ -1,0 +1,57 @@
+"""The tokens of a tokenizer that stand for a text of their own, as `<tool_call>`, and texts in a grammar's writing."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Those of one tokenizer."""
+
+    ids: Mapping[str, int]
+    hidden: frozenset[str]  # those which are left out of texts
+
+    def visible(self, text: str) -> str:
+        """What an answer's text shows of this."""
+        return "".join(part for part in self.parts(text) if part not in self.hidden)
+
+    def parts(self, text: str) -> list[str]:
+        """The text cut into marks and what is between them."""
+        found = [re.escape(mark) for mark in sorted(self.ids, key=len, reverse=True) if mark in text]
+        return [part for part in re.split(f"({'|'.join(found)})", text) if part] if found else [text] * bool(text)
+
+    def terms(self, text: str) -> str:
+        """The text in a grammar."""
+        return " ".join(f"<[{self.ids[part]}]>" if part in self.ids else quoted(part) for part in self.parts(text))
+
+    def free(self, terminal: str, mark: str) -> str:
+        """Any number of this terminal and of all marks but one, in a grammar."""
+        others = _ranges(number for each, number in self.ids.items() if each != mark)
+        return f"({terminal}{others and f' | <[{others}]>'})*"
+
+
+def quoted(text: str) -> str:
+    return json.dumps(text)
+
+
+def begun(text: str, mark: str) -> int:
+    """How many characters at the end of a text are the beginning of a mark."""
+    at = text.find(mark[0], max(0, len(text) - len(mark) + 1))
+    while at >= 0 and not mark.startswith(text[at:]):
+        at = text.find(mark[0], at + 1)
+    return len(text) - at if at >= 0 else 0
+
+
+def _ranges(ids: Iterable[int]) -> str:
+    """`1-3,7` for 1, 2, 3 and 7."""
+    found: list[list[int]] = []
+    for number in sorted(ids):
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return ",".join(f"{low}-{high}" if high > low else str(low) for low, high in found)

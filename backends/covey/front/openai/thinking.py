@@ -1,0 +1,101 @@
+"""What a model thinks before it answers, between `<think>` and `</think>` in its text: told apart from the answer, and
+free where the answer has to fit a grammar."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from covey.front.openai.marks import Marks, begun
+from covey.front.openai.said import Reader, Said
+from covey_client.response import Chunk
+
+MARKS = (("<think>", "</think>"), ("<seed:think>", "</seed:think>"), ("[THINK]", "[/THINK]"))
+BEFORE, THINKING, BEHIND, ANSWER = "before", "thinking", "behind", "answer"
+
+
+@dataclass(frozen=True)
+class Thinking:
+    """How one answer may begin."""
+
+    begin: str
+    end: str
+    begun: bool = False  # by the prompt: the answer begins with thoughts
+
+    def after(self, prompt: str) -> Thinking | None:
+        """That of an answer to this prompt; None where it says that the thinking is over."""
+        prompt = prompt.rstrip()
+        return None if prompt.endswith(self.end) else replace(self, begun=prompt.endswith(self.begin))
+
+    def rules(self, marks: Marks) -> tuple[str, str]:
+        """What a grammar's `start` begins with, and the rules for it."""
+        first = "" if self.begun else f"{marks.terms(self.begin)} "
+        if self.end in marks.ids:
+            inside = f"thinks: {marks.free('THOUGHT', self.end)} {marks.terms(self.end)}\nTHOUGHT: /(.|\\n)+/"
+        else:
+            inside = f'thinks[lazy]: THOUGHT "{self.end}"\nTHOUGHT: /(.|\\n)*/'
+        space = "SPACE: /[ \\t\\r\\n]+/"
+        return "thought " if self.begun else "thought? ", f"thought: {first}thinks SPACE?\n{inside}\n{space}"
+
+
+def known(names: Collection[str], hidden: Collection[str]) -> Thinking | None:
+    """The marks of a model, of which `names` says something; None where texts do not show them."""
+    found = next((marks for marks in MARKS if any(marks[1] in name for name in names)), None)
+    return None if found is None or set(found) & set(hidden) else Thinking(*found)
+
+
+class Thoughts:
+    """One choice's answer so far."""
+
+    def __init__(self, thinking: Thinking, answer: Reader | None) -> None:
+        """`answer` reads what comes behind the thoughts."""
+        self._marks, self._answer = thinking, answer
+        self._state, self._text = THINKING if thinking.begun else BEFORE, ""
+        self._said = False  # anything of the thoughts
+
+    def feed(self, chunk: Chunk) -> Said:
+        if self._state != ANSWER:
+            thoughts, text = self._split(chunk.text, bool(chunk.finish_reason))
+            chunk = replace(chunk, text=text, tokens=() if self._state == THINKING else chunk.tokens)
+        else:
+            thoughts = ""
+        if self._answer is None:
+            return Said(chunk.text, finish_reason=chunk.finish_reason, reasoning=thoughts)
+        said = self._answer.feed(chunk)
+        said.reasoning = thoughts
+        return said
+
+    def _split(self, text: str, last: bool) -> tuple[str, str]:
+        """What of it is thought, and what is answered."""
+        self._text += text
+        if self._state == BEFORE:
+            found = self._text.lstrip()
+            if found.startswith(self._marks.begin):
+                self._state, self._text = THINKING, found[len(self._marks.begin) :]
+            elif last or not self._marks.begin.startswith(found):
+                self._state = ANSWER
+                return "", self._taken(len(self._text))
+        thoughts = self._thought(last) if self._state == THINKING else ""
+        if self._state == BEHIND:
+            self._text = self._text.lstrip()
+            if self._text:
+                self._state = ANSWER
+                return thoughts, self._taken(len(self._text))
+        return thoughts, ""
+
+    def _thought(self, last: bool) -> str:
+        """White space at its ends is no part of it."""
+        if not self._said:
+            self._text = self._text.lstrip()
+        before, end, behind = self._text.partition(self._marks.end)
+        if end:
+            self._state, self._text = BEHIND, behind
+            return before.rstrip()
+        held = 0 if last else begun(before, self._marks.end)
+        found = self._taken(len(before[: len(before) - held].rstrip()))
+        self._said = self._said or bool(found)
+        return found
+
+    def _taken(self, size: int) -> str:
+        found, self._text = self._text[:size], self._text[size:]
+        return found

@@ -1,0 +1,78 @@
+"""What a chat's messages become, and what an answer tells, without a server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from covey.front.openai import prompts
+from covey.front.openai.pieces import Offsets, Piece
+from covey.front.openai.said import Said
+from covey.front.openai.shapes import Shape, log_probs
+from covey_client.errors import InvalidRequest
+from covey_client.response import Chunk, Usage
+
+
+def test_messages_have_roles_that_templates_know() -> None:
+    for role, rendered in (("developer", "system"), ("user", "user"), ("assistant", "assistant"), ("tool", "tool")):
+        assert prompts.messages([{"role": role, "content": "a"}])[0]["role"] == rendered
+    for role in ("critic", "function", "User", ""):
+        with pytest.raises(InvalidRequest, match="allowed: the roles system"):
+            prompts.messages([{"role": role, "content": "a"}])
+
+
+def test_content_may_come_in_parts() -> None:
+    parts = [
+        {"type": "text", "text": "a"},
+        "b",
+        {"type": "refusal", "refusal": "c"},
+        {"type": "output_text", "text": "d"},
+    ]
+    assert prompts.messages([{"role": "assistant", "content": parts}])[0]["content"] == "a\nb\nc\nd"
+    odd: tuple[Any, ...] = (5, {"type": "image_url", "text": "a"}, {"type": ["text"], "text": "a"}, {"text": "a"}, {})
+    for part in odd:
+        with pytest.raises(InvalidRequest, match="parts of content of type text"):
+            prompts.messages([{"role": "user", "content": [part]}])
+
+
+def test_templates_that_take_arguments_as_text_get_them_so() -> None:
+    call = {"id": "x", "function": {"name": "now", "arguments": '{"a":"\u00e9"}'}}
+    said = prompts.messages([{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [call]}])
+    textual = prompts.with_textual_arguments(said)
+    assert textual[1]["tool_calls"][0]["function"] == {"name": "now", "arguments": '{"a": "\u00e9"}'}
+    assert textual[0] == said[0]
+
+
+def test_a_template_is_told_how_much_to_think() -> None:
+    assert prompts.template_settings({"reasoning_effort": "low"}) == {
+        "reasoning_effort": "low",
+        "add_generation_prompt": True,
+    }
+    none = {"reasoning_effort": "none", "chat_template_kwargs": {"x": 1}}
+    assert prompts.template_settings(none)["enable_thinking"] is False
+    none["chat_template_kwargs"] = {"enable_thinking": True}
+    assert prompts.template_settings(none)["enable_thinking"] is True
+    with pytest.raises(InvalidRequest, match="reasoning_effort: got 5"):
+        prompts.template_settings({"reasoning_effort": 5})
+
+
+@pytest.mark.parametrize("reason", ["eos", "length", ""])
+def test_the_token_that_ends_a_chat_has_no_entry(reason: str) -> None:
+    pieces = {5: Piece("a", b"a"), 0: Piece("<end>", b"<end>", shown=False)}
+    chunk = Chunk("a", (5, 0), (-0.5, -0.1), reason, 1, Usage())
+    told = log_probs(True, chunk, pieces, Offsets())["content"]
+    assert [each["token"] for each in told] == (["a"] if reason == "eos" else ["a", "<end>"])
+    assert log_probs(False, chunk, pieces, Offsets())["tokens"] == ["a", "<end>"]
+
+
+def test_thoughts_are_no_content() -> None:
+    chunk, shape = Chunk("", (), (), "length", 1, Usage()), Shape(True, "covey")
+    thought = Said(finish_reason="length", reasoning="Hm.")
+    message = shape.whole([chunk], [None], [thought], 1)["choices"][0]["message"]
+    assert (message["content"], message["reasoning_content"]) == (None, "Hm.")
+    delta = shape.part(0, chunk, None, thought, first=True)["choices"][0]["delta"]
+    assert delta == {"role": "assistant", "reasoning_content": "Hm."}
+    assert not thought.empty
+    plain = shape.whole([chunk], [None], [Said("a")], 1)["choices"][0]["message"]
+    assert "reasoning_content" not in plain
