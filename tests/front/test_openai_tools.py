@@ -16,7 +16,7 @@ from covey.front.openai.calls import Reading, joined
 from covey.front.openai.forms import Form
 from covey.front.openai.marks import Marks
 from covey.front.openai.said import Reader, Said
-from covey.front.openai.thinking import Thinking, Thoughts
+from covey.front.openai.thinking import Hidden, Thinking, Thoughts
 from covey.front.openai.thinking import known as thinking_of
 from covey.front.openai.tools import taken
 from covey.tokenization import load_tokenizer
@@ -64,9 +64,10 @@ TEMPLATES = {
     "values": template("<tool_call>", "{{ n }}" + VALUES, "<tool_call>"),  # GLM
 }
 MULTIPLE = set(TEMPLATES) - {"alone"}
+SPECIAL = ("[TOOL_CALLS]", "[ARGS]", "<|calls|>", "<TOOLCALL>", "[THINK]", "[/THINK]")
 MARKS = {"none": [], "own": [AddedToken("<tool_call>"), AddedToken("</tool_call>"), AddedToken("<think>")]}
 MARKS["special"] = [AddedToken(each.content, special=True) for each in MARKS["own"]]
-MARKS["special"] += [AddedToken(each, special=True) for each in ("[TOOL_CALLS]", "[ARGS]", "<|calls|>", "<TOOLCALL>")]
+MARKS["special"] += [AddedToken(each, special=True) for each in SPECIAL]
 
 
 def tokenizer(marks: str) -> tuple[Tokenizer, Marks]:
@@ -334,10 +335,23 @@ def test_a_prompt_says_whether_there_is_thinking() -> None:
     assert MAYBE.after("<|assistant|>\n") == MAYBE
     assert MAYBE.after("<|assistant|><think>\n") == BEGUN
     assert MAYBE.after("<|assistant|><think>\n\n</think>\n\n") is None
-    assert thinking_of(["{{ '</think>' }}"], []) == MAYBE
-    assert thinking_of(["[/THINK]"], []) == Thinking("[THINK]", "[/THINK]")
-    assert thinking_of(["</think>"], ["</think>"]) is None, "no text shows where thoughts end"
-    assert thinking_of(["{{ messages }}"], []) is None
+    assert thinking_of(["{{ '</think>' }}"]) == MAYBE
+    assert thinking_of(["[/THINK]"]) == Thinking("[THINK]", "[/THINK]")
+    assert thinking_of(["{{ messages }}"]) is None
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_thoughts_between_marks_that_no_text_shows(begun: bool) -> None:
+    made, _ = tokenizer("special")
+    marks = {made.token_to_id(mark): mark for mark in ("[THINK]", "[/THINK]")}
+    hidden = Hidden(marks, lambda ids: str(made.decode(list(ids), skip_special_tokens=True)))
+    thinking, rng = Thinking("[THINK]", "[/THINK]", begun), np.random.default_rng(7)
+    for _ in range(30):
+        whole = f"{'' if begun else '[THINK]'} Is it a or a? [/THINK] It is a, \u00e9 or a."
+        parts = chunks(made, made.encode(whole, add_special_tokens=False).ids, rng, "eos")
+        assert "THINK" not in "".join(part.text for part in parts)
+        said = read(Thoughts(thinking, None, hidden), parts)
+        assert said == Said("It is a, \u00e9 or a.", [], "eos", "Is it a or a?")
 
 
 @pytest.mark.parametrize("marks", ["none", "own"])

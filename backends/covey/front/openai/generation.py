@@ -22,7 +22,7 @@ from covey.front.openai.said import Reader, Said
 from covey.front.openai.served import Model, served
 from covey.front.openai.shapes import Shape, log_probs, usage
 from covey.front.openai.texts import Prompt
-from covey.front.openai.thinking import Thinking, Thoughts
+from covey.front.openai.thinking import Hidden, Thinking, Thoughts
 from covey.front.openai.tools import Tools, taken
 from covey_client.errors import InvalidRequest
 from covey_client.response import Chunk
@@ -114,9 +114,14 @@ async def _held(
         others = {name: value for name, value in given.settings.items() if name not in fields.GRAMMAR_FIELDS}
         given = replace(given, settings={**others, GRAMMAR: rules})
 
+    between = (
+        {marks.ids[each]: each for each in (thinking.begin, thinking.end) if each in marks.hidden} if thinking else {}
+    )
+    hidden = Hidden(between, model.texts.shown) if between else None
+
     def reading() -> Reader | None:
         calls = Reading(form, marks, tools) if tools and form else None
-        return Thoughts(thinking, calls) if thinking else calls
+        return Thoughts(thinking, calls, hidden) if thinking else calls
 
     return given, reading
 
