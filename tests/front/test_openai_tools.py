@@ -271,6 +271,34 @@ def test_arguments_between_tags_have_the_types_of_their_schema(name: str) -> Non
         assert END not in after(call(**wrong))
 
 
+@pytest.mark.parametrize("name", ["pairs", "values"])
+def test_arguments_that_nobody_declared_have_any_names(name: str) -> None:
+    made, known = tokenizer("none")
+    how = form(name)
+    wanted, _ = taken({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]})
+    assert wanted is not None
+    assert how.pairs is not None
+    inside = "".join(
+        f"{how.pairs.begin}{key}{how.pairs.key}{each}{how.pairs.end}" for key, each in (("a", "1"), ("b c", "x"))
+    )
+    ids = made.encode(f"{how.begin}{how.head}f{how.key}{inside}{how.tail}", add_special_tokens=False).ids
+    assert END in follower(forms.grammar(how, wanted, known), made)(ids)
+    said = read(Reading(how, known, wanted), chunks(made, [*ids, END], np.random.default_rng(8), "eos"))
+    assert [json.loads(each["function"]["arguments"]) for each in said.tool_calls] == [{"a": 1, "b c": "x"}]
+
+
+def test_functions_share_the_rules_of_their_values() -> None:
+    properties = {f"p{place}": {"type": "integer", "description": "x" * 200} for place in range(6)}
+    tools = [
+        {"type": "function", "function": {"name": f"f{each}", "parameters": {"properties": properties}}}
+        for each in range(128)
+    ]
+    wanted, _ = taken({"tools": tools})
+    assert wanted is not None
+    for name in ("pairs", "tags"):
+        assert len(forms.grammar(form(name), wanted, Marks({}, frozenset()))) < 1 << 16, "no request could say it"
+
+
 def test_a_text_that_cannot_be_held_strictly_is_refused() -> None:
     parameters = {"type": "object", "properties": {"a": {"type": "string", "pattern": "b+"}}}
     for strict in (False, True):
