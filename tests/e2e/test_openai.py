@@ -75,6 +75,16 @@ def test_a_chat_is_what_its_template_makes_of_it(server: Server, asking: openai.
     assert parts[-1].usage.completion_tokens == said.usage.completion_tokens == own.usage.output_tokens
 
 
+def test_usage_may_come_with_every_event(asking: openai.OpenAI) -> None:
+    options: Any = {"include_usage": True, "continuous_usage_stats": True}
+    asked: dict[str, Any] = {"model": "covey", "messages": MESSAGES, "max_tokens": LENGTH, "stream_options": options}
+    found = [event.usage for event in asking.chat.completions.create(**asked, stream=True, seed=3)]
+    counts = [each.completion_tokens for each in found if each]
+    assert len(counts) == len(found) > 2
+    assert counts == sorted(counts)
+    assert counts[0] < counts[-1] == counts[-2]
+
+
 def test_several_choices_draw_by_seeds_of_their_own(asking: openai.OpenAI, direct: Client) -> None:
     asked: dict[str, Any] = {"model": "covey", "prompt": PROMPT, "max_tokens": LENGTH, "seed": 5, "n": 3}
     said = asking.completions.create(**asked)
@@ -287,6 +297,8 @@ def test_tokens_there_and_back(front: Front, asking: openai.OpenAI) -> None:
     found = ask("/tokenize", {"prompt": PROMPT})
     assert found["count"] == len(found["tokens"])
     assert ask("/detokenize", {"tokens": found["tokens"]}) == {"prompt": PROMPT}
+    with_tools = ask("/tokenize", {"messages": MESSAGES, "tools": TOOLS})["tokens"]
+    assert "weather" in ask("/detokenize", {"tokens": with_tools})["prompt"]
     rendered = ask("/tokenize", {"messages": MESSAGES})
     assert ask("/detokenize", {"tokens": rendered["tokens"]}) == {"prompt": PROMPT}
     asked: dict[str, Any] = {"model": "covey", "max_tokens": 8, "temperature": 0.0}

@@ -16,7 +16,7 @@ from covey.front.openai.calls import Reading, joined
 from covey.front.openai.forms import Form
 from covey.front.openai.marks import Marks
 from covey.front.openai.said import Reader, Said
-from covey.front.openai.thinking import Thinking, Thoughts
+from covey.front.openai.thinking import Hidden, Thinking, Thoughts
 from covey.front.openai.thinking import known as thinking_of
 from covey.front.openai.tools import taken
 from covey.tokenization import load_tokenizer
@@ -64,9 +64,10 @@ TEMPLATES = {
     "values": template("<tool_call>", "{{ n }}" + VALUES, "<tool_call>"),  # GLM
 }
 MULTIPLE = set(TEMPLATES) - {"alone"}
+SPECIAL = ("[TOOL_CALLS]", "[ARGS]", "<|calls|>", "<TOOLCALL>", "[THINK]", "[/THINK]")
 MARKS = {"none": [], "own": [AddedToken("<tool_call>"), AddedToken("</tool_call>"), AddedToken("<think>")]}
 MARKS["special"] = [AddedToken(each.content, special=True) for each in MARKS["own"]]
-MARKS["special"] += [AddedToken(each, special=True) for each in ("[TOOL_CALLS]", "[ARGS]", "<|calls|>", "<TOOLCALL>")]
+MARKS["special"] += [AddedToken(each, special=True) for each in SPECIAL]
 
 
 def tokenizer(marks: str) -> tuple[Tokenizer, Marks]:
@@ -270,6 +271,34 @@ def test_arguments_between_tags_have_the_types_of_their_schema(name: str) -> Non
         assert END not in after(call(**wrong))
 
 
+@pytest.mark.parametrize("name", ["pairs", "values"])
+def test_arguments_that_nobody_declared_have_any_names(name: str) -> None:
+    made, known = tokenizer("none")
+    how = form(name)
+    wanted, _ = taken({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]})
+    assert wanted is not None
+    assert how.pairs is not None
+    inside = "".join(
+        f"{how.pairs.begin}{key}{how.pairs.key}{each}{how.pairs.end}" for key, each in (("a", "1"), ("b c", "x"))
+    )
+    ids = made.encode(f"{how.begin}{how.head}f{how.key}{inside}{how.tail}", add_special_tokens=False).ids
+    assert END in follower(forms.grammar(how, wanted, known), made)(ids)
+    said = read(Reading(how, known, wanted), chunks(made, [*ids, END], np.random.default_rng(8), "eos"))
+    assert [json.loads(each["function"]["arguments"]) for each in said.tool_calls] == [{"a": 1, "b c": "x"}]
+
+
+def test_functions_share_the_rules_of_their_values() -> None:
+    properties = {f"p{place}": {"type": "integer", "description": "x" * 200} for place in range(6)}
+    tools = [
+        {"type": "function", "function": {"name": f"f{each}", "parameters": {"properties": properties}}}
+        for each in range(128)
+    ]
+    wanted, _ = taken({"tools": tools})
+    assert wanted is not None
+    for name in ("pairs", "tags"):
+        assert len(forms.grammar(form(name), wanted, Marks({}, frozenset()))) < 1 << 16, "no request could say it"
+
+
 def test_a_text_that_cannot_be_held_strictly_is_refused() -> None:
     parameters = {"type": "object", "properties": {"a": {"type": "string", "pattern": "b+"}}}
     for strict in (False, True):
@@ -334,10 +363,23 @@ def test_a_prompt_says_whether_there_is_thinking() -> None:
     assert MAYBE.after("<|assistant|>\n") == MAYBE
     assert MAYBE.after("<|assistant|><think>\n") == BEGUN
     assert MAYBE.after("<|assistant|><think>\n\n</think>\n\n") is None
-    assert thinking_of(["{{ '</think>' }}"], []) == MAYBE
-    assert thinking_of(["[/THINK]"], []) == Thinking("[THINK]", "[/THINK]")
-    assert thinking_of(["</think>"], ["</think>"]) is None, "no text shows where thoughts end"
-    assert thinking_of(["{{ messages }}"], []) is None
+    assert thinking_of(["{{ '</think>' }}"]) == MAYBE
+    assert thinking_of(["[/THINK]"]) == Thinking("[THINK]", "[/THINK]")
+    assert thinking_of(["{{ messages }}"]) is None
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_thoughts_between_marks_that_no_text_shows(begun: bool) -> None:
+    made, _ = tokenizer("special")
+    marks = {made.token_to_id(mark): mark for mark in ("[THINK]", "[/THINK]")}
+    hidden = Hidden(marks, lambda ids: str(made.decode(list(ids), skip_special_tokens=True)))
+    thinking, rng = Thinking("[THINK]", "[/THINK]", begun), np.random.default_rng(7)
+    for _ in range(30):
+        whole = f"{'' if begun else '[THINK]'} Is it a or a? [/THINK] It is a, \u00e9 or a."
+        parts = chunks(made, made.encode(whole, add_special_tokens=False).ids, rng, "eos")
+        assert "THINK" not in "".join(part.text for part in parts)
+        said = read(Thoughts(thinking, None, hidden), parts)
+        assert said == Said("It is a, \u00e9 or a.", [], "eos", "Is it a or a?")
 
 
 @pytest.mark.parametrize("marks", ["none", "own"])

@@ -14,6 +14,8 @@ covey_requests_total{model="covey",outcome="stop"} 2
 covey_requests_total{model="covey",outcome="refused"} 9
 covey_generation_tokens_total{model="covey"} 16777217
 covey_generation_tokens_total{model="draft_chat"} 7
+covey_prompt_tokens_total{model="covey"} 40
+covey_prefix_cache_hit_tokens_total{model="covey"} 30
 covey_request_queue_seconds_bucket{model="covey",le="0.5"} 4
 covey_request_queue_seconds_bucket{model="covey",le="+Inf"} 6
 covey_request_queue_seconds_sum{model="covey"} 1.5
@@ -33,6 +35,12 @@ def test_what_means_the_same_has_vllm_s_names() -> None:
         f'vllm:request_success_total{own},finished_reason="stop"}} 7.0',
         "# TYPE vllm:generation_tokens_total counter",
         f"vllm:generation_tokens_total{own}}} 16777217.0",
+        "# TYPE vllm:prompt_tokens_total counter",
+        f"vllm:prompt_tokens_total{own}}} 40.0",
+        "# TYPE vllm:prefix_cache_queries_total counter",
+        f"vllm:prefix_cache_queries_total{own}}} 40.0",
+        "# TYPE vllm:prefix_cache_hits_total counter",
+        f"vllm:prefix_cache_hits_total{own}}} 30.0",
         "# TYPE vllm:request_queue_time_seconds histogram",
         f'vllm:request_queue_time_seconds_bucket{own},le="0.5"}} 4.0',
         f'vllm:request_queue_time_seconds_bucket{own},le="+Inf"}} 6.0',

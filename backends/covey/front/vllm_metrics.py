@@ -72,6 +72,8 @@ def _series(text: str) -> Iterator[tuple[Key, float]]:
         if name in RENAMED:
             kept = tuple((label, labels[label]) for label in KEPT if label in labels)
             yield (RENAMED[name] + (suffix or ""), kept), float(value)
+            if name == "covey_prompt_tokens_total":  # each of them is looked for in the cache
+                yield ("prefix_cache_queries_total", kept), float(value)
         elif name == "covey_requests_total" and labels["outcome"] in REASONS:
             yield ("request_success_total", (("finished_reason", REASONS[labels["outcome"]]),)), float(value)
         elif name == "covey_kv_blocks":

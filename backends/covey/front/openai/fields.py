@@ -68,6 +68,7 @@ COMMON = (
     "response_format",
     STRUCTURED,
 )
+IN_STREAM_OPTIONS = ("include_usage", "continuous_usage_stats")
 MOST_CHOICES = 128
 MOST_SHOWN = 8  # unknown names of one body
 SEEDS = 1 << 64
@@ -81,6 +82,7 @@ class Given:
     n: int
     stream: bool
     usage: bool  # an event of its own at the end of a stream
+    running_usage: bool  # in every event as well
     log_probs: bool
     unknown: tuple[str, ...]  # as the body writes them
     known: frozenset[str]  # what could have been meant
@@ -118,9 +120,10 @@ def read(body: Mapping[str, Any], *, chat: bool, most_tokens: int) -> Given:
         raise refused("stream_options", options, "an object, where stream is true")
     known = frozenset({*OWN, *COMMON, *RENAMED, *ONLY, *GRAMMARS, *(CHAT if chat else COMPLETION)})
     unknown = [name for name in given if name not in known]
-    unknown += [f"stream_options.{name}" for name in options if name != "include_usage"]
-    usage = _flag(options, "include_usage")
-    return Given(settings, _count(given.get("n", 1)), stream, usage, log_probs, tuple(unknown), known)
+    unknown += [f"stream_options.{name}" for name in options if name not in IN_STREAM_OPTIONS]
+    usage, running = (_flag(options, name) for name in IN_STREAM_OPTIONS)
+    n = _count(given.get("n", 1))
+    return Given(settings, n, stream, usage, usage and running, log_probs, tuple(unknown), known)
 
 
 def derived(seed: int, number: int) -> int:

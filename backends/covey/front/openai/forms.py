@@ -167,11 +167,13 @@ def grammar(form: Form, tools: Tools, marks: Marks, thinking: Thinking | None = 
     `answer`, where there are such."""
     lead, thoughts = thinking.rules(marks) if thinking else ("", "")
     calls = [f"call_{number}" for number in range(len(tools.functions))]
+    values: dict[str, str] = {}
     again = f" ({marks.terms(form.again)} one)*" if form.again and tools.parallel else ""
     rules = [
         f"calls: {marks.terms(form.head)} one{again} {marks.terms(form.end)}",
         f"one: {' | '.join(calls)}",
-        *(rule for name, each in zip(calls, tools.functions) for rule in _call(name, form, each, marks)),
+        *(f"{name}: {_call(form, each, marks, values)}" for name, each in zip(calls, tools.functions)),
+        *(f"{name}: {value}" for value, name in values.items()),
         *([pairs.text(form.pairs, marks)] if form.pairs else []),
         *([thoughts] if thoughts else []),
     ]
@@ -189,10 +191,10 @@ def grammar(form: Form, tools: Tools, marks: Marks, thinking: Thinking | None = 
     return "\n".join([f"start: {lead}words | {lead}words begun calls", *begun, *rules, *free])
 
 
-def _call(name: str, form: Form, function: Function, marks: Marks) -> list[str]:
+def _call(form: Form, function: Function, marks: Marks, values: dict[str, str]) -> str:
     how = {**SPACED, "lenient": not function.strict}
-    key, tail = marks.terms(function.name + form.key), marks.terms(form.tail)
     if form.pairs is None:
-        return [f"{name}: {key} %json {json.dumps({'x-guidance': how, **function.schema})} {tail}"]
-    inside = pairs.rules(f"{name}_arguments", function, form.pairs, marks, how)
-    return [f"{name}: {key} {name}_arguments {tail}", *inside]
+        inside = f"%json {json.dumps({'x-guidance': how, **function.schema})}"
+    else:
+        inside = pairs.rule(function, form.pairs, marks, how, values)
+    return f"{marks.terms(function.name + form.key)} {inside} {marks.terms(form.tail)}"

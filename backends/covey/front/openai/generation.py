@@ -20,8 +20,9 @@ from covey.front.openai.fields import Given, of_choice
 from covey.front.openai.pieces import Offsets
 from covey.front.openai.said import Reader, Said
 from covey.front.openai.served import Model, served
-from covey.front.openai.shapes import Shape, log_probs
-from covey.front.openai.thinking import Thinking, Thoughts
+from covey.front.openai.shapes import Shape, log_probs, usage
+from covey.front.openai.texts import Prompt
+from covey.front.openai.thinking import Hidden, Thinking, Thoughts
 from covey.front.openai.tools import Tools, taken
 from covey_client.errors import InvalidRequest
 from covey_client.response import Chunk
@@ -77,12 +78,7 @@ async def _wanted(door: Door, said: Mapping[str, Any], chat: bool) -> Wanted:
     found: list[str | list[int]] = []
     reading: Callable[[], Reader | None] | None = None
     if chat:
-        messages, settings = prompts.messages(said.get("messages")), prompts.template_settings(said)
-        if prompts.with_calls(messages) and (await model.texts.form()).textual:
-            messages = prompts.with_textual_arguments(messages)
-        if tools is not None:
-            settings["tools"] = list(tools.told)
-        prompt = await model.texts.chat(messages, settings)
+        prompt = await rendered(model, said, tools)
         if tools is not None or prompt.thinking is not None:
             given, reading = await _held(given, tools, prompt.thinking, model)
         found.append(prompt.ids)
@@ -92,6 +88,16 @@ async def _wanted(door: Door, said: Mapping[str, Any], chat: bool) -> Wanted:
         raise refused("n", given.n, f"at most {fields.MOST_CHOICES} choices of all {len(found)} prompts together")
     asked = _asked(door, model, found, given)
     return Wanted(model, given, asked, Shape(chat, model.name), tuple(reading() if reading else None for _ in asked))
+
+
+async def rendered(model: Model, said: Mapping[str, Any], tools: Tools | None) -> Prompt:
+    """The conversation in a body as the model's template writes it."""
+    messages, settings = prompts.messages(said.get("messages")), prompts.template_settings(said)
+    if prompts.with_calls(messages) and (await model.texts.form()).textual:
+        messages = prompts.with_textual_arguments(messages)
+    if tools is not None:
+        settings["tools"] = list(tools.told)
+    return await model.texts.chat(messages, settings)
 
 
 async def _held(
@@ -108,9 +114,14 @@ async def _held(
         others = {name: value for name, value in given.settings.items() if name not in fields.GRAMMAR_FIELDS}
         given = replace(given, settings={**others, GRAMMAR: rules})
 
+    between = (
+        {marks.ids[each]: each for each in (thinking.begin, thinking.end) if each in marks.hidden} if thinking else {}
+    )
+    hidden = Hidden(between, model.texts.shown) if between else None
+
     def reading() -> Reader | None:
         calls = Reading(form, marks, tools) if tools and form else None
-        return Thoughts(thinking, calls) if thinking else calls
+        return Thoughts(thinking, calls, hidden) if thinking else calls
 
     return given, reading
 
@@ -157,7 +168,9 @@ async def _stream(call: Call, wanted: Wanted) -> None:
                 if first or not said.empty or given.log_probs:
                     probabilities = await _log_probs(wanted, chunk, offsets[index])
                     part = shape.part(index, chunk, probabilities, said, first=first)
-                    await call.event(_json({**part, "usage": None} if given.usage else part), headers)
+                    if given.usage:
+                        part["usage"] = usage([chunk.usage], 1) if given.running_usage else None
+                    await call.event(_json(part), headers)
     except Gone:
         raise
     except Exception as problem:

@@ -33,20 +33,19 @@ class Pairs:
     end: str
 
 
-def rules(name: str, function: Function, pairs: Pairs, marks: Marks, how: Mapping[str, Any]) -> list[str]:
-    """Grammar rules (`grammar_lark`) that `name` holds the arguments of this function by; they know a rule `text`.
-    `how` says how JSON is written."""
-    found, parts = [], []
-    for place, (key, schema) in enumerate(_properties(function).items()):
-        own = f"{name}_{place}"
-        found.append(
-            f"{own}: {marks.terms(pairs.begin + key + pairs.key)} {_value(function, schema, pairs, marks, how)}"
-        )
-        parts.append(own if key in _required(function) else f"{own}?")
-    if _properties(function) or function.schema.get("additionalProperties") is False:
-        return [f"{name}: {' '.join(parts) or quoted('')}", *found]
-    free = f"{marks.terms(pairs.begin)} /[^<>\"'=\\n]+/ {marks.terms(pairs.key)} text"
-    return [f"{name}: ({free})*"]
+def rule(function: Function, pairs: Pairs, marks: Marks, how: Mapping[str, Any], values: dict[str, str]) -> str:
+    """What holds the arguments of this function in a grammar (`grammar_lark`) that knows a rule `text`. What holds one
+    value is a rule in `values`, by its text: many functions have the same ones. `how` says how JSON is written."""
+    parts = []
+    for key, schema in _properties(function).items():
+        own = _value(function, schema, pairs, marks, how)
+        if own != "text":
+            own = values.setdefault(own, f"value_{len(values)}")
+        own = f"{marks.terms(pairs.begin + key + pairs.key)} {own}"
+        parts.append(own if key in _required(function) else f"({own})?")
+    if parts or function.schema.get("additionalProperties") is False:
+        return " ".join(parts) or quoted("")
+    return f"({marks.terms(pairs.begin)} /[^<>\"'=\\n]+/ {marks.terms(pairs.key)} text)*"
 
 
 def text(pairs: Pairs, marks: Marks) -> str:

@@ -14,15 +14,17 @@ from covey.front.door import Door
 from covey.front.failures import refused
 from covey.front.http_bodies import json_object
 from covey.front.http_calls import Call, Posted, caller_of
-from covey.front.openai import generation, prompts
+from covey.front.openai import generation
 from covey.front.openai.served import names, served
+from covey.front.openai.tools import taken
 
 
 async def tokenize(call: Call, body: bytes) -> None:
     said = json_object(body)
     model = served(call.door, said.get("model"), said.get("target"))
     if said.get("messages") is not None:
-        found = (await model.texts.chat(prompts.messages(said["messages"]), prompts.template_settings(said))).ids
+        tools, said = taken(said)
+        found = (await generation.rendered(model, said, tools)).ids
     else:
         text, special = said.get("prompt"), said.get("add_special_tokens")
         if not isinstance(text, str):

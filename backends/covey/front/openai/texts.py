@@ -68,6 +68,10 @@ class Texts:
     async def decode(self, ids: Sequence[int]) -> str:
         return await self._apart(lambda: str(self._read().decode(ids, skip_special_tokens=False)))
 
+    def shown(self, ids: Sequence[int]) -> str:
+        """What a text shows of a few tokens, at once: the tokenizer is read by then."""
+        return str(self._read().decode(ids, skip_special_tokens=True))
+
     async def pieces(self, ids: Collection[int]) -> dict[int, Piece]:
         """Each token by itself."""
         return await self._apart(lambda: {each: self._known_pieces().of(each) for each in ids})
@@ -123,8 +127,9 @@ class Texts:
         if self._thinking is None:
             added = self._read().get_added_tokens_decoder().values()
             template = self._own_template()
-            names = [template.source, template.with_tools, *(each.content for each in added)]
-            self._thinking = (thinking.known(names, {each.content for each in added if each.special}),)
+            self._thinking = (
+                thinking.known([template.source, template.with_tools, *(each.content for each in added)]),
+            )
         return self._thinking[0]
 
     def _own_template(self) -> Template:

@@ -3,7 +3,7 @@ free where the answer has to fit a grammar."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from covey.front.openai.marks import Marks, begun
@@ -38,24 +38,44 @@ class Thinking:
         return "thought " if self.begun else "thought? ", f"thought: {first}thinks SPACE?\n{inside}\n{space}"
 
 
-def known(names: Collection[str], hidden: Collection[str]) -> Thinking | None:
-    """The marks of a model, of which `names` says something; None where texts do not show them."""
-    found = next((marks for marks in MARKS if any(marks[1] in name for name in names)), None)
-    return None if found is None or set(found) & set(hidden) else Thinking(*found)
+def known(names: Collection[str]) -> Thinking | None:
+    """The marks of a model of which `names` says something."""
+    return next((Thinking(*marks) for marks in MARKS if any(marks[1] in name for name in names)), None)
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """Marks that are special tokens, which a text leaves out."""
+
+    marks: Mapping[int, str]
+    decode: Callable[[Sequence[int]], str]
+
+    def shown(self, chunk: Chunk) -> str:
+        """The text of a chunk with its marks: each stands before as much of the text as the tokens behind it say."""
+        text = chunk.text
+        for place in reversed([place for place, token in enumerate(chunk.tokens) if token in self.marks]):
+            behind = self.decode(chunk.tokens[place + 1 :])
+            most = min(len(behind), len(chunk.text))  # the last of it may have been held back
+            size = next(size for size in range(most, -1, -1) if chunk.text.endswith(behind[:size]))
+            at = len(chunk.text) - size
+            text = text[:at] + self.marks[chunk.tokens[place]] + text[at:]
+        return text
 
 
 class Thoughts:
     """One choice's answer so far."""
 
-    def __init__(self, thinking: Thinking, answer: Reader | None) -> None:
+    def __init__(self, thinking: Thinking, answer: Reader | None, hidden: Hidden | None = None) -> None:
         """`answer` reads what comes behind the thoughts."""
-        self._marks, self._answer = thinking, answer
+        self._marks, self._answer, self._hidden = thinking, answer, hidden
         self._state, self._text = THINKING if thinking.begun else BEFORE, ""
         self._said = False  # anything of the thoughts
 
     def feed(self, chunk: Chunk) -> Said:
         if self._state != ANSWER:
-            thoughts, text = self._split(chunk.text, bool(chunk.finish_reason))
+            thoughts, text = self._split(
+                self._hidden.shown(chunk) if self._hidden else chunk.text, bool(chunk.finish_reason)
+            )
             chunk = replace(chunk, text=text, tokens=() if self._state == THINKING else chunk.tokens)
         else:
             thoughts = ""
