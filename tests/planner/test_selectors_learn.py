@@ -14,10 +14,19 @@ from covey.planner.worth import SAMPLED, Worth
 from covey.profile import SpeculationSettings
 from covey.rounds import RoundRecord
 from covey.scheduler import Scheduler
+from covey.types import TargetReply, TargetWork
 from tests.fakes import Collector, ManualClock, request
 from tests.planner.test_round_planner import PrefixDrafter, SlowTarget
 
 DEPTH, RIGHT = 4, 2
+
+
+class _Reading(SlowTarget):
+    """... and a millisecond for each token that is known."""
+
+    def step(self, work: TargetWork) -> TargetReply:
+        self.clock.sleep(0.001 * int(work.chunk.sum()))
+        return super().step(work)
 
 
 def served(policy: str, selection: str = "all", *, tokens: int = 41) -> tuple[RoundPlanner, list[RoundRecord]]:
@@ -27,9 +36,7 @@ def served(policy: str, selection: str = "all", *, tokens: int = 41) -> tuple[Ro
     planner = build(settings, ("only",), max_rows=8)
     scheduler = Scheduler(max_running=8, max_waiting=8, token_budget=64, growth_tokens=8, block_size=4)
     drafters = {"only": PrefixDrafter(clock, RIGHT)}
-    engine = Engine(
-        SlowTarget(clock), scheduler, planner, Collector(), clock, drafters=drafters, observe=records.append
-    )
+    engine = Engine(_Reading(clock), scheduler, planner, Collector(), clock, drafters=drafters, observe=records.append)
     engine.submit(request(1, [1, 2, 3], tokens))
     for _ in range(3):
         engine.round()
@@ -83,5 +90,5 @@ def test_expectations_that_are_nobody_elses_to_teach_are_taught_by_the_selector(
         planner, _ = served(policy, "worth")
         assert isinstance(planner.selector, Worth)
         assert planner.selector._expectations.known
-        seconds = planner.selector._expectations.curve(1).at(np.array([5]))
-        assert seconds == pytest.approx(0.01, rel=0.2), "ten ms a pass"
+        (seconds,) = planner.selector._expectations.curve(1).at(np.array([5]))
+        assert 0.01 < seconds < 0.02, "eleven ms a pass with one row"

@@ -158,7 +158,7 @@ def test_adaserve_serves_the_largest_need_first_within_its_budget() -> None:
 
 def test_adaserves_needs_end_with_what_drafts_can_bring_with_n_max_and_with_its_budget() -> None:
     """Who is late comes first, however unlikely its drafts are."""
-    late, offered = replace(TIGHT, tpot=1e-3), drafted([0.5] * 4, [0.95] * 4)
+    late, offered = replace(TIGHT, tpot=1e-3), drafted([0.95] * 4, [0.99] * 4)
 
     def sizes(*adaserve: str, asks: str = "auto") -> list[int]:
         made = Customised(AdaServe(DEPTH, 1, None, adaserve), ("draft",), DEPTH)
