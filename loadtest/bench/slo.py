@@ -23,6 +23,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from covey.errors import SettingError
 from covey.types import JsonDict
 from loadtest.bench import loads, report, slo_served
 from loadtest.bench.session import QUICK, Session
@@ -250,8 +251,10 @@ def _jobs(count: int, quick: bool, trace: Sequence[object] | None, seed: int, pa
     systems = [system for system in SYSTEMS if system.name in named]
     devices = [device for device in DEVICES if device in parts] or list(DEVICES)
     sweeps = [part for part in parts if part not in DEVICES and part not in named]  # "rate", or "rate:10"
-    if sweeps and set(sweeps) <= set(SERVED):
-        return
+    for part in sweeps:
+        if part.partition(":")[0] not in (*SWEEPS, *SERVED):
+            allowed = ", ".join((*SWEEPS, *SERVED, *DEVICES, *every))
+            raise SettingError(f"--part: got {part!r}, allowed: {allowed}; of a sweep one value: rate:10")
     for device in devices:
         rates = DEVICES[device].rates
         points: list[tuple[str, float, list[Asked], float]] = [

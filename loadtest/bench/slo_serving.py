@@ -70,6 +70,7 @@ SYSTEMS = (
     System("off, tuned chunks", "off", token_budget=TUNED),
     System("covey, no objectives, tuned chunks", "covey", token_budget=TUNED),
     System("adaserve", "adaserve", blind=False, width=WIDTH, adaserve=ADASERVE),
+    System("adaserve, tuned chunks", "adaserve", blind=False, width=WIDTH, token_budget=TUNED, adaserve=ADASERVE),
     System("covey", "covey", blind=False, selection="worth", width=WIDTH),
 )
 TUNED_SYSTEMS = tuple(system.name for system in SYSTEMS if system.token_budget == TUNED)

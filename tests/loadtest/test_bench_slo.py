@@ -124,6 +124,12 @@ def test_parts_name_devices_sweeps_and_systems() -> None:
     assert every == {system.name for system in SYSTEMS}
 
 
+def test_an_unknown_part_is_named_with_those_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for wrong in ("rates", "70b", "rates:10"):
+        assert main(["slo", "--part", wrong, "--part", "70B", "--json", str(tmp_path / "out.json")]) == 1
+        assert f"--part: got '{wrong}', allowed: rate, scale" in capsys.readouterr().err
+
+
 def test_a_part_may_be_what_real_servers_do_or_one_point() -> None:
     assert not list(slo._jobs(12, False, None, 1, ("bundled",)))
     assert not list(slo._jobs(12, False, None, 1, ("real time",)))

@@ -22,6 +22,10 @@ def test_needs_and_hopes_are_those_of_each_row() -> None:
         for active in found.rows:
             active.output = [7] * int(rng.integers(1, 190))
             active.first_token = None if rng.random() < 0.2 else float(rng.uniform(0.0, 10.0))
+            if active.first_token is not None and rng.random() < 0.3 and active.request.objective.tpot < math.inf:
+                # As late as it may be for its last token to be in time, or hardly later.
+                last = found.now + active.room * found.fastest + float(rng.choice([-1e-6, 1e-6]))
+                active.first_token = last - active.request.objective.tpot * (active.request.max_tokens - 1)
         standing = Standing.of(found)
         timed = [row for row in range(6) if tpots[row] < math.inf]
         assert standing.timed.tolist() == timed

@@ -156,6 +156,35 @@ def test_adaserve_serves_the_largest_need_first_within_its_budget() -> None:
     assert len(wide.select(batch([later, TIGHT, NONE]), offered, 5).tokens) == 2, "nor more than the pass has room for"
 
 
+def test_adaserves_needs_end_with_what_drafts_can_bring_with_n_max_and_with_its_budget() -> None:
+    """Who is late comes first, however unlikely its drafts are."""
+    late, offered = replace(TIGHT, tpot=1e-3), drafted([0.95] * 4, [0.99] * 4)
+
+    def sizes(*adaserve: str, asks: str = "auto") -> list[int]:
+        made = Customised(AdaServe(DEPTH, 1, None, adaserve), ("draft",), DEPTH)
+        rows = batch([late, NONE])
+        if asks != "auto":
+            rows.rows[1] = batch([NONE, NONE], asks=asks).rows[1]
+        found: list[int] = made.select(rows, offered, 4096).sizes.tolist()
+        return found
+
+    assert sizes("b1=6") == [4, 0], "A(r) is more than a round can bring: all that it can"
+    assert sizes("b1=6", "n_max=3") == [2, 2], "its root is one of three"
+    assert sizes("b1=6", "n_max=1") == [0, 4]
+    assert sizes("b1=7", asks="fixed:4") == [1, 4], "what a request asks for is in the budget"
+
+
+def test_adaserves_defaults_are_its_equations_without_constants() -> None:
+    made = AdaServe(6, 4, None, ("b1=24",))
+    for rows, depth, width in ((4, 5, 4), (8, 2, 3), (12, 1, 2), (24, 1, 1)):
+        assert (made.choose(Situation(rows, 6)), made.width) == (depth, width), "b2 is b1"
+    assert (AdaServe(6, 4, None, ()).budget, made.most) == (64, 8)
+    free = costs(free=64, each=0.001)
+    assert AdaServe(6, 4, free, ()).budget == knee(free)
+    exact = CostTable("made up", "", tuple((1, tokens, float(tokens)) for tokens in (1, 5, 9)))
+    assert [knee(exact, slack) for slack in (0.5, 1.0, 4.0, 9.0, 20.0)] == [1, 1, 4, 9, 9], "as far as was measured"
+
+
 def test_adaserve_ranks_by_log_q_where_that_is_shipped() -> None:
     offered = drafted([0.9, 0.9], [0.1, 0.1])
     turned = replace(offered, trees=replace(offered.trees, log_q=np.log([0.1, 0.01, 0.9, 0.81]).astype(np.float32)))

@@ -150,3 +150,45 @@ def test_what_is_kept_is_what_the_rules_say() -> None:
             paths = made._offered[1]
             likely = np.sort(paths[kept.tokens])[::-1].tolist()
             assert np.allclose(likely, by_hand(made, batch, drafted, budget), rtol=1e-4), seed
+
+
+def test_what_need_not_be_ranked_would_not_have_been_chosen() -> None:
+    """The bound on what nodes must bring, with curves of any kind: rough, falling, with time that drafts take or save
+    whatever they are, beside prompts. Without the bound the same nodes are kept."""
+    fewer = 0
+    for seed in range(CASES):
+        rng = np.random.default_rng([3, seed])
+        rows = int(rng.integers(1, 9))
+        decoding = rows if rng.random() < 0.6 else int(rng.integers(1, rows + 1))
+        trees = forest(rng, rows, int(rng.choice([1, 20]))).only(np.arange(rows) < decoding)
+        each = float(rng.choice([1e-5, 5e-4, 2e-3, 5e-3]))
+        verify = [(n, t, 0.02 + each * t) for n in (1, 4, 16) for t in (n, 2 * n, 256)]
+        curves = Expectations(DEPTH, 16, CostTable("made up", "for tests", tuple(verify)))
+        weights = curves._costs._verify.weights
+        if rng.random() < 0.3:
+            weights[: len(curves._costs._tokens)] *= rng.uniform(0.7, 1.3, len(curves._costs._tokens))
+        weights[-1] = rng.choice([0.0, 0.004, -0.01])
+        made, batch = Worth(curves, DRAFTERS, DEPTH, teaches=True), served(rng, rows, decoding)
+        drafted = Drafted(trees, np.ones(rows, np.bool_), {"one": 0.002}, {"one": 0.0}, {}, ("one",) * rows)
+        kept = [made.select(batch, drafted, 4096)]
+        fewer += made._least[-1][1] > 0.0
+        made.prepare(batch)
+        made._least = [(0.0, 0.0)]
+        kept.append(made.select(batch, drafted, 4096))
+        assert kept[0].tokens.tolist() == kept[1].tokens.tolist(), seed
+    assert fewer > CASES / 4, "there is a bound"
+
+
+def test_drafting_takes_as_long_as_the_slowest_drafter_that_had_to_catch_up_first() -> None:
+    rng, sizes = np.random.default_rng(5), []
+    trees, batch = forest(rng, 6, 12), served(rng, 6, 6)
+    verify = tuple((n, t, 0.02 + 0.002 * t) for n in (1, 4, 16) for t in (n, 64, 256))
+    for seconds, catch_up in (
+        ({"one": 0.04, "two": 0.01}, {"one": 0.02, "two": 0.01}),
+        ({"one": 0.06}, {"one": 0.0}),
+        ({"one": 0.02}, {"one": 0.0}),
+    ):
+        made = Worth(Expectations(DEPTH, 16, CostTable("made up", "for tests", verify)), DRAFTERS, DEPTH, teaches=True)
+        drafted = Drafted(trees, np.ones(6, np.bool_), seconds, catch_up, {}, ("one",) * 6)
+        sizes.append(made.select(batch, drafted, 4096).sizes.tolist())
+    assert sizes[0] == sizes[1] != sizes[2], "where drafting has taken long already, more is worth verifying"

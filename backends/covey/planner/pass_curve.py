@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,12 +30,16 @@ class PassCurve:
         ends = np.array([0.0, FAR])
         return cls(rows, ends, ends, 0.0, 0.0)
 
-    def least(self, tokens: int) -> float:
-        """What one more token takes at least in a pass over so many or more; 0 where it may take less than nothing."""
-        start = max(0, int(np.searchsorted(self.knots, tokens)) - 1)
+    def least(self, tokens: int) -> list[tuple[float, float]]:
+        """What one more token takes at least in a pass over so many or more, 0 where it may take less than nothing:
+        from each bend of the curve on, the farthest first, and from this number of tokens."""
+        start = max(0, int(self.knots.searchsorted(tokens, side="right")) - 1)
         knots, seconds = self.knots[start:], self.seconds[start:]
         slopes = (seconds[1:] - seconds[:-1]) / (knots[1:] - knots[:-1])
-        return 0.0 if self.drafts < 0.0 else max(0.0, float(slopes.min(initial=math.inf)))
+        least = np.maximum(np.minimum.accumulate(slopes[::-1]), 0.0)
+        if self.drafts < 0.0:
+            least[-1] = 0.0
+        return list(zip(np.maximum(knots[:-1], tokens)[::-1].tolist(), least.tolist()))
 
     def at(self, tokens: Array | Index | int, prefill: Index | int = 0) -> Array:
         """Seconds of passes over so many tokens, and so many of prompts beside them."""

@@ -14,8 +14,10 @@ row that is hopeless or ahead is given nothing beforehand, and its nodes count f
 not theirs by need goes to others. Without objectives nothing of this happens.
 
 Few nodes are ranked. The speed to be had is at least that without them, and at that speed a node takes at least what
-one more costs where the curve is flattest: what brings less is none of the best m, whatever m is. For example 64 rows
-in 36 ms are 1.8 tokens a ms, and where each node takes 0.1 ms at least, paths below 0.18 need not be ranked.
+one more costs where the curve is flattest: what brings less is none of the best m, whatever m is. Where so many bring
+more that a pass with them is beyond a bend of the curve, only what is flattest beyond that counts. For example 64 rows
+in 36 ms are 1.8 tokens a ms, and where each node takes 0.1 ms at least, paths below 0.18 need not be ranked; nor where
+the first 100 nodes take nothing, if 100 paths are above that.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ class Worth(TreeSelector):
         self._teaches = teaches
         self._outlook = Outlook(max_depth)
         self._selections = 0
-        self._curve, self._least = PassCurve.unknown(1), 0.0  # of the batch that drafters work on
+        self._curve = PassCurve.unknown(1)  # of the batch that drafters work on
+        self._least = self._curve.least(1)
         self._offered: tuple[Candidates, Floats] | None = None  # in the last round that drafted, with their paths
         expectations.selection = self
 
@@ -91,8 +94,12 @@ class Worth(TreeSelector):
             tokens += float(paths[kept].sum())
             value = value.copy()
             value[kept] = 0.0
-        price = tokens / float(seconds(first, 0)) * self._least
-        near = (value >= max(SLIGHT, ROUNDED * price)).nonzero()[0]
+        speed = tokens / float(seconds(first, 0))
+        for reached, least in self._least:
+            dear = value >= max(SLIGHT, ROUNDED * speed * least)
+            if batch.decoding + first + np.count_nonzero(dear) >= reached:
+                break
+        near = dear.nonzero()[0]
         worth = value.take(near)
         best = np.sort(worth, kind="stable")[::-1]
         counts = np.arange(first, first + len(best) + 1)
