@@ -18,6 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from covey.server import processes
+from covey.server.command import MANY_THREADS
+from covey.server.options import ORCHESTRATOR
 from covey.types import JsonDict
 from loadtest.bench import facts
 from loadtest.faults import report
@@ -31,12 +33,15 @@ LOOK_SECONDS = 0.25
 YOUNG_SECONDS = 5.0  # for which a process grows because it is new
 LAUNCHER = "launcher"
 FIGURES = ("resident", "threads", "descriptors")
-# What a process that lived through all may take more in the end than when it was warm. Triton keeps four threads, and
-# two descriptors, of a model that dies within a call; the pool of the model that comes next may be there beside them.
+# What a process that lived through all may take more in the end than when it was warm. Triton keeps four threads and a
+# region of shared memory of a model that dies within a call, of the orchestrator all of its pool. A process that came
+# anew is not compared: it has met other requests, and holds whatever files tritonserver had open when it began.
 SLACK = {"threads": 8, "descriptors": 16}
 A_DEATH = {"threads": 4, "descriptors": 4}
+ORCHESTRATORS_THREADS = int(MANY_THREADS) + 3
+A_DEATH_SHARED = 1 << 20
 RESIDENT_LIMIT = 0.1  # of its size; a death may cost a megabyte beside that
-A_DEATH_RESIDENT = 1 << 20
+A_DEATH_RESIDENT = 2 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,21 +95,20 @@ def of_kind(name: str, seen: Sequence[Taken]) -> Kind | None:
     return Kind(name, len(born), first, last)
 
 
-def problems(found: Sequence[Kind], deaths: int, shared: tuple[int, int]) -> list[str]:
-    """What grew that may not. A process that came anew is compared with one before it in nothing but descriptors and
-    threads: how much memory it takes depends on what it has met."""
+def problems(found: Sequence[Kind], died: Sequence[str], shared: tuple[int, int]) -> list[str]:
+    """What grew that may not, when these models died."""
     grew = []
-    for kind in found:
-        of_deaths = deaths if kind.name in (SERVER, LAUNCHER) else 0
+    for kind in (kind for kind in found if kind.lives == 1):
+        deaths = len(died) if kind.name in (SERVER, LAUNCHER) else 0
+        more = dict.fromkeys(SLACK, 0) | {"threads": ORCHESTRATORS_THREADS * died.count(ORCHESTRATOR) if deaths else 0}
         for figure, slack in SLACK.items():
-            most = kind.first[figure] + slack + A_DEATH[figure] * of_deaths
+            most = kind.first[figure] + slack + A_DEATH[figure] * deaths + more[figure]
             if kind.last[figure] > most:
                 grew.append(f"{kind.name}: {kind.first[figure]:g} {figure}, then {kind.last[figure]:g}")
-        most = kind.first["resident"] * (1 + RESIDENT_LIMIT) + A_DEATH_RESIDENT * of_deaths
-        if kind.lives == 1 and kind.last["resident"] > most:
+        if kind.last["resident"] > kind.first["resident"] * (1 + RESIDENT_LIMIT) + A_DEATH_RESIDENT * deaths:
             sizes = (f"{size['resident'] / 2**20:.1f}" for size in (kind.first, kind.last))
             grew.append(f"{kind.name}: {' MiB resident, then '.join(sizes)}")
-    if shared[1] > shared[0]:
+    if shared[1] > shared[0] + A_DEATH_SHARED * len(died):
         grew.append(f"shared memory grew from {shared[0]} to {shared[1]} bytes")
     return grew
 
@@ -156,7 +160,7 @@ def _run(given: argparse.Namespace, server: Launched, console: Console) -> JsonD
         wrong.append(f"processes: {', '.join(whole)} before, {', '.join(sorted(server.processes()))} after")
     after = server.shared_bytes()
     found = [kind for name in sorted(seen) if (kind := of_kind(name, seen[name])) is not None]
-    wrong += problems(found, sum(fault.what != FRONT for fault in injection.done), (shared, after))
+    wrong += problems(found, [fault.what for fault in injection.done if fault.what != FRONT], (shared, after))
     wrong += [f"left behind: {what}" for what in server.stop()]
     console.print(_table(found))
     return {

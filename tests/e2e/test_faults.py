@@ -209,6 +209,17 @@ def test_an_orchestrator_starts_though_nobody_loads_the_target_and_a_drafter_run
     assert processes.state(drafter) in ("", "Z")
 
 
+def test_a_target_that_dies_while_nobody_asks_is_back_before_somebody_does(mortal: Server) -> None:
+    before = stub(mortal, "target")
+    os.kill(before, signal.SIGKILL)
+    deadline = time.monotonic() + 90
+    while processes.named(mortal.pid).get("target", before) == before or mortal.control.states()["target"] != "READY":
+        assert time.monotonic() < deadline, mortal.log_text()[-2000:]
+        time.sleep(0.1)
+    with Client(mortal.grpc_url) as client:
+        assert client.generate(PROMPT, max_tokens=3, timeout=30).tokens
+
+
 def test_a_killed_drafter_costs_speed_alone_and_comes_back(mortal: Server) -> None:
     settings = {"max_tokens": 150, "temperature": 1.0, "min_tokens": 150, "seed": 5}
     with Client(mortal.grpc_url) as client:

@@ -113,7 +113,7 @@ def lives(*starts: float, until: float, **grows: float) -> list[Taken]:
         ("tritonserver", (0.0,), {"descriptors": 2.0}, 9, "descriptors"),
         ("launcher", (0.0,), {"resident": MIB / 2}, 9, "MiB resident"),
         ("target", (0.0, 50.0), {"resident": MIB / 2}, 9, ""),  # the second has met other requests
-        ("target", (0.0, 50.0), {"descriptors": 1.0}, 9, "descriptors"),
+        ("target", (0.0, 50.0), {"descriptors": 1.0}, 9, ""),
     ],
 )
 def test_what_grows_across_restarts_is_told(
@@ -122,14 +122,19 @@ def test_what_grows_across_restarts_is_told(
     kind = faulty.of_kind(name, lives(*starts, until=100, **grows))
     assert kind is not None
     assert kind.lives == len(starts)
-    found = faulty.problems([kind], deaths, (10, 10))
+    found = faulty.problems([kind], ["target"] * deaths, (10, 10))
     assert len(found) == bool(said)
     assert all(said in problem and problem.startswith(f"{name}: ") for problem in found)
 
 
 def test_a_young_process_and_shared_memory() -> None:
     assert faulty.of_kind("target", lives(0.0, until=faulty.YOUNG_SECONDS)) is None
-    assert faulty.problems([], 3, (10, 11)) == ["shared memory grew from 10 to 11 bytes"]
+    assert faulty.problems([], ["target"], (10, 11)) == []
+    assert faulty.problems([], [], (10, 11)) == ["shared memory grew from 10 to 11 bytes"]
+    grown = faulty.of_kind("tritonserver", lives(0.0, until=100, threads=1.5))
+    assert grown is not None
+    assert faulty.problems([grown], ["covey"], (0, 0)) == [], "the pool of one that died"
+    assert faulty.problems([grown], ["target"], (0, 0)) != []
     assert faulty.taken(0.0, os.getpid()).threads >= 1  # type: ignore[union-attr]
     assert faulty.taken(0.0, 1 << 30) is None
 

@@ -10,7 +10,7 @@ import pytest
 
 from covey.server import processes, spinning
 from covey.server.control import Control, ControlError
-from covey.server.spinning import BOUND_SECONDS, BUSY, LOOK_SECONDS, RAN_SECONDS, Spinning, watched
+from covey.server.spinning import BOUND_SECONDS, LOOK_SECONDS, RAN_SECONDS, Spinning, watched
 
 LOOKS = round(BOUND_SECONDS / LOOK_SECONDS)
 
@@ -66,7 +66,7 @@ def test_who_works_and_who_rests_now_and_then_are_not(world: World) -> None:
     for _ in range(3):
         world.busy[11] = 1.0
         world.looks(LOOKS - 1)
-        world.busy[11] = 0.9 * BUSY
+        world.busy[11] = 0.0
         world.looks(1)
     assert world.killed == []
 
@@ -76,6 +76,14 @@ def test_who_waits_for_a_processor_has_longer_and_is_found_all_the_same(world: W
     looks = round(RAN_SECONDS / (0.1 * LOOK_SECONDS))
     assert world.looks(looks - 1) == []
     assert world.looks(1) == [12]
+
+
+def test_who_rarely_runs_says_late_what_it_waited(world: World) -> None:
+    """Among hundreds that spin: nothing at one look, and twice as much at the next."""
+    for look in range(2 * LOOKS):
+        world.busy[12], world.starved[12] = (0.6, 0.4) if look % 2 else (1.4, 0.4)
+        world.looks(1)
+    assert world.killed == [12]
 
 
 def test_looks_that_come_late_make_nobody_busy(world: World) -> None:

@@ -24,7 +24,9 @@ from covey.starved import times
 
 LOOK_SECONDS = 1.0
 BOUND_SECONDS, RAN_SECONDS = 6.0, 1.5  # without sleep, and of those with a processor
-BUSY = 0.9  # share of the time between two looks in which the thread ran, or waited for a processor, at least
+BUSY = 0.95  # share of the time in which the thread ran, or waited for a processor, at least
+SLACK_SECONDS = 0.5  # of waiting that is not said yet
+UNKNOWN = -1
 BACKENDS = ("orchestrator", "router", "unary", "controller", "tokenizer")
 _BACKEND = re.compile(r'^\s*backend:\s*"(\w+)"', re.MULTILINE)
 log = logging.getLogger("covey.spinning")
@@ -41,11 +43,9 @@ class _Seen:
     """A process that has been busy since an earlier look."""
 
     pid: int
-    at: float  # the last look
+    since: float
     times: tuple[float, float]  # that it had run and waited by then
-    seconds: float = 0.0
-    ran: float = 0.0  # of those
-    answered: int = -1  # requests of its model, when it began to be busy
+    answered: int = UNKNOWN  # requests of its model, soon after
 
 
 class Spinning:
@@ -69,7 +69,8 @@ class Spinning:
                 if living:
                     self._seen[model] = _Seen(living[0], self._now(), times(living[0]))
             elif self._spins(model, seen):
-                log.warning("%s has run for %.0f s without an answer and is killed", model, seen.seconds)
+                seconds = self._now() - seen.since
+                log.warning("%s has run for %.0f s without an answer and is killed", model, seconds)
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(seen.pid, signal.SIGKILL)
                 del self._seen[model]
@@ -80,20 +81,22 @@ class Spinning:
         return len(self._seen) < len(self._models) or not all(any(times(seen.pid)) for seen in self._seen.values())
 
     def _spins(self, model: str, seen: _Seen) -> bool:
-        (ran, waited), (at, now) = seen.times, (seen.at, self._now())
-        seen.times, seen.at = times(seen.pid), now
-        ran, waited = seen.times[0] - ran, seen.times[1] - waited
-        if ran + waited < BUSY * (now - at):
-            seen.seconds = seen.ran = 0.0
+        """What a thread waits is said when it runs again: where it rarely does, a single look says little."""
+        spent, seconds = times(seen.pid), self._now() - seen.since
+        ran, waited = (now - then for now, then in zip(spent, seen.times))
+        if ran + waited < BUSY * (seconds - SLACK_SECONDS):
+            seen.since, seen.times, seen.answered = self._now(), spent, UNKNOWN
             return False
-        late = seen.seconds + LOOK_SECONDS >= BOUND_SECONDS and seen.ran + ran >= RAN_SECONDS
-        if not seen.seconds or late:
-            try:
-                answered = self._control.answered(model)
-            except ControlError:  # it is being reloaded
-                seen.seconds = seen.ran = 0.0
-                return False
-            if answered != seen.answered:
-                seen.seconds, seen.ran, seen.answered, late = 0.0, 0.0, answered, False
-        seen.seconds, seen.ran = seen.seconds + LOOK_SECONDS, seen.ran + ran
-        return late
+        late = seconds >= BOUND_SECONDS and ran >= RAN_SECONDS
+        if not late and seen.answered != UNKNOWN:
+            return False
+        try:
+            answered = self._control.answered(model)
+        except ControlError:  # it is being reloaded
+            answered = UNKNOWN
+        if late and UNKNOWN != answered == seen.answered:
+            return True
+        if late:
+            seen.since, seen.times = self._now(), spent
+        seen.answered = answered
+        return False
