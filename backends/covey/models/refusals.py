@@ -147,6 +147,9 @@ _FAMILIES = {
 # What transformers' code computes of an MPT whatever its file says.
 _MPT = {"alibi": True, "alibi_bias_max": 8, "attn_type": "multihead_attention", "prefix_lm": False, "qk_ln": False}
 _MPT_WHOLE = {"no_bias": True, "logit_scale": None}
+_SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
+_OPTIONAL_SIZES = ("num_key_value_heads", "head_dim", "max_position_embeddings")
+_LISTS = ("architectures", "layer_types")
 _MAPPING = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
 _OTHER_HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMaskedLM")
@@ -164,10 +167,13 @@ def by_config(folder: Path, get: Callable[[str], Any]) -> None:
     def refuse(feature: str, why: str) -> None:
         raise UnsupportedModel(f"{folder}: {feature} is not supported: {why}")
 
+    for key in _LISTS:
+        if not isinstance(get(key) or [], (list, tuple, str)):
+            raise SettingError(f"{folder}: {key} of config.json is {get(key)!r}, allowed: a list")
     for key, feature in _FEATURES.items():
         if get(key):
             refuse(*feature)
-    if get("model_type") in _FAMILIES:
+    if str(get("model_type")) in _FAMILIES:
         refuse(*_FAMILIES[get("model_type")])
     if get("use_bidirectional_attention") in (True, "all"):  # Gemma 4 says "vision": of images, which are not served
         refuse(*_BOTH_WAYS)
@@ -175,7 +181,7 @@ def by_config(folder: Path, get: Callable[[str], Any]) -> None:
         refuse(*_ALIBI)
     if get("model_type") == "mpt":
         _as_computed(get, refuse)
-    strange = set(get("layer_types") or ()) - _LAYER_TYPES
+    strange = set(map(str, get("layer_types") or ())) - _LAYER_TYPES
     if strange:
         refuse(f"layer type {sorted(strange)[0]}", "serve a model with full or sliding-window attention")
     for rope in (get("rope_parameters"), get("rope_scaling")):
@@ -184,7 +190,7 @@ def by_config(folder: Path, get: Callable[[str], Any]) -> None:
             if "dynamic" in (part.get("rope_type"), part.get("type")):
                 refuse("dynamic rotary scaling", "keys would have to be turned again as a text grows; take it out")
     for head in get("architectures") or ():
-        if head.endswith(_OTHER_HEADS):
+        if str(head).endswith(_OTHER_HEADS):
             refuse(head, "it has no head for tokens; serve the language model that it was trained from")
 
 
@@ -241,6 +247,8 @@ def weight_files(folder: Path) -> list[Path]:
         named = sorted({folder / name for name in content["weight_map"].values()})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SettingError(f"{index}: not an index of weights: {error}") from error
+    if not named:
+        raise SettingError(f"{index}: not an index of weights: it names no file; copy it again")
     missing = [path.name for path in named if not path.is_file()]
     if missing:
         raise SettingError(
@@ -283,8 +291,30 @@ def language_models() -> frozenset[str]:
 def by_type(folder: Path, config: Mapping[str, Any]) -> None:
     """Refuse a model type that is no language model of transformers."""
     kind = config.get("model_type")
-    if kind not in language_models():
+    if not isinstance(kind, str) or kind not in language_models():
         raise UnsupportedModel(f"{folder}: model type {kind!r} is not supported: {own_code(config)}")
+
+
+def by_values(folder: Path, config: Mapping[str, Any]) -> None:
+    """Refuse sizes and end tokens that are none: transformers would say so later, or fail in a word of its own."""
+    for key in (*_SIZES, *_OPTIONAL_SIZES):
+        value = config.get(key, 1)
+        if (type(value) is not int or value < 1) and not (value is None and key in _OPTIONAL_SIZES):
+            raise SettingError(f"{folder}: {key} of config.json is {value!r}, allowed: a whole number from 1")
+    end_ids(folder, config.get("eos_token_id"))
+
+
+def end_ids(folder: Path, otherwise: Any) -> list[int]:
+    """Tokens that end a text: those of generation_config.json, else `otherwise`, of config.json; one id or a list."""
+    path, ends = folder / "generation_config.json", None
+    if path.is_file():
+        ends = _object(path).get("eos_token_id")
+    if ends is None:
+        ends = otherwise
+    ids = [] if ends is None else ends if isinstance(ends, (list, tuple)) else [ends]
+    if not all(type(token) is int for token in ids):
+        raise SettingError(f"{folder}: eos_token_id: got {ends!r}, allowed: one token id or a list")
+    return list(ids)
 
 
 def own_code(config: Mapping[str, Any]) -> str:
