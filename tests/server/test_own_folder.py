@@ -220,6 +220,8 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
     "layers of nothing": (saying(num_hidden_layers=None), ("num_hidden_layers of config.json is None",)),
     "ends in words": (generating({"eos_token_id": ["<end>"]}), ("eos_token_id: got ['<end>']", "one token id or a")),
     "ends in halves": (saying(eos_token_id=1.5), ("eos_token_id: got 1.5",)),
+    "gemma 4's way": (saying(global_head_dim=512), ("a layer of another shape", "serve a Gemma 3")),
+    "a layer of its own": (saying(per_layer_config={"1": {"head_dim": 64}}), ("a layer of another shape",)),
     "types in a list": (saying(model_type=["llama"]), ("model type ['llama'] is not supported",)),
     "layers by number": (saying(layer_types=2), ("layer_types of config.json is 2, allowed: a list",)),
     "an index of nothing": (indexed_nothing, ("names no file",)),

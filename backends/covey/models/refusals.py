@@ -85,6 +85,7 @@ _AUDIO = ("audio input", _TEXT_ONLY)
 _CHUNKED = ("chunked attention", "serve a model with full or sliding-window attention")
 _HYBRID = ("attention of another kind in some layers", "serve a model with full or sliding-window attention")
 _SHARED = ("key-value sharing between layers", "each layer must keep its own; serve another model of the family")
+_UNLIKE = ("a layer of another shape", "one pool holds all layers' keys; serve a Gemma 3, Llama or Qwen")
 _TWICE = ("attention that is computed twice in a layer", "each layer must have one; serve a Llama")
 
 # features by the configuration key that switches them on
@@ -111,6 +112,7 @@ _FEATURES = {
     "audio_config": _AUDIO,
     "relative_attention_num_buckets": ("relative position bias", _POSITIONS),
     "num_kv_shared_layers": _SHARED,
+    "global_head_dim": _UNLIKE,
 }
 
 # features by model type, where no key of the file tells
@@ -128,6 +130,7 @@ _FAMILIES = {
         ),
         (_LATENT, "axk1 axk2 bailing_hybrid hy_v4 dots3_note_text"),
         (_OWN_ATTENTION, "gptj gpt_neo codegen xglm ctrl"),
+        (_UNLIKE, "gemma4_text gemma4_unified_text"),
         (_TWICE, "diffllama"),
         (_CHUNKED, "llama4_text"),
         (_SHARED, "gemma3n_text"),
@@ -297,6 +300,8 @@ def by_type(folder: Path, config: Mapping[str, Any]) -> None:
 
 def by_values(folder: Path, config: Mapping[str, Any]) -> None:
     """Refuse sizes and end tokens that are none: transformers would say so later, or fail in a word of its own."""
+    if config.get("per_layer_config"):  # of the file: transformers' object has one for every family
+        raise UnsupportedModel(f"{folder}: {_UNLIKE[0]} is not supported: {_UNLIKE[1]}")
     for key in (*_SIZES, *_OPTIONAL_SIZES):
         value = config.get(key, 1)
         if (type(value) is not int or value < 1) and not (value is None and key in _OPTIONAL_SIZES):
