@@ -109,6 +109,18 @@ def test_bad_settings_are_named(setting: dict[str, Any], message: str, tmp_path:
         load(tmp_path, **setting)
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [({"pad_token_id": 5000}, "AssertionError: Padding_idx"), ({"hidden_act": "swishy"}, "KeyError: 'swishy'")],
+)
+def test_values_that_fit_no_module_are_one_line(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+    edit(build(tmp_path, "llama") / "config.json", **changes)
+    with pytest.raises(UnsupportedModel) as error:
+        load(tmp_path)
+    assert str(error.value).startswith(f"{tmp_path}: no model can be built as config.json says: {said}")
+    assert "\n" not in str(error.value)
+
+
 def test_end_ids_come_from_generation_config_first(tmp_path: Path) -> None:
     build(tmp_path, "llama")
     assert load(tmp_path).end_ids == (1,)

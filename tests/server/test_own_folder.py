@@ -76,6 +76,12 @@ def without_a_shard(at: Path) -> Path:
     return at
 
 
+def indexed_nothing(at: Path) -> Path:
+    (written(at) / "model.safetensors").rename(at / "model-00001-of-00001.safetensors")
+    (at / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": {}}))
+    return at
+
+
 def without_an_index(at: Path) -> Path:
     (written(at) / "model.safetensors").rename(at / "model-00001-of-00001.safetensors")
     return at
@@ -108,6 +114,14 @@ def holding(name: str, dtype: str, rows: int) -> Callable[[Path], Path]:
         header = json.dumps({name: {"dtype": dtype, "shape": [rows], "data_offsets": [0, rows]}}).encode()
         weights = written(at) / "model.safetensors"
         weights.write_bytes(len(header).to_bytes(8, "little") + header + bytes(rows))
+        return at
+
+    return build
+
+
+def generating(content: Any) -> Callable[[Path], Path]:
+    def build(at: Path) -> Path:
+        (written(at) / "generation_config.json").write_text(json.dumps(content))
         return at
 
     return build
@@ -201,6 +215,17 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
     ),
     "no language model": (saying(architectures=["LlamaForSequenceClassification"]), ("ForSequenceClassification",)),
     "dynamic": (saying(rope_scaling={"type": "dynamic", "factor": 2.0}), ("dynamic rotary scaling",)),
+    "no key heads": (saying(num_key_value_heads=0), ("num_key_value_heads of config.json is 0", "from 1")),
+    "heads in words": (saying(num_attention_heads="4"), ("num_attention_heads of config.json is '4'",)),
+    "layers of nothing": (saying(num_hidden_layers=None), ("num_hidden_layers of config.json is None",)),
+    "ends in words": (generating({"eos_token_id": ["<end>"]}), ("eos_token_id: got ['<end>']", "one token id or a")),
+    "ends in halves": (saying(eos_token_id=1.5), ("eos_token_id: got 1.5",)),
+    "gemma 4's way": (saying(global_head_dim=512), ("a layer of another shape", "serve a Gemma 3")),
+    "a layer of its own": (saying(per_layer_config={"1": {"head_dim": 64}}), ("a layer of another shape",)),
+    "types in a list": (saying(model_type=["llama"]), ("model type ['llama'] is not supported",)),
+    "layers by number": (saying(layer_types=2), ("layer_types of config.json is 2, allowed: a list",)),
+    "an index of nothing": (indexed_nothing, ("names no file",)),
+    "generation by a list": (generating([1]), ("generation_config.json: not a JSON object: list",)),
     "in transformers alone": (saying(model_type="vit"), ("model type 'vit' is not supported",)),
 }
 

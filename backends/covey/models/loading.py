@@ -6,7 +6,6 @@ Knows nothing of pools or passes: it checks the configuration, loads safetensors
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
@@ -49,6 +48,7 @@ def read_config(folder: Path) -> Any:
     written = refusals.described(folder)
     refusals.by_config(folder, written.get)
     refusals.by_type(folder, written)
+    refusals.by_values(folder, written)
     from transformers import AutoConfig
 
     kind = written["model_type"]
@@ -96,6 +96,9 @@ def load_module(
             raise UnsupportedModel(f"{folder}: {type(config).__name__} is not supported: {error}") from error
         except (OSError, RuntimeError) as error:
             raise SettingError(f"{folder}: the weights cannot be read: {error}") from error
+        except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError) as error:  # such values
+            said = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            raise UnsupportedModel(f"{folder}: no model can be built as config.json says: {said}") from error
     missing = sorted(report.get("missing_keys", ()))
     if missing:
         raise SettingError(f"{folder}: the weights lack {missing[0]} and {len(missing) - 1} more; copy them whole")
@@ -154,23 +157,8 @@ def _streamed(
 
 
 def find_end_ids(folder: Path, config: Any) -> tuple[int, ...]:
-    """Tokens that end a text: those of generation_config.json, else of config.json; one id or a list. Ids outside the
-    vocabulary, such as -1 for none, are no tokens."""
-    ends: Any = None
-    path = folder / "generation_config.json"
-    if path.is_file():
-        try:
-            ends = json.loads(path.read_text()).get("eos_token_id")
-        except (ValueError, AttributeError) as error:
-            raise SettingError(f"{path}: not a JSON object: {error}") from error
-    if ends is None:
-        ends = getattr(config, "eos_token_id", None)
-    if ends is None:
-        return ()
-    try:
-        ids = [int(i) for i in ends] if isinstance(ends, (list, tuple)) else [int(ends)]
-    except (ValueError, TypeError) as error:
-        raise SettingError(f"{folder}: eos_token_id: got {ends!r}, allowed: one token id or a list") from error
+    """Tokens that end a text. Ids outside the vocabulary, such as -1 for none, are no tokens."""
+    ids = refusals.end_ids(folder, getattr(config, "eos_token_id", None))
     return tuple(i for i in ids if 0 <= i < int(config.vocab_size))
 
 

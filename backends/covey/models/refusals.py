@@ -85,6 +85,7 @@ _AUDIO = ("audio input", _TEXT_ONLY)
 _CHUNKED = ("chunked attention", "serve a model with full or sliding-window attention")
 _HYBRID = ("attention of another kind in some layers", "serve a model with full or sliding-window attention")
 _SHARED = ("key-value sharing between layers", "each layer must keep its own; serve another model of the family")
+_UNLIKE = ("a layer of another shape", "one pool holds all layers' keys; serve a Gemma 3, Llama or Qwen")
 _TWICE = ("attention that is computed twice in a layer", "each layer must have one; serve a Llama")
 
 # features by the configuration key that switches them on
@@ -111,6 +112,7 @@ _FEATURES = {
     "audio_config": _AUDIO,
     "relative_attention_num_buckets": ("relative position bias", _POSITIONS),
     "num_kv_shared_layers": _SHARED,
+    "global_head_dim": _UNLIKE,
 }
 
 # features by model type, where no key of the file tells
@@ -128,6 +130,7 @@ _FAMILIES = {
         ),
         (_LATENT, "axk1 axk2 bailing_hybrid hy_v4 dots3_note_text"),
         (_OWN_ATTENTION, "gptj gpt_neo codegen xglm ctrl"),
+        (_UNLIKE, "gemma4_text gemma4_unified_text"),
         (_TWICE, "diffllama"),
         (_CHUNKED, "llama4_text"),
         (_SHARED, "gemma3n_text"),
@@ -147,6 +150,9 @@ _FAMILIES = {
 # What transformers' code computes of an MPT whatever its file says.
 _MPT = {"alibi": True, "alibi_bias_max": 8, "attn_type": "multihead_attention", "prefix_lm": False, "qk_ln": False}
 _MPT_WHOLE = {"no_bias": True, "logit_scale": None}
+_SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
+_OPTIONAL_SIZES = ("num_key_value_heads", "head_dim", "max_position_embeddings")
+_LISTS = ("architectures", "layer_types")
 _MAPPING = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
 _OTHER_HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMaskedLM")
@@ -164,10 +170,13 @@ def by_config(folder: Path, get: Callable[[str], Any]) -> None:
     def refuse(feature: str, why: str) -> None:
         raise UnsupportedModel(f"{folder}: {feature} is not supported: {why}")
 
+    for key in _LISTS:
+        if not isinstance(get(key) or [], (list, tuple, str)):
+            raise SettingError(f"{folder}: {key} of config.json is {get(key)!r}, allowed: a list")
     for key, feature in _FEATURES.items():
         if get(key):
             refuse(*feature)
-    if get("model_type") in _FAMILIES:
+    if str(get("model_type")) in _FAMILIES:
         refuse(*_FAMILIES[get("model_type")])
     if get("use_bidirectional_attention") in (True, "all"):  # Gemma 4 says "vision": of images, which are not served
         refuse(*_BOTH_WAYS)
@@ -175,7 +184,7 @@ def by_config(folder: Path, get: Callable[[str], Any]) -> None:
         refuse(*_ALIBI)
     if get("model_type") == "mpt":
         _as_computed(get, refuse)
-    strange = set(get("layer_types") or ()) - _LAYER_TYPES
+    strange = set(map(str, get("layer_types") or ())) - _LAYER_TYPES
     if strange:
         refuse(f"layer type {sorted(strange)[0]}", "serve a model with full or sliding-window attention")
     for rope in (get("rope_parameters"), get("rope_scaling")):
@@ -184,7 +193,7 @@ def by_config(folder: Path, get: Callable[[str], Any]) -> None:
             if "dynamic" in (part.get("rope_type"), part.get("type")):
                 refuse("dynamic rotary scaling", "keys would have to be turned again as a text grows; take it out")
     for head in get("architectures") or ():
-        if head.endswith(_OTHER_HEADS):
+        if str(head).endswith(_OTHER_HEADS):
             refuse(head, "it has no head for tokens; serve the language model that it was trained from")
 
 
@@ -241,6 +250,8 @@ def weight_files(folder: Path) -> list[Path]:
         named = sorted({folder / name for name in content["weight_map"].values()})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SettingError(f"{index}: not an index of weights: {error}") from error
+    if not named:
+        raise SettingError(f"{index}: not an index of weights: it names no file; copy it again")
     missing = [path.name for path in named if not path.is_file()]
     if missing:
         raise SettingError(
@@ -283,8 +294,32 @@ def language_models() -> frozenset[str]:
 def by_type(folder: Path, config: Mapping[str, Any]) -> None:
     """Refuse a model type that is no language model of transformers."""
     kind = config.get("model_type")
-    if kind not in language_models():
+    if not isinstance(kind, str) or kind not in language_models():
         raise UnsupportedModel(f"{folder}: model type {kind!r} is not supported: {own_code(config)}")
+
+
+def by_values(folder: Path, config: Mapping[str, Any]) -> None:
+    """Refuse sizes and end tokens that are none: transformers would say so later, or fail in a word of its own."""
+    if config.get("per_layer_config"):  # of the file: transformers' object has one for every family
+        raise UnsupportedModel(f"{folder}: {_UNLIKE[0]} is not supported: {_UNLIKE[1]}")
+    for key in (*_SIZES, *_OPTIONAL_SIZES):
+        value = config.get(key, 1)
+        if (type(value) is not int or value < 1) and not (value is None and key in _OPTIONAL_SIZES):
+            raise SettingError(f"{folder}: {key} of config.json is {value!r}, allowed: a whole number from 1")
+    end_ids(folder, config.get("eos_token_id"))
+
+
+def end_ids(folder: Path, otherwise: Any) -> list[int]:
+    """Tokens that end a text: those of generation_config.json, else `otherwise`, of config.json; one id or a list."""
+    path, ends = folder / "generation_config.json", None
+    if path.is_file():
+        ends = _object(path).get("eos_token_id")
+    if ends is None:
+        ends = otherwise
+    ids = [] if ends is None else ends if isinstance(ends, (list, tuple)) else [ends]
+    if not all(type(token) is int for token in ids):
+        raise SettingError(f"{folder}: eos_token_id: got {ends!r}, allowed: one token id or a list")
+    return list(ids)
 
 
 def own_code(config: Mapping[str, Any]) -> str:

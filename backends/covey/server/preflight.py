@@ -128,6 +128,7 @@ def _servable(folder: Path) -> dict[str, stored.Stored]:
     config = refusals.described(folder)
     refusals.by_config(folder, config.get)
     refusals.by_type(folder, config)
+    refusals.by_values(folder, config)
     files = refusals.weight_files(folder)
     found = stored.tensors(files)
     stored.check(folder, found, vocabulary.size(folder))
