@@ -50,7 +50,7 @@ def test_under_the_rejection_rule_others_read_what_the_target_says_of_its_tokens
     asked = [(texts()[number * 23], Sampling(temperature=1.0, seed=number, rule=Rule.REJECTION)) for number in range(3)]
     settings = SpeculationSettings(policy="fixed:3", drafter_policy="covey", max_depth=3, drafters=NAMES)
     planner = build(settings, NAMES, max_rows=8)
-    wanted = [request(key, prompt, 48, sampling=sampling) for key, (prompt, sampling) in enumerate(asked)]
+    wanted = [request(key, prompt, 160, sampling=sampling) for key, (prompt, sampling) in enumerate(asked)]
     heard: dict[str, int] = {}
     learn = planner.learn
 

@@ -157,6 +157,7 @@ def _lessons(
         limits = {"tokens": options.tokens, "rows": TOGETHER, "longest": most}
         return sample(target, tokenizer, starts, seed=seed, **limits)
 
+    Console().print(f"The target writes {len(asked)} texts to learn from, of {options.tokens} tokens at most.")
     held_out = written(texts[::HELD_OUT], options.seed + 1)
     ends = ends_of(target.config)[:1]
     joined = [token for one in written(asked, options.seed) for token in (*one.prompt, *one.continuation, *ends)]
