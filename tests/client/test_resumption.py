@@ -192,7 +192,7 @@ def test_a_killed_server_is_back_and_its_streams_go_on(canned_folder: Any, tmp_p
         grpc = said.partition("covey generate --url ")[2].split()[0]
         http = said.partition("curl -s http://")[2].partition("/")[0]
         children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
-        [server] = map(int, children)
+        [server] = [int(pid) for pid in children if Path(f"/proc/{pid}/comm").read_text().startswith("triton")]
         found: dict[str, str] = {}
 
         def run(transport: Any, url: str) -> None:
