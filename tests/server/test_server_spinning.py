@@ -26,8 +26,9 @@ class World:
         self.starved = dict.fromkeys(self.spent, 0.0)  # ... of that, waiting
         self.answers = dict.fromkeys(self.running, 0)
         self.killed: list[int] = []
+        self.ended: dict[int, str] = {}
         monkeypatch.setattr(processes, "by_model", lambda _server: self.running)
-        monkeypatch.setattr(processes, "is_zombie", lambda _pid: False)
+        monkeypatch.setattr(processes, "state", lambda pid: self.ended.get(pid, "R"))
         monkeypatch.setattr(spinning, "times", lambda pid: self.spent.get(pid, (0.0, 0.0)))
         monkeypatch.setattr(Control, "answered", lambda _control, model: self.answers[model])
         monkeypatch.setattr(
@@ -101,10 +102,12 @@ def test_what_cannot_be_said_ends_nobody(world: World, monkeypatch: pytest.Monke
     assert world.looks(3 * LOOKS) == []
 
 
-def test_a_successor_is_judged_by_itself(world: World) -> None:
+@pytest.mark.parametrize("state", ["", "Z"])
+def test_a_successor_is_judged_by_itself(world: World, state: str) -> None:
+    """Whether or not Triton keeps what is left of its predecessor."""
     world.busy[11] = world.busy[13] = 1.0
     world.looks(LOOKS - 1)
-    del world.spent[11]
+    world.busy[11], world.ended[11] = 0.0, state
     world.running["covey"] = [13]
     assert world.looks(LOOKS) == []
     assert world.looks(1) == [13]

@@ -63,8 +63,8 @@ class Spinning:
         running = processes.by_model(self._server) if self._unknown() else {}
         for model in self._models:
             seen = self._seen.get(model)
-            if seen is None or not any(times(seen.pid)):
-                living = [pid for pid in running.get(model, ()) if not processes.is_zombie(pid)]
+            if seen is None or not _lives(seen.pid):
+                living = [pid for pid in running.get(model, ()) if _lives(pid)]
                 self._seen.pop(model, None)
                 if living:
                     self._seen[model] = _Seen(living[0], self._now(), times(living[0]))
@@ -78,7 +78,7 @@ class Spinning:
         return ended
 
     def _unknown(self) -> bool:
-        return len(self._seen) < len(self._models) or not all(any(times(seen.pid)) for seen in self._seen.values())
+        return len(self._seen) < len(self._models) or not all(_lives(seen.pid) for seen in self._seen.values())
 
     def _spins(self, model: str, seen: _Seen) -> bool:
         """What a thread waits is said when it runs again: where it rarely does, a single look says little."""
@@ -100,3 +100,8 @@ class Spinning:
             seen.since, seen.times = self._now(), spent
         seen.answered = answered
         return False
+
+
+def _lives(pid: int) -> bool:
+    """Triton may keep what is left of a process that was killed for as long as the server runs."""
+    return processes.state(pid) not in ("", "Z")
