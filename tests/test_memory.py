@@ -72,7 +72,7 @@ class House:
         known = name in self.resident
         self.moves.append(("unload", name))
         if self._fails("unload", lambda: self.resident.discard(name)):
-            raise PortError("the controller died")
+            raise PortError("the server refused")
         self.resident.discard(name)
         return SIZES[name] - (MOST - self.cache.get(name, MOST)) if known else 0
 

@@ -59,16 +59,34 @@ class ElasticDrafter(Drafter, Protocol):
         ...
 
 
+class Controller(Protocol):
+    """Who loads and unloads models of this server. Calls raise CoveyError where that failed."""
+
+    def load(self, model: str) -> None:
+        """Blocks until it is ready."""
+        ...
+
+    def unload(self, model: str) -> None:
+        """Does not wait for its requests and its process to end."""
+        ...
+
+
+class Releaser(Controller, Protocol):
+    def release(self, model: str) -> None:
+        """Unload it, and wait until its process has ended."""
+        ...
+
+
 class Residency(Protocol):
     """Who brings drafters into memory and out of it. Calls block until that is done."""
 
     def unload(self, name: str) -> int:
         """Have a drafter end. Returns how many bytes it held, which are free by then; 0 where that is not known. May
-        be called again, or for one that has ended; raises PortError where it may not have."""
+        be called again, or for one that has ended; raises CoveyError where it may not have."""
         ...
 
     def load(self, name: str) -> DrafterInfo:
-        """Have it back, warm. Raises PortError where it did not come."""
+        """Have it back, warm. Raises CoveyError where it did not come."""
         ...
 
     def resize(self, name: str, blocks: int) -> DrafterInfo:

@@ -301,7 +301,7 @@ class Profile:
     name: str
     description: str = setting("", "what this deployment is")
     models: tuple[str, ...] = setting(
-        ("target", "controller", "tokenize", "detokenize", "covey", "covey_unary", "ensemble"), "Triton models to load"
+        ("target", "tokenize", "detokenize", "covey", "covey_unary", "ensemble"), "Triton models to load"
     )
     targets: tuple[str, ...] = setting(
         (),

@@ -56,7 +56,7 @@ from covey.tritonio.long_prompts import LONG, LongPrompts
 from covey.tritonio.metrics import Metrics
 from covey.tritonio.outlets import INSPECT, Asked, PeerOutlet, Sender, SenderOutlet, take_each
 from covey.tritonio.reports import SECRET, Reports
-from covey.tritonio.residency import BlsResidency
+from covey.tritonio.residency import TritonResidency
 from covey.tritonio.supervisor import Supervisor
 from covey.types import ANY_VOCABULARY, NO_OBJECTIVE, DrafterInfo, TargetInfo
 from covey.watch import Watch
@@ -93,11 +93,11 @@ class TritonPythonModel:
         self._watches = [Watch("stuck", self._stuck.look, stuck.LOOK_SECONDS)]
         self._target_model = parameters["target"]["string_value"]
         self._target = self._ports.target(self._target_model)
-        self._controller = parameters["controller"]["string_value"]
-        self._supervisor = Supervisor(partial(bls.control, self._controller), self._back, _end)
-        control = replace(of_this_server(), seconds=STOP_SECONDS)
+        self._control = of_this_server()
+        self._supervisor = Supervisor(self._control, self._back, _end)
         followed = (self._target_model, *self._profile.speculation.drafters)
-        self._ends = ends.Ends(os.getppid(), followed, control, self._died)
+        quick = replace(self._control, seconds=STOP_SECONDS)
+        self._ends = ends.Ends(os.getppid(), followed, quick, self._died)
         self._watches.append(Watch("ends", self._ends.look, ends.LOOK_SECONDS))
         self._clock = RealClock()
         self._keys = itertools.count(1)
@@ -179,8 +179,8 @@ class TritonPythonModel:
         while self._streamer.open and time.monotonic() < until:
             time.sleep(0.05)
         try:
-            bls.control(self._controller, "unload", self._name)
-        except PortError as error:
+            self._control.unload(self._name)
+        except CoveyError as error:
             log.error("it stays loaded: %s", error)
 
     def _await_target(self) -> TargetInfo:
@@ -311,7 +311,7 @@ class TritonPythonModel:
         settings = self._profile.memory
         return Memory(
             self._target,
-            BlsResidency(self._controller, self._ports, self._stuck),
+            TritonResidency(self._control, self._ports, self._stuck),
             roster,
             self._clock,
             POLICIES[settings.policy](settings),
@@ -403,7 +403,7 @@ class TritonPythonModel:
             try:
                 self._supervisor.reload(self._target_model)
                 break
-            except PortError as problem:  # the controller may have died too; the launcher brings that back
+            except CoveyError as problem:  # as while somebody else loads it
                 late = time.monotonic() > deadline and tries >= TRIES  # one that hangs is ended late
                 if late or self._stopping.wait(0.5):
                     raise

@@ -79,7 +79,7 @@ def serving(session: Session, systems: Mapping[str, System]) -> Iterator[dict[st
         options = session.wanted.options()
         models = {name: f"{ORCHESTRATOR}_{place}" for place, name in enumerate(systems)}
         repository = _repository(options.repository_folder(), folder, settings, systems, models)
-        loaded = ("target", "controller", ORCHESTRATOR, *settings.speculation.drafters)
+        loaded = ("target", ORCHESTRATOR, *settings.speculation.drafters)
         server = stack.enter_context(session.server(replace(options, model_repository=repository, models=loaded)))
         for model, _ in zip(models.values(), session.steps([f"loading: {name}" for name in models])):
             _load(server, model)

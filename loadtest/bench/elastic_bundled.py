@@ -77,7 +77,7 @@ class Models:
 
     def profile(self, arm: Arm) -> str:
         """Of a server of these."""
-        models = ["target", "controller", "tokenize", "detokenize", "covey", "covey_unary", "ensemble", *self.drafters]
+        models = ["target", "tokenize", "detokenize", "covey", "covey_unary", "ensemble", *self.drafters]
         return PROFILE.format(
             models=json.dumps(models),
             pool=self.pool_mb,

@@ -91,7 +91,7 @@ def run(session: Session, measured: Measured) -> None:
         path = with_drafters(
             settings, folder / "first.toml", drafters, policy=COVEY, costs=profile.AUTO, state=profile.AUTO
         )
-        models = ("target", "controller", ORCHESTRATOR, *drafters)
+        models = ("target", ORCHESTRATOR, *drafters)
         options = replace(wanted.options(), profile=str(path), models=models, kept=folder / "kept")
         server = stack.enter_context(session.server(options))
         names = QUICK_STATIC if size == 0 else STATIC

@@ -29,7 +29,7 @@ KEYS = ("scaling_n3", "scaling_n3_over_model", "predicted_n2", "predicted_n3", "
 TARGETS = 3
 TOKENS, QUICK_TOKENS = 600, 60
 BESIDE = 0.004  # of Z that is not the pass itself
-SHARED = '"target", "controller", "tokenize", "detokenize", "covey", "covey_unary", "ensemble"'
+SHARED = '"target", "tokenize", "detokenize", "covey", "covey_unary", "ensemble"'
 LOCAL = "local"
 COMMON = """
 [target]
@@ -132,7 +132,7 @@ def servers(session: Session, folder: Path, stack: ExitStack) -> tuple[list[Serv
 
     own = '"draft_emulated"'
     one_at_a_time = f'callers = "{callers}"\njoin_rows = 1\nadmission = false'
-    drafters = serve("drafters", f'"controller", {own}', own, one_at_a_time)
+    drafters = serve("drafters", f"{own}", own, one_at_a_time)
     targets = []
     for name, key in keys.items():
         secret = _private(folder / f"{name}.secret", key)

@@ -29,7 +29,7 @@ LOOK_SECONDS = 0.1
 SETTLE_SECONDS = 30.0  # for blocks of streams that left to be freed
 PROFILE = """
 models = [
-  "target", "controller", "tokenize", "detokenize", "covey", "covey_unary", "ensemble", {drafters},
+  "target", "tokenize", "detokenize", "covey", "covey_unary", "ensemble", {drafters},
 ]
 [target]
 threads = 1

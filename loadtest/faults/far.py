@@ -12,7 +12,7 @@ from loadtest.hosts import Host, hosts
 
 REMOTE = "draft_remote"
 PROFILE = """
-models = ["controller", "draft_chat"]
+models = ["draft_chat"]
 [star]
 callers = "{callers}"
 admission = false

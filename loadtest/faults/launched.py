@@ -95,14 +95,14 @@ class Launched:
             elif words and Path(words[0]).name == SERVER:
                 self._seen.add(pid)
                 found |= processes.named(pid)
-        return {name: pid for name, pid in found.items() if processes.state(pid) not in ("", "Z")}
+        return {name: pid for name, pid in found.items() if processes.lives(pid)}
 
     def doubles(self) -> list[str]:
         """Models whose earlier process lives beside its successor."""
         found = []
         for pid in self._seen:
             for model, pids in processes.by_model(pid).items():
-                found += [model] if sum(not processes.is_zombie(each) for each in pids) > 1 else []
+                found += [model] if len(pids) > 1 else []
         return found
 
     def used_blocks(self) -> float:

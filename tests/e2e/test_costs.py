@@ -23,7 +23,7 @@ pytestmark = pytest.mark.e2e
 
 PROMPT = "User: Do you like films?\nAssistant:"
 PROFILE = """
-models = ["target", "controller", "covey", "draft_general"]
+models = ["target", "covey", "draft_general"]
 [target]
 threads = 1
 [speculation]
@@ -83,7 +83,7 @@ def test_measure_then_start_from_it_then_go_on_from_what_was_learnt(server: Serv
 
 
 UNTOLD = """
-models = ["target", "controller", "covey", "draft_general"]
+models = ["target", "covey", "draft_general"]
 [target]
 threads = 1
 [speculation]

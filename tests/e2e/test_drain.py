@@ -44,7 +44,7 @@ def test_requests_in_flight_end_whole_and_new_ones_are_refused(tmp_path: Path) -
         grpc_port=FREE,
         metrics_port=FREE,
         log_file=tmp_path / "tritonserver.log",
-        models=("target", "controller", "tokenize", "detokenize", *PUBLIC),
+        models=("target", "tokenize", "detokenize", *PUBLIC),
         drain_seconds=60.0,
     )
     with Server(options) as server:

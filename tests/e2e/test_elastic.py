@@ -23,7 +23,7 @@ PROMPT = "User: What did you do at the weekend?\nAssistant:"
 SECONDS = 180.0
 GROWN = 64 << 20  # bytes that a drafter may hold more when it leaves than when it came
 GIVEN_UP = 400.0  # tritonserver waits for 300 s for a process that was killed while it began
-MODELS = '"target", "controller", "tokenize", "detokenize", "covey", "covey_unary", "ensemble"'
+MODELS = '"target", "tokenize", "detokenize", "covey", "covey_unary", "ensemble"'
 BUNDLED = f"""
 models = [{MODELS}, "draft_general", "draft_code"]
 [target]
@@ -198,25 +198,19 @@ def test_transitions_under_load_change_no_text(emulated: Server, transitions: in
 
 
 @pytest.mark.parametrize(
-    ("action", "victim"),
-    [
-        ("unload", "controller"),
-        ("unload", "draft_code"),
-        ("load", "controller"),
-        pytest.param("load", "draft_code", marks=[pytest.mark.slow, pytest.mark.timeout(2 * GIVEN_UP)]),
-    ],
+    "action",
+    ["unload", pytest.param("load", marks=[pytest.mark.slow, pytest.mark.timeout(2 * GIVEN_UP)])],
 )
-def test_a_death_on_the_way_is_overcome(emulated: Server, action: str, victim: str) -> None:
-    """Whoever dies, wherever the move is: it is finished, the requests go on, and no bytes are lost."""
+def test_a_death_on_the_way_is_overcome(emulated: Server, action: str) -> None:
+    """Wherever the move is: it is finished, the requests go on, and no bytes are lost."""
     if action == "load":
         wish(emulated, "unload", "draft_code")
         until(emulated, lambda: is_away(emulated, "draft_code"))
     with streams(emulated, 3, min_tokens=0):
         wish(emulated, action, "draft_code")
-        until(emulated, lambda: processes.named(emulated.pid).get(victim))
-        if victim == "draft_code":
-            until(emulated, lambda: states(emulated)["draft_code"] != "unloaded")
-        pid = processes.named(emulated.pid).get(victim)
+        until(emulated, lambda: processes.named(emulated.pid).get("draft_code"))
+        until(emulated, lambda: states(emulated)["draft_code"] != "unloaded")
+        pid = processes.named(emulated.pid).get("draft_code")
         with suppress(ProcessLookupError, TypeError):
             os.kill(pid, signal.SIGKILL)  # type: ignore[arg-type]  # it may be gone: that is the race
         until(emulated, lambda: (is_away if action == "unload" else is_back)(emulated, "draft_code"), GIVEN_UP)

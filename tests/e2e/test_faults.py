@@ -26,7 +26,7 @@ pytestmark = pytest.mark.e2e
 
 PROMPT = "User: What did you do at the weekend?\nAssistant:"
 PROFILE = """
-models = ["target", "controller", "covey", "covey_unary", "draft_chat"]
+models = ["target", "covey", "covey_unary", "draft_chat"]
 [target]
 threads = 1
 kv_memory_mb = 256
@@ -167,7 +167,7 @@ def test_streams_survive_a_target_that_hangs_while_it_loads_and_so_does_a_drafte
 def test_models_that_run_in_circles_come_back(mortal: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for their answers within a time that is known."""
     monkeypatch.setattr(spinning, "BOUND_SECONDS", 2.0)
-    models = ("controller", "covey_unary")
+    models = ("covey", "covey_unary")
     before = processes.named(mortal.pid)
     try:
         for model in models:

@@ -76,7 +76,6 @@ def test_the_small_models_survive_them_too(server: Server) -> None:
         assert b"INVALID_ARG" in post(server, "tokenize/generate", BAD_TEXT)[1]
         for body in (BAD_NAME, BAD_VALUE, BAD_SURROGATE):
             assert post(server, "tokenize/generate", body)[0] in (200, 400)
-        assert post(server, "controller/generate", b'{"action":"\xff","model":"\xff","token":1,"x\xff":1}')[0] >= 400
     assert json.loads(post(server, "tokenize/generate", b'{"text_input":"a"}')[1])["input_ids"]
 
 

@@ -116,24 +116,6 @@ def test_generate_makes_tensors_of_settings_wherever_a_body_has_them(server: Ser
         assert json.loads(response.read())["num_output_tokens"] == 3
 
 
-@pytest.mark.parametrize("token", [0, 1, -1])
-def test_clients_cannot_load_and_unload_models_through_the_controller(server: Server, token: int) -> None:
-    inputs = [
-        {"name": "token", "datatype": "INT64", "shape": [1], "data": [token]},
-        {"name": "action", "datatype": "BYTES", "shape": [1], "data": ["unload"]},
-        {"name": "model", "datatype": "BYTES", "shape": [1], "data": ["draft_chat"]},
-    ]
-    for sent in (inputs, inputs[1:]):
-        body = json.dumps({"inputs": sent}).encode()
-        request = urllib.request.Request(f"http://{server.http_url}/v2/models/controller/infer", body)
-        with pytest.raises(urllib.error.HTTPError) as caught:
-            urllib.request.urlopen(request, timeout=30)
-        with caught.value as response:
-            said = response.read().decode()
-        assert "for this server's own models" in said or "missing input 'token'" in said or "expected" in said
-    assert server.control.states()["draft_chat"] == "READY"
-
-
 def test_other_streams_are_untouched(server: Server) -> None:
     with Client(server.grpc_url) as client:
         alone = client.generate("Once", max_tokens=120).text

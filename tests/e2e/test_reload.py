@@ -39,7 +39,7 @@ def test_a_drafter_comes_back_when_it_can_be_loaded_again(tmp_path: Path) -> Non
         grpc_port=FREE,
         metrics_port=FREE,
         log_file=tmp_path / "tritonserver.log",
-        models=("target", "controller", "covey", DRAFTER),
+        models=("target", "covey", DRAFTER),
         backends=backends(tmp_path / "backends", forbidden),
         model_repository=BACKENDS.parent / "model_repository",
         admin_secret="open sesame",

@@ -144,7 +144,7 @@ def test_an_idle_server_fits_into_a_container(crowded: Server) -> None:
 
 @pytest.mark.parametrize(
     ("model", "needed_by"),
-    [("tokenize", "ensemble"), ("detokenize", "ensemble"), ("covey_unary", "covey_unary"), ("controller", "covey")],
+    [("tokenize", "ensemble"), ("detokenize", "ensemble"), ("covey_unary", "covey_unary")],
 )
 def test_a_small_model_whose_process_dies_is_back_at_once(crowded: Server, model: str, needed_by: str) -> None:
     before, pid = threads(crowded), processes.named(crowded.pid)[model]
@@ -181,12 +181,12 @@ def test_what_is_unloaded_stays_unloaded(crowded: Server) -> None:
     until_back(crowded, "tokenize", pid)
 
 
-def test_streams_outlive_the_target_a_drafter_and_the_controller_at_once(crowded: Server) -> None:
-    """The controller reloads the other two, and the launcher the controller; within the limit."""
+def test_streams_outlive_the_target_a_drafter_and_a_tokenizer_at_once(crowded: Server) -> None:
+    """The orchestrator reloads the first two, and the launcher the third; within the limit."""
     with streams(crowded, "draft_ngram", "draft_chat"):
         old = processes.named(crowded.pid)
-        kill(crowded, "target", "draft_chat", "controller")
-        for model in ("controller", "target", "draft_chat"):
+        kill(crowded, "target", "draft_chat", "tokenize")
+        for model in ("tokenize", "target", "draft_chat"):
             until_back(crowded, model, old[model])
     assert "can't start new thread" not in crowded.log_text()
     assert threads(crowded) < IDLE

@@ -25,7 +25,7 @@ REPOSITORY = Path(__file__).resolve().parents[2] / "model_repository"
 PROMPT = "User: What did you do at the weekend?\nAssistant:"
 SETTINGS = {"max_tokens": 40, "min_tokens": 40, "temperature": 1.0, "seed": 5}
 SERVER = """
-models = ["controller", "tokenize", "detokenize", "covey", "covey_unary", "ensemble", "draft_chat"]
+models = ["tokenize", "detokenize", "covey", "covey_unary", "ensemble", "draft_chat"]
 targets = ["large=large.toml", "small=small.toml"]
 """
 ONE = """

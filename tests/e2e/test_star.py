@@ -26,7 +26,7 @@ from tests.e2e.link import Link
 pytestmark = pytest.mark.e2e
 
 PROMPT = "User: What did you do at the weekend?\nAssistant:"
-MODELS = '"target", "controller", "tokenize", "detokenize", "covey", "covey_unary", "ensemble"'
+MODELS = '"target", "tokenize", "detokenize", "covey", "covey_unary", "ensemble"'
 TARGETS = """
 models = [{models}, "draft_remote"]
 
@@ -40,7 +40,7 @@ servers = ["draft_remote={address}/draft_chat"]
 secret = "{secret}"
 """
 DRAFTERS = """
-models = ["controller", "draft_chat"]
+models = ["draft_chat"]
 
 [star]
 callers = "{callers}"

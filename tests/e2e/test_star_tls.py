@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.e2e, needs_openssl]
 
 SECRET = "secret-of-the-east-server"
 PROFILE = """
-models = ["controller", "draft_ngram"]
+models = ["draft_ngram"]
 
 [star]
 callers = "{callers}"

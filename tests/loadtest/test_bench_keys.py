@@ -147,7 +147,7 @@ def test_a_derived_profile_differs_where_it_was_told_to(tmp_path: Path) -> None:
 
 
 PAIR = """
-models = ["target", "controller", "covey", "draft_aligned", "draft_ngram"]
+models = ["target", "covey", "draft_aligned", "draft_ngram"]
 [speculation]
 drafters = ["draft_aligned", "draft_ngram"]
 [drafter]
@@ -161,9 +161,9 @@ def test_a_drafter_that_is_left_out_is_not_said_to_lie_anywhere(tmp_path: Path) 
     without = speedup._without(pair, Wanted(tmp_path).options(), tmp_path)
     found = profile.load(without.profile)
     assert (found.speculation.drafters, found.drafter.folders) == ((), ())
-    assert found.models == ("target", "controller", "covey")
+    assert found.models == ("target", "covey")
     one = profile.load(str(with_drafters(pair, tmp_path / "one.toml", ("draft_aligned",), policy="nightjar")))
-    assert one.models == ("target", "controller", "covey", "draft_aligned")
+    assert one.models == ("target", "covey", "draft_aligned")
     assert one.drafter.folders == pair.drafter.folders
     assert one.speculation.policy == "nightjar"
 

@@ -24,7 +24,6 @@ class World:
         self.waits = 0.0  # for a processor, of each look
         monkeypatch.setattr(Control, "states", lambda _control: dict(self.states))
         monkeypatch.setattr(processes, "by_model", lambda _server: self.running)
-        monkeypatch.setattr(processes, "is_zombie", lambda pid: pid < 0)
         monkeypatch.setattr(loads.Starved, "look", lambda _starved, _pids: self.waits)
         monkeypatch.setattr(
             os, "kill", lambda pid, number: self.killed.append(pid) if number == signal.SIGKILL else None
@@ -85,6 +84,6 @@ def test_a_death_that_triton_overlooks_ends_the_server_but_for_a_drafter(
     monkeypatch: pytest.MonkeyPatch, spared: tuple[str, ...], killed: list[int]
 ) -> None:
     world = World(monkeypatch, spared)
-    world.states["target"], world.running["target"] = "LOADING", [-11]  # a zombie
+    world.states["target"], world.running["target"] = "LOADING", []
     assert world.looks(DEAD_SECONDS - LOOK_SECONDS) == []
     assert world.looks(10 * DEAD_SECONDS) == killed

@@ -60,7 +60,7 @@ def triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[Triton]:
     monkeypatch.setattr(Control, "load", lambda _control, model: made.load(model))
     monkeypatch.setattr(Control, "unload", lambda _control, model: made.unload(model))
     monkeypatch.setattr(supervisor, "FIRST_REST", 0.01)
-    for model in ("tokenize", "controller"):
+    for model in ("tokenize", "detokenize"):
         made.load(model)
         made.loaded.acquire()
     made.calls.clear()
@@ -138,8 +138,8 @@ def test_what_somebody_unloads_is_left_alone_until_it_is_loaded_again(triton: Tr
 
 
 def test_what_had_died_before_it_was_looked_for_is_reloaded_too(triton: Triton) -> None:
-    triton.running["controller"].kill()
-    triton.running["controller"].wait()
+    triton.running["detokenize"].kill()
+    triton.running["detokenize"].wait()
     revival = Revival(Control("", 0), os.getpid(), tuple(triton.running))
     assert triton.loaded.acquire(timeout=SECONDS)
     until_watched(revival, 3)
@@ -150,7 +150,7 @@ def test_nothing_is_brought_back_to_a_server_that_ends(triton: Triton) -> None:
     revival = Revival(Control("", 0), os.getpid(), tuple(triton.running))
     until_watched(revival, 3)
     revival.stop(SECONDS)
-    triton.running["controller"].kill()
+    triton.running["detokenize"].kill()
     time.sleep(0.5)
     assert not triton.calls
 

@@ -19,7 +19,7 @@ class World:
     """Two models' processes; how busy each is and how many requests each has answered."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.running = {"covey": [11], "controller": [12]}
+        self.running = {"covey": [11], "tokenize": [12]}
         self.now = 0.0
         self.spent = dict.fromkeys((11, 12, 13), (1.0, 1.0))
         self.busy = dict.fromkeys(self.spent, 0.0)  # share of its time

@@ -16,7 +16,7 @@ from covey.server.revival import not_the_orchestrators
 from covey.server.targets import placed
 
 MAIN = """
-models = ["controller", "covey", "covey_unary", "draft_chat"]
+models = ["covey", "covey_unary", "draft_chat"]
 targets = ["large=large.toml", "small=small.toml"]
 """
 OWN = """
@@ -42,7 +42,7 @@ def test_one_target_needs_nothing(tmp_path: Path) -> None:
 def test_each_target_has_its_own_entries_and_profile(options: Options) -> None:
     found = placed(options)
     assert found.models is not None
-    assert found.models[4:] == ("target_large", "target_small", "covey_large", "covey_small")
+    assert found.models[3:] == ("target_large", "target_small", "covey_large", "covey_small")
     repository = found.repository_folder()
     folder = Path(options.profile).parent
     text = {name: (repository / name / "config.pbtxt").read_text() for name in found.models}
@@ -56,7 +56,7 @@ def test_each_target_has_its_own_entries_and_profile(options: Options) -> None:
     assert 'name: "target"' in text["covey"], "the field"
     assert placed(options) == found, "the same again"
     watched = not_the_orchestrators(found, found.models)
-    assert set(watched) == {"controller", "covey", "covey_unary", "covey_large", "covey_small"}
+    assert set(watched) == {"covey", "covey_unary", "covey_large", "covey_small"}
 
 
 @pytest.mark.parametrize(

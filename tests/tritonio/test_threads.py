@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from covey.errors import StubDead
+from covey.server.control import Within
 from covey.streaming import Chunk
 from covey.tritonio import link
 from covey.types import NO_FLOATS, NO_INTS, Finish
@@ -22,7 +23,7 @@ from tests.fakes import HashTarget
 from tests.tritonio import adapters
 
 SECONDS = 10.0
-ORCHESTRATOR = {"target": "target", "controller": "controller"}
+ORCHESTRATOR = {"target": "target"}
 
 
 def config(**parameters: str) -> dict[str, str]:
@@ -105,15 +106,15 @@ def test_a_request_that_comes_while_the_engine_dies_is_failed(module: Any, monke
     monkeypatch.setattr(module, "Engine", lambda *_arguments, **_named: engine)
     monkeypatch.setattr(module.Streamer, "fail_all", lambda *_arguments: None)  # it was called just before
     monkeypatch.setattr(module, "STOP_SECONDS", 0.1)
-    asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr(module.bls, "control", lambda *words: asked.append(words))
+    unloaded: list[str] = []
+    monkeypatch.setattr(Within, "unload", lambda _control, model: unloaded.append(model))
     model = module.TritonPythonModel()
     engine.died = lambda: model._thread.join(SECONDS)
     model.initialize(config(**ORCHESTRATOR))
     for key in (1, 2):
         assert ask(model, key).errors == ["the engine has stopped after an internal error; see the server's log"]
     assert model._streamer.open == 0
-    assert asked == [("controller", "unload", "covey")], "its readiness must tell"
+    assert unloaded == ["covey"], "its readiness must tell"
     model.finalize()
 
 
@@ -133,8 +134,8 @@ def test_what_is_open_at_the_end_is_told(module: Any, monkeypatch: pytest.Monkey
 
 
 def test_an_engine_that_lives_answers_and_drains(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    reloaded: list[tuple[str, ...]] = []
-    monkeypatch.setattr(module.bls, "control", lambda *words: reloaded.append(words))
+    reloaded: list[str] = []
+    monkeypatch.setattr(Within, "unload", lambda _control, model: reloaded.append(model))
     model = module.TritonPythonModel()
     model.initialize(config(**ORCHESTRATOR))
     assert [chunk.num_output for chunk in ask(model).chunks] == [3]

@@ -17,7 +17,7 @@ from covey.server.options import Options, reachable
 from covey.wire import token
 from covey_client import secret
 
-HTTP_VARIABLE = "COVEY_HTTP"  # the variable that says where the controller reaches its server
+HTTP_VARIABLE = "COVEY_HTTP"  # the variable that says where its processes reach the server
 RESTRICTED = "model-repository,model-config,shared-memory,statistics,trace,logging"
 # Triton gives every backend that is written in Python the settings of the backend `python`, but for those that
 # `backend_dir` makes backends of their own.

@@ -1,4 +1,8 @@
-"""The few HTTP calls that a launcher and the controller make to their server: readiness, index, load, unload."""
+"""The few HTTP calls that a launcher and the orchestrator make to their server: readiness, index, load, unload.
+
+Not `pb_utils.load_model`: it freezes every thread of the process that calls it, and when the load fails it can take all
+of tritonserver 24.10 down. Not a model that is asked for it either: who asks one that dies before it has answered waits
+for ever."""
 
 from __future__ import annotations
 
@@ -84,44 +88,43 @@ class Control:
             connection.close()
 
 
-def load(control: Control, model: str) -> None:
-    """For a process of this server: load a model, or give up where Triton waits for a process that has ended."""
-    looks = 0
+class Within(Control):
+    """Model control by one of the server's own processes, which sees those of the models."""
 
-    def dead() -> None:
-        nonlocal looks
-        running = processes.by_model(os.getppid()).get(model, ())
-        looks = 0 if any(not processes.is_zombie(pid) for pid in running) else looks + 1
-        if looks * WAIT_SECONDS >= DEAD_SECONDS:
-            raise ControlError(f"the process of {model} ended while it was loading, and the server has not noticed")
+    def load(self, model: str, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Also gives up where Triton waits for a process that has ended, and where somebody else loads the model."""
+        looks = 0
 
-    _idle(control, model)
-    control.load(model, dead)
+        def dead() -> None:
+            nonlocal looks
+            meanwhile()
+            looks = 0 if processes.by_model(os.getppid()).get(model) else looks + 1
+            if looks * WAIT_SECONDS >= DEAD_SECONDS:
+                raise ControlError(f"the process of {model} ended while it was loading, and the server has not noticed")
+
+        self._idle(model)
+        super().load(model, dead)
+
+    def unload(self, model: str) -> None:
+        """Not while the model is being loaded, for which Triton would wait."""
+        self._idle(model)
+        super().unload(model)
+
+    def release(self, model: str) -> None:
+        """Unload a model, and return when its processes have ended and their memory is free."""
+        self.unload(model)
+        deadline = time.monotonic() + RELEASE_SECONDS
+        while processes.by_model(os.getppid()).get(model):
+            if time.monotonic() > deadline:
+                raise ControlError(f"{model} has not ended {RELEASE_SECONDS:g} s after it was unloaded")
+            time.sleep(LOOK_SECONDS)
+
+    def _idle(self, model: str) -> None:
+        if self.states().get(model) == "LOADING":
+            raise ControlError(f"{model} is being loaded")
 
 
-def unload(control: Control, model: str) -> None:
-    """For a process of this server: ask for it, unless the model is being loaded, for which Triton would wait."""
-    _idle(control, model)
-    control.unload(model)
-
-
-def _idle(control: Control, model: str) -> None:
-    if control.states().get(model) == "LOADING":
-        raise ControlError(f"{model} is being loaded")
-
-
-def release(control: Control, model: str) -> None:
-    """For a process of this server: unload a model, and return when its processes have ended and their memory is
-    free."""
-    unload(control, model)
-    deadline = time.monotonic() + RELEASE_SECONDS
-    while processes.by_model(os.getppid()).get(model):
-        if time.monotonic() > deadline:
-            raise ControlError(f"{model} has not ended {RELEASE_SECONDS:g} s after it was unloaded")
-        time.sleep(LOOK_SECONDS)
-
-
-def of_this_server() -> Control:
+def of_this_server() -> Within:
     """For a model's process: control of the server that it belongs to."""
     host, _, port = os.environ.get(HTTP_VARIABLE, USUAL_ADDRESS).rpartition(":")
-    return Control(host, int(port), os.environ.get(secret.VARIABLE, ""), LOAD_SECONDS)
+    return Within(host, int(port), os.environ.get(secret.VARIABLE, ""), LOAD_SECONDS)

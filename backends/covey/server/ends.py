@@ -53,11 +53,9 @@ class Ends:
     def _find(self) -> None:
         running, followed = processes.by_model(self._server), set(self._followed.values())
         for model in self._models:
-            # Triton waits for none that died within a call: it stays as a zombie.
-            living = [pid for pid in running.get(model, ()) if not processes.is_zombie(pid)]
-            if model in followed or not living:
+            if model in followed or model not in running:
                 continue
             with contextlib.suppress(ProcessLookupError):
-                fd = os.pidfd_open(living[0])
+                fd = os.pidfd_open(running[model][0])
                 self._followed[fd] = model
                 self._ends.register(fd, select.POLLIN)

@@ -62,7 +62,7 @@ class Loads:
         running = processes.by_model(self._server) if loading else {}
         for model in loading:
             load = self._under_way.setdefault(model, _Load(Starved()))
-            living = [pid for pid in running.get(model, ()) if not processes.is_zombie(pid)]
+            living = running.get(model, [])
             load.seconds += load.starved.counted(living, LOOK_SECONDS)
             load.without = 0.0 if living else load.without + LOOK_SECONDS
             if living and load.seconds > self._bound(model) and not load.ended:

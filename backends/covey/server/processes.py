@@ -27,7 +27,8 @@ def names(server: int) -> dict[int, str]:
 
 
 def by_model(server: int) -> dict[str, list[int]]:
-    """The living processes of a running server's models, each model's instances together."""
+    """The living processes of a running server's models, each model's instances together. Of one that has ended Triton
+    may keep a zombie for as long as it runs, whose command line is empty."""
     pids: dict[str, list[int]] = {}
     for name, pid in _instances(server):
         pids.setdefault(name.rsplit("_", 2)[0], []).append(pid)
@@ -43,9 +44,9 @@ def state(pid: int) -> str:
         return ""
 
 
-def is_zombie(pid: int) -> bool:
-    """Whether this process has ended and its parent does not know it yet."""
-    return state(pid) == "Z"
+def lives(pid: int) -> bool:
+    """Whether this process has not ended, also where its parent does not know it yet."""
+    return state(pid) not in ("", "Z")
 
 
 def _instances(server: int) -> Iterator[tuple[str, int]]:

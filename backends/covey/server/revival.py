@@ -1,8 +1,8 @@
 """Brings back the models whose process died and that nobody else brings back.
 
 Triton never restarts the process of a model and goes on saying that the model is ready. The orchestrator has target and
-drafters reloaded, through the controller. All other models, these two among them, are looked after from here: the
-kernel says at once that one of their processes has ended. A model that somebody unloads is left alone.
+drafters reloaded. All other models, its own among them, are looked after from here: the kernel says at once that one of
+their processes has ended. A model that somebody unloads is left alone.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Revival:
         self._lost = dict.fromkeys(models, NOBODY)  # model -> the process of it that ended; models to look for
         self._watched: dict[int, tuple[str, int]] = {}  # pidfd -> model, process; the server's too
         self._ended = False  # the server has
-        self._supervisor = Supervisor(self._act, self._came_back)
+        self._supervisor = Supervisor(replace(control, seconds=LOAD_SECONDS), self._came_back)
         self._stopped = threading.Event()
         self._wake, self._waker = os.pipe()
         self._ends = select.poll()
@@ -119,7 +119,7 @@ class Revival:
     def _note(self, model: str) -> None:
         """A server that ends takes its models along: that is one death, whichever is seen first."""
         if not self._ended:
-            self._ended = model == SERVER or processes.state(self._server) in ("", "Z")
+            self._ended = model == SERVER or not processes.lives(self._server)
             self._died(self._ended)
 
     def _look(self) -> None:
@@ -129,7 +129,7 @@ class Revival:
         before = self._control.states()
         living = processes.by_model(self._server)
         lost = dict(self._lost)
-        dead = {model for model, ended in lost.items() if not living.get(model) or processes.is_zombie(ended)}
+        dead = {model for model, ended in lost.items() if not living.get(model) or processes.state(ended) == "Z"}
         after = self._control.states() if dead else before
         for model, ended in lost.items():
             if model not in dead:
@@ -154,7 +154,3 @@ class Revival:
     def _came_back(self, model: str) -> None:
         """On the supervisor's thread. What ended may stay a zombie: Triton waits for none that died within a call."""
         self._lost[model] = NOBODY
-
-    def _act(self, action: str, model: str) -> None:
-        patient = replace(self._control, seconds=LOAD_SECONDS)
-        {"unload": patient.unload, "load": patient.load}[action](model)

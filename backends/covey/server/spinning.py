@@ -27,7 +27,7 @@ BOUND_SECONDS, RAN_SECONDS = 6.0, 1.5  # without sleep, and of those with a proc
 BUSY = 0.95  # share of the time in which the thread ran, or waited for a processor, at least
 SLACK_SECONDS = 0.5  # of waiting that is not said yet
 UNKNOWN = -1
-BACKENDS = ("orchestrator", "router", "unary", "controller", "tokenizer")
+BACKENDS = ("orchestrator", "router", "unary", "tokenizer")
 _BACKEND = re.compile(r'^\s*backend:\s*"(\w+)"', re.MULTILINE)
 log = logging.getLogger("covey.spinning")
 
@@ -63,11 +63,10 @@ class Spinning:
         running = processes.by_model(self._server) if self._unknown() else {}
         for model in self._models:
             seen = self._seen.get(model)
-            if seen is None or not _lives(seen.pid):
-                living = [pid for pid in running.get(model, ()) if _lives(pid)]
+            if seen is None or not processes.lives(seen.pid):
                 self._seen.pop(model, None)
-                if living:
-                    self._seen[model] = _Seen(living[0], self._now(), times(living[0]))
+                for pid in running.get(model, [])[:1]:
+                    self._seen[model] = _Seen(pid, self._now(), times(pid))
             elif self._spins(model, seen):
                 seconds = self._now() - seen.since
                 log.warning("%s has run for %.0f s without an answer and is killed", model, seconds)
@@ -78,7 +77,7 @@ class Spinning:
         return ended
 
     def _unknown(self) -> bool:
-        return len(self._seen) < len(self._models) or not all(_lives(seen.pid) for seen in self._seen.values())
+        return len(self._seen) < len(self._models) or not all(processes.lives(seen.pid) for seen in self._seen.values())
 
     def _spins(self, model: str, seen: _Seen) -> bool:
         """What a thread waits is said when it runs again: where it rarely does, a single look says little."""
@@ -100,8 +99,3 @@ class Spinning:
             seen.since, seen.times = self._now(), spent
         seen.answered = answered
         return False
-
-
-def _lives(pid: int) -> bool:
-    """Triton may keep what is left of a process that was killed for as long as the server runs."""
-    return processes.state(pid) not in ("", "Z")

@@ -214,7 +214,7 @@ def _save(student: LlamaForCausalLM, target: Path, made: Made) -> None:
 
 def _profile(target: Path, made: Made) -> str:
     drafters = [GENERAL, "draft_ngram", "draft_suffix"]
-    models = ["target", "controller", "tokenize", "detokenize", "covey", "covey_unary", "ensemble", *drafters]
+    models = ["target", "tokenize", "detokenize", "covey", "covey_unary", "ensemble", *drafters]
     return f"""\
 # The drafter beside this file was distilled for this target. Of {made.tokens} held-out tokens, at temperature 1, the
 # target accepts {made.acceptance:.3f}, and of what n-grams draft {made.ngram:.3f}. Who moves a folder edits its path.

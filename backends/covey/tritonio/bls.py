@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from covey.errors import PortError, PortTimeout, StubDead
@@ -104,17 +103,6 @@ class BlsDrafter:
         with self._stuck.call(self.model, tokens, DRAFTERS_SECONDS):
             reply = deliver(self.model, codec.encode_draft_work(work))
         return codec.decode_draft_reply(reply, len(work.tags))
-
-
-def control(controller: str, action: str, model: str) -> None:
-    """Have the controller model `load` or `unload` a model."""
-    inputs = [
-        pb_utils.Tensor(name, np.array([text.encode()], np.object_))
-        for name, text in (("action", action), ("model", model))
-    ]
-    inputs.append(pb_utils.Tensor("token", np.array([token()], np.int64)))
-    request = pb_utils.InferenceRequest(model_name=controller, requested_output_names=[], inputs=inputs)
-    _done(request, f"{action} {model}")
 
 
 def serve(requests: list[Any], answer: Any) -> list[Any]:

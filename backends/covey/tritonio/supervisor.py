@@ -1,7 +1,6 @@
 """Brings models whose process died back to life, each in a thread of its own.
 
-The orchestrator has one for target and drafters, which acts through the controller; the launcher has one for all other
-models (`covey.server.revival`), the controller among them."""
+The orchestrator has one for target and drafters; the launcher has one for all other models (`covey.server.revival`)."""
 
 from __future__ import annotations
 
@@ -11,6 +10,7 @@ import time
 from collections.abc import Callable
 
 from covey.errors import CoveyError, StubDead
+from covey.ports import Controller
 
 log = logging.getLogger("covey.supervisor")
 
@@ -25,13 +25,12 @@ class Supervisor:
 
     def __init__(
         self,
-        control: Callable[[str, str], None],
+        control: Controller,
         came_back: Callable[[str], None],
         end: Callable[[str], None] = lambda _model: None,
     ) -> None:
-        """`control` is called with `load` or `unload` and a model, and raises CoveyError when that fails; `came_back`
-        with a model that was reloaded; `end` ends processes of a model that live all the same. All on threads of this
-        one's, or of who calls `reload`."""
+        """`came_back` is called with a model that was reloaded; `end` ends processes of a model that live all the same.
+        Both on threads of this one's, or of who calls `reload`."""
         self._control, self._end = control, end
         self._came_back = came_back
         self._seen_to: dict[str, threading.Thread] = {}
@@ -60,10 +59,10 @@ class Supervisor:
         log.warning("reloading %s", model)
         self._end(model)
         try:
-            self._control("unload", model)
+            self._control.unload(model)
         except CoveyError as error:  # it may be unloaded already
             log.warning("%s could not be unloaded: %s", model, error)
-        self._control("load", model)
+        self._control.load(model)
 
     def stop(self, seconds: float | None = None) -> None:
         """Reload nothing more, but for what is under way; wait for that, at most `seconds` long."""

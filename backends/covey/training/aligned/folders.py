@@ -69,7 +69,7 @@ def profile_of(pair: Pair, folder: Path) -> str:
     """What `make serve PROFILE=` takes."""
     dtype = str(pair.target.dtype).removeprefix("torch.")
     layers = (pair.target.config.num_hidden_layers, pair.drafter.config.num_hidden_layers)
-    models = ["target", "controller", "tokenize", "detokenize", "covey", "covey_unary", "ensemble", DRAFTER]
+    models = ["target", "tokenize", "detokenize", "covey", "covey_unary", "ensemble", DRAFTER]
     return f"""\
 # Random weights, seed {pair.seed}; {layers[0]} layers, of which the drafter has the first {layers[1]}; what the others
 # add is damped to {pair.damping:.5f}. Measured: {pair.measured.coupled:.3f} agreement at temperature 1,

@@ -1,0 +1,81 @@
+"""What a server's own processes load and unload they give up where that would never end."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from covey.server import control
+from covey.server.control import Control, ControlError, Within, of_this_server
+
+SECONDS = 20.0
+
+
+class _Silent(http.server.BaseHTTPRequestHandler):
+    """Says nothing until the test has ended, as Triton does to who loads a model whose process hangs."""
+
+    ended = threading.Event()
+
+    def do_POST(self) -> None:
+        if self.path.endswith("index"):
+            body = b'[{"name": "loads", "state": "LOADING"}]'
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+        else:
+            self.ended.wait(SECONDS)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def silent() -> Iterator[Within]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Silent) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield Within("127.0.0.1", server.server_address[1], seconds=SECONDS)
+        _Silent.ended.set()
+        server.shutdown()
+        thread.join()
+
+
+def test_a_load_is_given_up_when_its_process_has_ended(silent: Within, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(control, "DEAD_SECONDS", 0.05)
+    looks: list[dict[str, list[int]]] = [{"draft": [1]}] * 20
+    monkeypatch.setattr(control.processes, "by_model", lambda _server: looks.pop() if looks else {})
+    with pytest.raises(ControlError, match="ended while it was loading"):
+        silent.load("draft")
+    assert not looks, "it waited while there was a process"
+    for act in (silent.load, silent.unload, silent.release):
+        with pytest.raises(ControlError, match="is being loaded"):
+            act("loads")
+
+
+def test_release_waits_until_the_processes_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    living = [{"draft": [1, 2]}, {"draft": [2], "other": [3]}, {"other": [3]}]
+    monkeypatch.setattr(Control, "states", lambda _self: {})
+    monkeypatch.setattr(Control, "unload", lambda _self, model: said.append(model))
+    monkeypatch.setattr(control.processes, "by_model", lambda _server: living.pop(0))
+    Within("", 1).release("draft")
+    assert (said, living) == (["draft"], [])
+    monkeypatch.setattr(control, "RELEASE_SECONDS", 0.0)
+    monkeypatch.setattr(control.processes, "by_model", lambda _server: {"draft": [1]})
+    with pytest.raises(control.ControlError, match="not ended"):
+        Within("", 1).release("draft")
+
+
+def test_it_reaches_the_server_that_it_belongs_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("COVEY_HTTP", "COVEY_ADMIN_SECRET"):
+        monkeypatch.delenv(variable, raising=False)
+    assert of_this_server() == Within("127.0.0.1", 8000, "", 600.0)
+    monkeypatch.setenv("COVEY_HTTP", "::1:9000")
+    monkeypatch.setenv("COVEY_ADMIN_SECRET", "s")
+    assert of_this_server() == Within("::1", 9000, "s", 600.0)
