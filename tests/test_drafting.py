@@ -282,6 +282,7 @@ class Slow:
         self.release, self.ended = threading.Event(), threading.Event()
         self._error = error
         self._calls = 0
+        self.hangs = False
 
     def info(self) -> DrafterInfo:
         return self.drafter.info()
@@ -297,7 +298,9 @@ class Slow:
     def _wait(self) -> None:
         self._calls += 1
         if self._calls == 1:
+            self.hangs = True
             self.release.wait(30)
+            self.hangs = False
 
     def let_go(self, engine: Engine) -> None:
         self.release.set()
@@ -334,6 +337,32 @@ def test_what_a_late_call_read_counts() -> None:
     assert sink.tokens[1] == continuation([1, 2, 3], 60)
     assert sink.tokens[3] == continuation([7, 8], 20)
     assert 2 not in slow.drafter.tokens
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_call_whose_process_was_replaced_is_not_waited_for(reads: bool) -> None:
+    """It was to be answered later, and never is. The next process is asked, and knows nothing."""
+    clock, slow, errors = ManualClock(), Slow(), list[CoveyError]()
+    if reads:
+        engine, _target, sink = watched(WithReaders("one", 1000, depth=0), {"one": slow}, clock)
+    else:
+        engine, _target, sink = serving({"one": slow}, clock, 0.05, lambda _name, error: errors.append(error))
+    engine.submit(request(1, [1, 2], 60))
+    for _ in range(6):
+        engine.round()
+    assert not slow.drafter.works, "it hangs"
+    engine.roster.came("one", slow.info())
+    clock.sleep(LONGEST_REST)
+    engine._drafting._deadline = 60.0
+    while engine.round():
+        read_out(engine)
+        clock.sleep(LONGEST_REST)
+    assert slow.hangs, "nobody waited for it"
+    first = slow.drafter.works[0]
+    assert [opening.tag for opening in first.opens] == [1]
+    assert first.keep.tolist() == [first.opens[0].tokens.size], "what the other was told is told again"
+    assert sink.tokens[1] == continuation([1, 2], 60)
+    slow.release.set()
 
 
 def test_a_late_call_that_failed_is_told_all_again() -> None:
@@ -566,10 +595,13 @@ def read_out(engine: Engine) -> None:
     assert not wait([call.future for call in engine._drafting._reads.values()], 60).not_done
 
 
-def watched(planner: StaticPlanner, drafters: dict[str, Drafter]) -> tuple[Engine, HashTarget, Collector]:
+def watched(
+    planner: StaticPlanner, drafters: dict[str, Drafter], clock: Clock | None = None
+) -> tuple[Engine, HashTarget, Collector]:
     target, sink = HashTarget(), Collector()
     scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=64, growth_tokens=8, block_size=target.block_size)
-    return Engine(target, scheduler, planner, sink, RealClock(), drafters=drafters, draft_deadline=60.0), target, sink
+    engine = Engine(target, scheduler, planner, sink, clock or RealClock(), drafters=drafters, draft_deadline=60.0)
+    return engine, target, sink
 
 
 @pytest.mark.parametrize("budget", [1000, 7])

@@ -45,6 +45,7 @@ class _Call:
     work: DraftWork
     future: Future[DraftReply]
     begun: float  # when
+    arrivals: int  # of the drafter, by then
 
     @property
     def known(self) -> Ints:
@@ -77,7 +78,8 @@ class Drafting:
         self._roster = roster
         self._clock = clock
         self._deadline = deadline
-        self._workers = {name: worker(f"draft-{name}") for name in drafters}
+        self._worker = worker
+        self._workers = {name: self._new_worker(name) for name in drafters}
         self._late: dict[str, _Call] = {}
         self._reads: dict[str, _Call] = {}
         self._read_seconds: dict[str, float] = {}  # what calls took that read and have ended since it was last said
@@ -145,6 +147,8 @@ class Drafting:
     def settle(self) -> None:
         """Calls that nobody waited for and that have ended by now. Of late ones the proposals are of the past, but what
         they read is not; and what one failed of may say more than that it was late."""
+        for name in {*self._reads, *self._late}:
+            self._give_up_lost(name)
         for name, read in list(self._reads.items()):
             if read.future.done():
                 self._settle_read(name)
@@ -182,6 +186,24 @@ class Drafting:
             asked.setdefault(plan.drafter[row], []).append(row)
         return {name: rows for name, rows in asked.items() if self._roster.serves(name)}
 
+    def _new_worker(self, name: str) -> Worker:
+        return self._worker(f"draft-{name}")
+
+    def _give_up_lost(self, name: str) -> None:
+        """Calls to a drafter's process that has ended: where it was to answer later, Triton never does. Their thread
+        is left to wait."""
+        calls = [calls[name] for calls in (self._reads, self._late) if name in calls]
+        arrivals = self._roster.arrivals(name)
+        if all(call.future.done() or call.arrivals == arrivals for call in calls):
+            return
+        self._workers[name].close()
+        self._workers[name] = self._new_worker(name)
+        self._reads.pop(name, None)
+        self._late.pop(name, None)
+        self._roster.settled(name)
+        for call in calls:
+            self._failed(call, PortError("its process ended before it answered"))
+
     def _settle_read(self, name: str) -> None:
         """Take what a call brought that reads and has ended, if there is one."""
         call = self._reads.pop(name, None)
@@ -218,8 +240,9 @@ class Drafting:
         requests = [batch.rows[row] for row in rows]
         q_rows |= any(active.request.sampling.rule is Rule.REJECTION for active in requests)
         work = self._work(name, requests, depth, width, reading, q_rows, log_q)
-        begun = self._clock.now()
-        return _Call(name, rows, requests, work, self._workers[name].submit(self._drafters[name].draft, work), begun)
+        begun, arrivals = self._clock.now(), self._roster.arrivals(name)
+        future = self._workers[name].submit(self._drafters[name].draft, work)
+        return _Call(name, rows, requests, work, future, begun, arrivals)
 
     def _work(
         self,

@@ -42,6 +42,7 @@ class _Entry:
     next_rest: float = FIRST_REST
     facts: DrafterInfo | None = None
     away: State | None = None  # how far it is from memory
+    arrivals: int = 0
 
 
 class Roster:
@@ -79,6 +80,11 @@ class Roster:
         """It is there, and that is what it says of itself."""
         self._entries[name].facts = facts
         self._entries[name].away = None
+        self._entries[name].arrivals += 1
+
+    def arrivals(self, name: str) -> int:
+        """How often it came; another process each time. Does not mutate."""
+        return self._entries[name].arrivals
 
     def facts(self, name: str) -> DrafterInfo | None:
         """What it says of itself; None while it is not there. Does not mutate."""

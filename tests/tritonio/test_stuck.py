@@ -30,7 +30,8 @@ class World:
     def __init__(self) -> None:
         self.now = 0.0
         self.ended: list[str] = []
-        self.stuck = Stuck(self.ended.append, lambda _model: [NOBODY], lambda: self.now)
+        self.running = [NOBODY]
+        self.stuck = Stuck(self.ended.append, lambda _model: self.running, lambda: self.now)
 
     def passes(self, seconds: float) -> None:
         for _ in range(round(seconds / LOOK_SECONDS)):
@@ -121,6 +122,19 @@ def test_who_was_ended_may_take_twice_as_long_the_next_time_until_it_answers() -
     assert len(world.ended) == 4
 
 
+@pytest.mark.parametrize("ended", ["by somebody", "by this"])
+def test_a_call_that_is_never_answered_ends_no_other_process(ended: str) -> None:
+    """Of a process that was to answer later and has ended. The next one has done nothing."""
+    world = World()
+    world.learn("draft", 5, 0.01)
+    with world.stuck.call("draft", 5):
+        world.passes(DOUBTFUL_SECONDS + LOOK_SECONDS if ended == "by somebody" else LEAST_SECONDS + LOOK_SECONDS)
+        assert world.ended == ["draft"] * (ended == "by this")
+        world.running = [NOBODY + 1]
+        world.passes(10 * UNKNOWN_SECONDS)
+    assert world.ended == ["draft"] * (ended == "by this")
+
+
 def test_what_was_not_looked_at_does_not_count() -> None:
     """This process was paused with the whole machine."""
     world = World()
@@ -145,7 +159,7 @@ def test_who_waits_for_a_processor_has_longer(monkeypatch: pytest.MonkeyPatch, s
 
 def test_the_watch_looks_by_itself() -> None:
     ended = threading.Event()
-    stuck = Stuck(lambda _model: ended.set(), lambda _model: [])
+    stuck = Stuck(lambda _model: ended.set(), lambda _model: [NOBODY])
     for _ in range(KNOWN_CALLS):
         with stuck.call("target", 1):
             pass

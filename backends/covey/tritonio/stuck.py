@@ -35,13 +35,14 @@ class _Open:
     # Seconds of looks, for while this process did not run the other may not have either, and without those in which the
     # other wanted a processor and had none.
     seconds: float = 0.0
-    pids: tuple[int, ...] = ()
+    pids: frozenset[int] | None = None  # whom it was asked of; found when it is doubtful
     starved: Starved = field(default_factory=Starved)
 
     def look(self, pids: Callable[[str], Iterable[int]]) -> None:
         counted = LOOK_SECONDS
         if self.seconds >= DOUBTFUL_SECONDS:
-            self.pids = self.pids or tuple(pids(self.kind[0]))
+            if self.pids is None:
+                self.pids = frozenset(pids(self.kind[0]))
             counted = self.starved.counted(self.pids, LOOK_SECONDS)
         self.seconds += counted
 
@@ -92,24 +93,27 @@ class Stuck:
             yield
         finally:
             with self._lock:
-                del self._open[key]
+                self._open.pop(key, None)
         with self._lock:
             self._patience.pop(kind, None)
 
     def look(self) -> None:
         """Called every LOOK_SECONDS. What is known of a model that was ended is forgotten: it begins cold."""
         with self._lock:
-            calls = list(self._open.values())
-        for call in calls:  # without the lock, for which calls would wait
+            calls = dict(self._open)
+        for call in calls.values():  # without the lock, for which calls would wait
             call.look(self._pids)
+        late = {key: call for key, call in calls.items() if call.seconds > call.bound}
+        running = {call.kind[0]: frozenset(self._pids(call.kind[0])) for call in late.values()}
         with self._lock:
-            late = {call.kind[0]: call for call in self._open.values() if call.seconds > call.bound}
-            for model, call in late.items():
+            late = {key: call for key, call in late.items() if key in self._open}
+            hang = {model: call for call in late.values() if (call.pids or set()) & running[model := call.kind[0]]}
+            for model, call in hang.items():
                 self._means = {kind: mean for kind, mean in self._means.items() if kind[0] != model}
                 self._patience[call.kind] = 2 * self._patience.get(call.kind, 1.0)
-                for other in self._open.values():
-                    if other.kind[0] == model:
-                        other.bound = other.seconds + UNKNOWN_SECONDS
-        for model, call in late.items():
+            # What a process was asked that has ended fails soon or is never answered: the next is not to end for it.
+            for key in [key for key, call in self._open.items() if key in late or call.kind[0] in hang]:
+                del self._open[key]
+        for model, call in hang.items():
             log.warning("%s has not answered for %.1f s and its process is ended", model, call.seconds)
             self._end(model)
