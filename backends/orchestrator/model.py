@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -68,6 +69,7 @@ CONTROL_SECONDS, TRIES = 15.0, 3  # within and after which a reload of the targe
 LOADED_SECONDS = 0.2  # between looks whether all models are
 UNLOADED_SECONDS = 2.0  # after which a target that nobody loads is loaded
 SETTLE_SECONDS = 1.0  # after `initialize`, before the first BLS call
+FACTS_SECONDS = 2.0  # that drafters are waited for at the start
 STOP_SECONDS = 5.0  # for the round in flight; a BLS call that outlives the model's end never comes back
 SWITCH_SECONDS = 0.0005  # the engine's thread gets the interpreter back from the streamer's this soon
 log = logging.getLogger("covey.orchestrator")
@@ -148,11 +150,14 @@ class TritonPythonModel:
         self._asked.wait(SETTLE_SECONDS)
         try:
             info = self._await_target()
-            drafters, facts = self._find_drafters(info)
-            self._build(info, drafters, self._costs or self._measured(drafters))
+            drafters, facts, late = self._find_drafters(info)
+            ready = {name: port for name, port in drafters.items() if name not in late}
+            self._build(info, drafters, self._costs or self._measured(ready))
             for name, known in facts.items():
                 self._engine.roster.came(name, known)
-            self._note_unloaded(drafters.keys() - facts.keys())
+            for name, answer in late.items():
+                answer.add_done_callback(partial(self._answered, name))
+            self._note_unloaded(drafters.keys() - facts.keys() - late.keys())
         except CoveyError as error:
             log.error("cannot start: %s", error)
             self._failure = error
@@ -324,14 +329,23 @@ class TritonPythonModel:
             revived=self._supervisor.sees_to,
         )
 
-    def _find_drafters(self, info: TargetInfo) -> tuple[dict[str, Drafter], dict[str, DrafterInfo]]:
-        """The profile's drafters, and what they say of themselves. One that does not answer yet is kept: it is asked
-        again when it is needed. One with another vocabulary than the target's is not."""
-        ports, facts = {}, {}
-        for name in self._profile.speculation.drafters:
-            ports[name] = self._ports.drafter(name)
+    def _find_drafters(
+        self, info: TargetInfo
+    ) -> tuple[dict[str, Drafter], dict[str, DrafterInfo], dict[str, Future[DrafterInfo]]]:
+        """The profile's drafters, what they say of themselves, and answers that are still to come. One that does not
+        answer yet is kept: it is asked again when it is needed. One with another vocabulary than the target's is
+        not."""
+        ports = {name: self._ports.drafter(name) for name in self._profile.speculation.drafters}
+        answers = {name: _asked(port) for name, port in ports.items()}
+        wait(answers.values(), FACTS_SECONDS)
+        facts, late = {}, {}
+        for name, answer in answers.items():
+            if not answer.done():
+                log.warning("drafter %s is not waited for: it has not answered within %g s", name, FACTS_SECONDS)
+                late[name] = answer
+                continue
             try:
-                facts[name] = own = ports[name].info()
+                facts[name] = own = answer.result()
             except PortError as error:
                 log.warning("drafter %s does not answer yet: %s", name, error)
                 continue
@@ -341,7 +355,14 @@ class TritonPythonModel:
                     *(name, own.vocab_size, info.model, info.vocab_size),
                 )
                 del ports[name], facts[name]
-        return ports, facts
+        return ports, facts, late
+
+    def _answered(self, name: str, answer: Future[DrafterInfo]) -> None:
+        error = answer.exception()
+        if error is None:
+            self._engine.roster.came(name, answer.result())
+        elif isinstance(error, CoveyError):
+            self._drafter_failed(name, error)
 
     def _note_unloaded(self, silent: Iterable[str]) -> None:
         """Drafters that do not answer because they are not in memory, as an orchestrator before this one left them."""
@@ -522,6 +543,14 @@ class TritonPythonModel:
             if owner == id(peer):
                 outlet.cancelled = True
                 self._engine.cancel(key)
+
+
+def _asked(drafter: Drafter) -> Future[DrafterInfo]:
+    """What it says of itself, when it does."""
+    asking = Thread("ask")
+    answer = asking.submit(lambda port: port.info(), drafter)
+    asking.close()
+    return answer
 
 
 def _processes(model: str) -> list[int]:

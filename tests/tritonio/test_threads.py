@@ -18,8 +18,8 @@ from covey.errors import StubDead
 from covey.server.control import Within
 from covey.streaming import Chunk
 from covey.tritonio import link
-from covey.types import NO_FLOATS, NO_INTS, Finish
-from tests.fakes import HashTarget
+from covey.types import NO_FLOATS, NO_INTS, DrafterInfo, Finish
+from tests.fakes import VOCAB, HashTarget
 from tests.tritonio import adapters
 
 SECONDS = 10.0
@@ -115,6 +115,39 @@ def test_a_request_that_comes_while_the_engine_dies_is_failed(module: Any, monke
         assert ask(model, key).errors == ["the engine has stopped after an internal error; see the server's log"]
     assert model._streamer.open == 0
     assert unloaded == ["covey"], "its readiness must tell"
+    model.finalize()
+
+
+class Hanging:
+    """A drafter that says what it is when it is told to."""
+
+    def __init__(self) -> None:
+        self.tell, self.told = threading.Event(), threading.Event()
+
+    def info(self) -> DrafterInfo:
+        self.tell.wait(SECONDS)
+        return DrafterInfo("hash", VOCAB, 512, 1, 0)
+
+
+def test_a_drafter_that_hangs_does_not_keep_the_others_from_starting(
+    module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafters: dict[str, Hanging] = {}
+    monkeypatch.setattr(module.bls, "BlsDrafter", lambda name, **_stuck: drafters.setdefault(name, Hanging()))
+    monkeypatch.setattr(module, "FACTS_SECONDS", 0.2)
+    came = threading.Event()
+    monkeypatch.setattr(module.Roster, "came", lambda _roster, _name, _facts: came.set())
+    model = module.TritonPythonModel()
+    model.initialize(config(**ORCHESTRATOR))
+    model._asked.set()  # nothing is measured
+    assert model._started.wait(SECONDS), "it waits for a drafter"
+    assert model._failure is None
+    assert len(drafters) > 1
+    assert not came.is_set()
+    next(iter(drafters.values())).tell.set()
+    assert came.wait(SECONDS), "what it says late counts"
+    for drafter in drafters.values():
+        drafter.tell.set()
     model.finalize()
 
 
