@@ -47,7 +47,7 @@ from covey.rounds import RoundRecord
 from covey.scheduler import Scheduler
 from covey.server import ends, processes
 from covey.server.command import HTTP_VARIABLE
-from covey.server.control import of_this_server
+from covey.server.control import FAILED, of_this_server
 from covey.shares import Rules
 from covey.streaming import Outlet, Streamer
 from covey.tokenization import load_tokenizer, tokenizer_digest
@@ -206,7 +206,7 @@ class TritonPythonModel:
         """As an orchestrator leaves it that is killed between the two halves of a reload. Not known while the server
         starts."""
         try:
-            return of_this_server().states().get(self._target_model) == "UNAVAILABLE"
+            return of_this_server().states().get(self._target_model) in ("UNAVAILABLE", FAILED)
         except CoveyError:
             return False
 
@@ -235,10 +235,17 @@ class TritonPythonModel:
     def _await_loaded(self) -> None:
         """The server answers over HTTP when all its models are loaded. Where no launcher said at which address, that
         the target and the drafters answered must do."""
-        control, deadline = of_this_server(), time.monotonic() + START_SECONDS
-        while HTTP_VARIABLE in os.environ and time.monotonic() < deadline and not control.ready():
+        deadline = time.monotonic() + START_SECONDS
+        while HTTP_VARIABLE in os.environ and time.monotonic() < deadline and not self._all_loaded():
             if self._asked.wait(LOADED_SECONDS):
                 return
+
+    def _all_loaded(self) -> bool:
+        """As far as they will be: who failed to load is seen to when there is an engine."""
+        try:
+            return "LOADING" not in self._control.states().values()
+        except CoveyError:
+            return False
 
     def _build(self, info: TargetInfo, drafters: dict[str, Drafter], costs: CostTable | None) -> None:
         if self._stopping.is_set():
@@ -410,8 +417,8 @@ class TritonPythonModel:
             return
         if name == self._target_model:
             self._engine.suspect()
-        elif name in self._engine.roster.names:
-            self._drafter_failed(name, StubDead(f"{name}: its process ended"))
+        elif name in self._engine.roster.names and not self._supervisor.sees_to(name):
+            self._drafter_failed(name, StubDead(f"{name}: it has no process"))
 
     def _back(self, model: str) -> None:
         if self._engine is not None and model in self._engine.roster.names:

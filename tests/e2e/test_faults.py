@@ -163,6 +163,21 @@ def test_streams_survive_a_target_that_hangs_while_it_loads_and_so_does_a_drafte
     assert processes.state(hung) in ("", "Z")
 
 
+def test_a_drafter_whose_load_fails_while_nobody_waits_for_it_comes_back(mortal: Server) -> None:
+    """The orchestrator that had it loaded has died meanwhile. Nobody unloaded it: the next one brings it back."""
+    old = processes.named(mortal.pid)
+    os.kill(old["draft_chat"], signal.SIGKILL)
+    while (loading := processes.named(mortal.pid).get("draft_chat", old["draft_chat"])) == old["draft_chat"]:
+        time.sleep(0.01)
+    os.kill(old["covey"], signal.SIGKILL)
+    time.sleep(0.5)  # one that has ended before it said anything is overlooked
+    os.kill(loading, signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while processes.named(mortal.pid).get("draft_chat", loading) == loading or not mortal.control.ready():
+        assert time.monotonic() < deadline, mortal.log_text()[-2000:]
+        time.sleep(0.1)
+
+
 @pytest.mark.skipif(not spin.possible(), reason="it writes instructions of x86-64")
 def test_models_that_run_in_circles_come_back(mortal: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for their answers within a time that is known."""

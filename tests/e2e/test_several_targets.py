@@ -185,3 +185,42 @@ def test_a_stream_whose_target_dies_goes_on_from_where_it_was(server: Server) ->
                 assert client.generate("Hello", max_tokens=2, timeout=60).tokens, "the other one serves meanwhile"
             tokens += chunk.tokens
     assert tuple(tokens) == whole
+
+
+def test_a_shared_drafter_that_dies_within_calls_drafts_again_for_both(
+    server: Server, plain: dict[str, tuple[int, ...]]
+) -> None:
+    """What it was to answer later nobody answers."""
+    ended, texts = threading.Event(), list[tuple[str, tuple[int, ...]]]()
+
+    def run(name: str) -> None:
+        with Client(server.grpc_url) as client:
+            while not ended.is_set():
+                texts.append((name, client.generate(PROMPT, target=name, timeout=120, **SETTINGS).tokens))
+
+    def drafts() -> dict[str, float]:
+        found = figures(server, "covey_spec_decode_num_drafts_total")
+        return {name: of(f"covey_{name}", found) for name in TARGETS}
+
+    def draft_for_both() -> None:
+        before, deadline = drafts(), time.monotonic() + 60
+        while any(now <= before[name] for name, now in drafts().items()):
+            assert time.monotonic() < deadline, server.log_text()[-2000:]
+            time.sleep(0.1)
+
+    threads = [threading.Thread(target=run, args=(name,)) for name in TARGETS for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(6):
+            draft_for_both()
+            old = by_model(server.pid)["draft_chat"]
+            os.kill(old[0], signal.SIGKILL)
+            while by_model(server.pid).get("draft_chat", old) == old:
+                time.sleep(0.05)
+        draft_for_both()
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join(180)
+    assert all(tokens == plain[name] for name, tokens in texts)

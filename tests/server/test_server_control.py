@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import json
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 import pytest
 
 from covey.server import control
-from covey.server.control import Control, ControlError, Within, of_this_server
+from covey.server.control import FAILED, Control, ControlError, Within, of_this_server
 
 SECONDS = 20.0
+ROWS = [("loads", "LOADING", ""), ("away", "UNAVAILABLE", "unloaded"), ("bad", "UNAVAILABLE", "Internal: no")]
 
 
 class _Silent(http.server.BaseHTTPRequestHandler):
@@ -22,7 +24,8 @@ class _Silent(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         if self.path.endswith("index"):
-            body = b'[{"name": "loads", "state": "LOADING"}]'
+            rows = [{"name": name, "state": state, "reason": reason} for name, state, reason in ROWS]
+            body = json.dumps(rows).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -56,6 +59,10 @@ def test_a_load_is_given_up_when_its_process_has_ended(silent: Within, monkeypat
     for act in (silent.load, silent.unload, silent.release):
         with pytest.raises(ControlError, match="is being loaded"):
             act("loads")
+
+
+def test_who_was_unloaded_has_not_failed(silent: Within) -> None:
+    assert silent.states() == {"loads": "LOADING", "away": "UNAVAILABLE", "bad": FAILED}
 
 
 def test_release_waits_until_the_processes_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from covey.server.control import Control, ControlError
+from covey.server.control import FAILED, Control, ControlError
 from covey.server.ends import FIND_EVERY, Ends
 
 
@@ -65,6 +65,17 @@ def test_what_was_unloaded_did_not_die(
         process.kill()
         process.wait()
     assert told.looks(1) == ["draft_b"]
+    told.ends.close()
+
+
+@pytest.mark.usefixtures("two")
+def test_what_could_not_be_loaded_is_told_until_somebody_loads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = {"draft_a": "READY", "draft_b": "READY", "draft_absent": FAILED}
+    told = Told(monkeypatch, states)
+    assert told.looks(2 * FIND_EVERY) == ["draft_absent"] * 2
+    for state in ("LOADING", "UNAVAILABLE"):
+        states["draft_absent"] = state
+        assert told.looks(2 * FIND_EVERY) == ["draft_absent"] * 2
     told.ends.close()
 
 

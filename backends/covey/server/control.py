@@ -22,6 +22,7 @@ from covey_client import secret
 
 USUAL_ADDRESS = "127.0.0.1:8000"  # Triton's own, where no launcher said another
 LOAD_SECONDS = 600.0
+FAILED = "FAILED"
 RELEASE_SECONDS, LOOK_SECONDS = 30.0, 0.02  # for the requests that a model still has; between looks whether it ended
 DEAD_SECONDS, WAIT_SECONDS = 10.0, 0.5  # for Triton to notice that what it loads has ended; between looks at that
 
@@ -47,9 +48,10 @@ class Control:
             return False
 
     def states(self) -> dict[str, str]:
-        """Model -> READY, LOADING, UNLOADING, UNAVAILABLE; "" for one that was never loaded."""
+        """Model -> READY, LOADING, UNLOADING, UNAVAILABLE; FAILED where it is not there though nobody unloaded it; ""
+        for one that was never loaded."""
         rows: list[dict[str, Any]] = self._checked("POST", "/v2/repository/index")
-        return {str(row["name"]): str(row.get("state", "")) for row in rows}
+        return {str(row["name"]): _state(row) for row in rows}
 
     def answered(self, model: str) -> int:
         """How many requests a model has answered, well or badly, since it was loaded."""
@@ -86,6 +88,11 @@ class Control:
             raise ControlError(f"{path}: {error}") from error
         finally:
             connection.close()
+
+
+def _state(row: dict[str, Any]) -> str:
+    failed = row.get("state") == "UNAVAILABLE" and row.get("reason") != "unloaded"
+    return FAILED if failed else str(row.get("state", ""))
 
 
 class Within(Control):

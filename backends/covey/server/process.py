@@ -39,7 +39,7 @@ from covey.server import (
     spinning,
     targets,
 )
-from covey.server.control import Control, ControlError
+from covey.server.control import FAILED, Control, ControlError
 from covey.server.errors import Crashed, ServerDied, StartError
 from covey.server.guardian import Guardian
 from covey.server.options import ORCHESTRATOR, PUBLIC_MODELS, Options, reachable
@@ -289,7 +289,7 @@ class Server:
         """Whether these have ended, with their requests, before it is too late; waits for it."""
         while self.running:
             states = self.control.states()
-            if all(states.get(name) in ("UNAVAILABLE", "", None) for name in models):
+            if all(states.get(name) in ("UNAVAILABLE", FAILED, "", None) for name in models):
                 return True
             if time.monotonic() > until:
                 return False
