@@ -3,7 +3,7 @@ and `covey.emulated` (in process), `covey.tritonio` (over BLS), tests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -68,6 +68,10 @@ class Controller(Protocol):
 
     def unload(self, model: str) -> None:
         """Does not wait for its requests and its process to end."""
+        ...
+
+    def states(self) -> Mapping[str, str]:
+        """What each model is: READY, LOADING..."""
         ...
 
 

@@ -8,14 +8,12 @@ measuring and wait for what is left.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import itertools
 import json
 import logging
 import math
 import os
-import signal
 import socket
 import sys
 import threading
@@ -90,13 +88,13 @@ class TritonPythonModel:
         explicit = speculation.state not in ("", profile.AUTO)
         self._state_file = learnt.file_in(speculation.state, self._name) if explicit else None
         self._keeper: learnt.Keeper | None = None
-        self._stuck = stuck.Stuck(_end, _processes)
+        self._stuck = stuck.Stuck(processes.end, _processes)
         self._ports = Ports(partial(bls.BlsTarget, stuck=self._stuck), partial(bls.BlsDrafter, stuck=self._stuck))
         self._watches = [Watch("stuck", self._stuck.look, stuck.LOOK_SECONDS)]
         self._target_model = parameters["target"]["string_value"]
         self._target = self._ports.target(self._target_model)
         self._control = of_this_server()
-        self._supervisor = Supervisor(self._control, self._back, _end)
+        self._supervisor = Supervisor(self._control, self._back, _processes, processes.end)
         followed = (self._target_model, *self._profile.speculation.drafters)
         quick = replace(self._control, seconds=STOP_SECONDS)
         self._ends = ends.Ends(os.getppid(), followed, quick, self._died)
@@ -560,12 +558,6 @@ def _asked(drafter: Drafter) -> Future[DrafterInfo]:
     return answer
 
 
-def _processes(model: str) -> list[int]:
-    """Those of a model of this server, which all have one parent."""
-    return processes.by_model(os.getppid()).get(model, [])
-
-
-def _end(model: str) -> None:
-    for pid in _processes(model):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+def _processes(model: str) -> dict[int, float]:
+    """Those of a model of this server, which all have one parent, and for how many seconds each has been there."""
+    return {pid: processes.age(pid) for pid in processes.by_model(os.getppid()).get(model, ())}

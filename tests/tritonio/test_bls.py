@@ -236,8 +236,9 @@ DRAFT = DraftWork(ints(1), ints(3), ints(0, 0), ints(), ints(2), ints(1), ints(0
 def test_a_model_that_answers_neither_a_wish_for_another_pool_nor_its_first_draft_is_ended(
     triton: Triton, kind: str, ask: str, given: Any
 ) -> None:
-    ended: list[str] = []
-    watched = Stuck(ended.append, lambda _model: [])
+    ended: list[int] = []
+    process = 2**22  # that there is not
+    watched = Stuck(ended.extend, lambda _model: {process: 1e9})
 
     def hangs(_exchange: Callable[[], Any]) -> Any:
         for _ in range(round(max(QUESTION_SECONDS, DRAFTERS_SECONDS) / LOOK_SECONDS) + 1):
@@ -247,4 +248,4 @@ def test_a_model_that_answers_neither_a_wish_for_another_pool_nor_its_first_draf
     triton.transport = hangs
     with pytest.raises(StubDead):
         getattr(getattr(triton.bls, kind)("draft", watched), ask)(given)  # type: ignore[attr-defined]
-    assert ended == ["draft"]
+    assert ended == [process]

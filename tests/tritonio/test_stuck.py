@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 
 import pytest
@@ -21,7 +22,7 @@ from covey.tritonio.stuck import (
 )
 from covey.watch import Watch
 
-NOBODY = 2**22  # a process that there is not, so that no other waits for a processor
+PIDS = {"target": 2**22, "draft": 2**22 + 1}  # of processes that there are not, so that none waits for a processor
 
 
 class World:
@@ -30,8 +31,11 @@ class World:
     def __init__(self) -> None:
         self.now = 0.0
         self.ended: list[str] = []
-        self.running = [NOBODY]
-        self.stuck = Stuck(self.ended.append, lambda _model: self.running, lambda: self.now)
+        self.running = {model: {pid: 1e9} for model, pid in PIDS.items()}
+        self.stuck = Stuck(self._end, self.running.__getitem__, lambda: self.now)
+
+    def _end(self, pids: Iterable[int]) -> None:
+        self.ended += [model for pid in pids for model, running in self.running.items() if pid in running]
 
     def passes(self, seconds: float) -> None:
         for _ in range(round(seconds / LOOK_SECONDS)):
@@ -130,9 +134,19 @@ def test_a_call_that_is_never_answered_ends_no_other_process(ended: str) -> None
     with world.stuck.call("draft", 5):
         world.passes(DOUBTFUL_SECONDS + LOOK_SECONDS if ended == "by somebody" else LEAST_SECONDS + LOOK_SECONDS)
         assert world.ended == ["draft"] * (ended == "by this")
-        world.running = [NOBODY + 1]
+        world.running["draft"] = {2**22 + 2: 0.0}
         world.passes(10 * UNKNOWN_SECONDS)
     assert world.ended == ["draft"] * (ended == "by this")
+
+
+def test_a_process_that_came_after_the_call_was_not_asked() -> None:
+    """Where a model is reloaded sooner than the call is doubted."""
+    world = World()
+    world.learn("draft", 5, 0.01)
+    with world.stuck.call("draft", 5):
+        world.running["draft"] = {2**22 + 2: 0.5 * DOUBTFUL_SECONDS}
+        world.passes(10 * UNKNOWN_SECONDS)
+    assert not world.ended
 
 
 def test_what_was_not_looked_at_does_not_count() -> None:
@@ -159,7 +173,7 @@ def test_who_waits_for_a_processor_has_longer(monkeypatch: pytest.MonkeyPatch, s
 
 def test_the_watch_looks_by_itself() -> None:
     ended = threading.Event()
-    stuck = Stuck(lambda _model: ended.set(), lambda _model: [NOBODY])
+    stuck = Stuck(lambda _pids: ended.set(), lambda _model: {2**22: 1e9})
     for _ in range(KNOWN_CALLS):
         with stuck.call("target", 1):
             pass

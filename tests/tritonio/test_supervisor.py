@@ -23,12 +23,16 @@ class Control:
         self.fails: list[tuple[str, Exception]] = []
         self.calls: list[tuple[str, str]] = []
         self.during: Callable[[], object] = lambda: None
+        self.said: dict[str, str] = {}
 
     def load(self, model: str) -> None:
         self._do("load", model)
 
     def unload(self, model: str) -> None:
         self._do("unload", model)
+
+    def states(self) -> dict[str, str]:
+        return dict(self.said)
 
     def _do(self, action: str, model: str) -> None:
         self.during()
@@ -67,10 +71,42 @@ def test_a_reload_that_failed_is_tried_again(control: Control, supervisor: Any) 
 
 def test_what_lives_all_the_same_is_ended_first(control: Control, supervisor: Any) -> None:
     """Triton takes one that found no processor for a second for dead, and would let it live."""
-    supervisor._end = lambda model: control.calls.append(("end", model))
+    control.said["draft"] = "READY"
+    supervisor._processes = lambda _model: {7: 100.0}
+    supervisor._end = lambda pids: control.calls.append(("end", str(list(pids))))
     supervisor.report("draft", StubDead("draft"))
     assert supervisor.back.acquire(timeout=SECONDS)
-    assert control.calls == [("end", "draft"), *RELOAD]
+    assert control.calls == [("end", "[7]"), *RELOAD]
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_what_somebody_else_reloads_is_waited_for_and_left_alone_if_it_answers(
+    control: Control, supervisor: Any, answers: bool
+) -> None:
+    """Two targets' orchestrators see the same drafter die: what one loads the other is not to end."""
+    running: dict[int, float] = {8: 0.3}
+    control.said["draft"] = "LOADING"
+    asked = threading.Semaphore(0)
+    failures = [] if answers else [StubDead("draft")]
+
+    def back(_model: str) -> None:
+        if failures:
+            raise failures.pop()
+        supervisor.back.release()
+
+    def states() -> dict[str, str]:
+        asked.release()
+        return dict(control.said)
+
+    control.states = states  # type: ignore[method-assign]
+    supervisor._came_back, supervisor._processes = back, lambda _model: running
+    supervisor.report("draft", StubDead("draft"))
+    for _ in range(3):
+        assert asked.acquire(timeout=SECONDS)
+    assert not control.calls, "it is being loaded"
+    control.said["draft"] = "READY"
+    assert supervisor.back.acquire(timeout=SECONDS)
+    assert control.calls == ([] if answers else RELOAD)
 
 
 def test_it_says_whom_it_sees_to(control: Control, supervisor: Any) -> None:

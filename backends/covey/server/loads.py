@@ -9,11 +9,8 @@ and started again.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
-import signal
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from covey.server import processes
@@ -69,7 +66,7 @@ class Loads:
                 load.ended = True
                 log.warning("%s has been loading for %.1f s and its process is ended", model, load.seconds)
                 self._patience[model] = 2 * self._patience.get(model, TIMES)
-                _kill(living)
+                processes.end(living)
             elif load.without == DEAD_SECONDS:
                 self._overlooked(model)
 
@@ -83,10 +80,4 @@ class Loads:
         what = "the server waits for it for ever" if model in self._spared else "the server is started again"
         log.warning("%s: its process ended while it was loading, and %s", model, what)
         if model not in self._spared:
-            _kill([self._server])
-
-
-def _kill(pids: Iterable[int]) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+            processes.end([self._server])

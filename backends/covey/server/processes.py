@@ -9,7 +9,8 @@ import contextlib
 import os
 import re
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 PROC = Path("/proc")
@@ -42,6 +43,22 @@ def state(pid: int) -> str:
         return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return ""
+
+
+def age(pid: int) -> float:
+    """For how many seconds it has been there, to a hundredth; 0 where there is none."""
+    try:
+        began = int((PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+    except OSError:
+        return 0.0
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - began
+
+
+def end(pids: Iterable[int]) -> None:
+    """SIGKILL those that are still there."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def lives(pid: int) -> bool:

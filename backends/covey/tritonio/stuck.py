@@ -7,7 +7,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
@@ -26,23 +26,25 @@ log = logging.getLogger("covey.stuck")
 
 
 Kind = tuple[str, int]  # model, and size
+Processes = Callable[[str], Mapping[int, float]]  # of a model, and for how many seconds each has been there
 
 
 @dataclass
 class _Open:
     kind: Kind
     bound: float
+    began: float
     # Seconds of looks, for while this process did not run the other may not have either, and without those in which the
     # other wanted a processor and had none.
     seconds: float = 0.0
-    pids: frozenset[int] | None = None  # whom it was asked of; found when it is doubtful
+    pids: set[int] | None = None  # whom it was asked of; found when it is doubtful
     starved: Starved = field(default_factory=Starved)
 
-    def look(self, pids: Callable[[str], Iterable[int]]) -> None:
+    def look(self, processes: Processes, now: float) -> None:
         counted = LOOK_SECONDS
         if self.seconds >= DOUBTFUL_SECONDS:
             if self.pids is None:
-                self.pids = frozenset(pids(self.kind[0]))
+                self.pids = {pid for pid, age in processes(self.kind[0]).items() if age > now - self.began}
             counted = self.starved.counted(self.pids, LOOK_SECONDS)
         self.seconds += counted
 
@@ -53,12 +55,12 @@ class Stuck:
 
     def __init__(
         self,
-        end: Callable[[str], None],
-        pids: Callable[[str], Iterable[int]],
+        end: Callable[[Iterable[int]], None],
+        processes: Processes,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`end` ends a model's processes, which `pids` knows."""
-        self._end, self._pids, self._now = end, pids, now
+        """`end` ends processes."""
+        self._end, self._processes, self._now = end, processes, now
         self._lock = threading.Lock()
         self._keys = itertools.count()
         self._open: dict[int, _Open] = {}
@@ -88,7 +90,7 @@ class Stuck:
     def _watched(self, kind: Kind, bound: float) -> Iterator[None]:
         key = next(self._keys)
         with self._lock:
-            self._open[key] = _Open(kind, bound * self._patience.get(kind, 1.0))
+            self._open[key] = _Open(kind, bound * self._patience.get(kind, 1.0), self._now())
         try:
             yield
         finally:
@@ -102,12 +104,12 @@ class Stuck:
         with self._lock:
             calls = dict(self._open)
         for call in calls.values():  # without the lock, for which calls would wait
-            call.look(self._pids)
+            call.look(self._processes, self._now())
         late = {key: call for key, call in calls.items() if call.seconds > call.bound}
-        running = {call.kind[0]: frozenset(self._pids(call.kind[0])) for call in late.values()}
+        running = {call.kind[0]: self._processes(call.kind[0]).keys() for call in late.values()}
         with self._lock:
             late = {key: call for key, call in late.items() if key in self._open}
-            hang = {model: call for call in late.values() if (call.pids or set()) & running[model := call.kind[0]]}
+            hang = {call.kind[0]: call for call in late.values() if call.pids and call.pids & running[call.kind[0]]}
             for model, call in hang.items():
                 self._means = {kind: mean for kind, mean in self._means.items() if kind[0] != model}
                 self._patience[call.kind] = 2 * self._patience.get(call.kind, 1.0)
@@ -116,4 +118,4 @@ class Stuck:
                 del self._open[key]
         for model, call in hang.items():
             log.warning("%s has not answered for %.1f s and its process is ended", model, call.seconds)
-            self._end(model)
+            self._end(call.pids or ())

@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 from covey.errors import CoveyError, StubDead
 from covey.ports import Controller
@@ -15,6 +15,8 @@ from covey.ports import Controller
 log = logging.getLogger("covey.supervisor")
 
 FIRST_REST, LONGEST_REST = 1.0, 60.0  # seconds between a reload that failed and the next
+NEW_SECONDS = 2.0  # a process that is younger than this is not the one that has died, but its successor
+LOADING_SECONDS = 0.1  # between looks whether somebody else has loaded it
 
 
 class Supervisor:
@@ -27,11 +29,12 @@ class Supervisor:
         self,
         control: Controller,
         came_back: Callable[[str], None],
-        end: Callable[[str], None] = lambda _model: None,
+        processes: Callable[[str], Mapping[int, float]] = lambda _model: {},
+        end: Callable[[Iterable[int]], None] = lambda _pids: None,
     ) -> None:
-        """`came_back` is called with a model that was reloaded; `end` ends processes of a model that live all the same.
-        Both on threads of this one's, or of who calls `reload`."""
-        self._control, self._end = control, end
+        """`came_back` is called with a model that is back; `processes` says which of a model live, and for how many
+        seconds each has, and `end` ends some. All on threads of this one's, or of who calls `report` or `reload`."""
+        self._control, self._processes, self._end = control, processes, end
         self._came_back = came_back
         self._seen_to: dict[str, threading.Thread] = {}
         self._lock = threading.Lock()
@@ -44,7 +47,8 @@ class Supervisor:
         with self._lock:
             if model in self._seen_to or self._stopped.is_set():
                 return
-            thread = threading.Thread(target=self._bring_back, args=(model,), name=f"reload {model}", daemon=True)
+            dead = {pid for pid, age in self._processes(model).items() if age > NEW_SECONDS}
+            thread = threading.Thread(target=self._bring_back, args=(model, dead), name=f"reload {model}", daemon=True)
             self._seen_to[model] = thread
             thread.start()
 
@@ -57,7 +61,7 @@ class Supervisor:
         """Triton never restarts a dead stub, and loading alone does nothing: unload, then load. Blocks. One that was
         only paused, or found no processor for a second, is dead to Triton, which would let it live beside the next."""
         log.warning("reloading %s", model)
-        self._end(model)
+        self._end(self._processes(model))
         try:
             self._control.unload(model)
         except CoveyError as error:  # it may be unloaded already
@@ -73,9 +77,9 @@ class Supervisor:
         for thread in threads:
             thread.join(None if until is None else max(0.0, until - time.monotonic()))
 
-    def _bring_back(self, model: str) -> None:
+    def _bring_back(self, model: str, dead: set[int]) -> None:
         rest = FIRST_REST
-        while not self._brought_back(model):
+        while not self._brought_back(model, dead):
             log.warning("%s is tried again in %g s", model, rest)
             if self._stopped.wait(rest):
                 break
@@ -83,15 +87,24 @@ class Supervisor:
         with self._lock:
             del self._seen_to[model]
 
-    def _brought_back(self, model: str) -> bool:
+    def _brought_back(self, model: str, dead: set[int]) -> bool:
         try:
-            self.reload(model)
+            if not self._others_did(model, dead):
+                self.reload(model)
             log.info("%s is back", model)
             self._came_back(model)
         except CoveyError as error:
+            dead.update(self._processes(model))
             log.error("%s could not be reloaded: %s", model, error)
             return False
         except Exception:  # nothing may end the thread that all models depend on
             log.exception("%s could not be reloaded", model)
             return False
         return True
+
+    def _others_did(self, model: str, dead: set[int]) -> bool:
+        """Whether somebody else has reloaded it, as another target's orchestrator that it drafts for, too. Waits for
+        who does."""
+        while (state := self._control.states().get(model)) == "LOADING" and not self._stopped.wait(LOADING_SECONDS):
+            pass
+        return state == "READY" and not self._processes(model).keys() <= dead
