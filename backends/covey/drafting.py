@@ -45,7 +45,7 @@ class _Call:
     work: DraftWork
     future: Future[DraftReply]
     begun: float  # when
-    arrivals: int  # of the drafter, by then
+    processes: int  # of the drafter, by then
 
     @property
     def known(self) -> Ints:
@@ -193,8 +193,8 @@ class Drafting:
         """Calls to a drafter's process that has ended: where it was to answer later, Triton never does. Their thread
         is left to wait."""
         calls = [calls[name] for calls in (self._reads, self._late) if name in calls]
-        arrivals = self._roster.arrivals(name)
-        if all(call.future.done() or call.arrivals == arrivals for call in calls):
+        processes = self._roster.processes(name)
+        if all(call.future.done() or call.processes == processes for call in calls):
             return
         self._workers[name].close()
         self._workers[name] = self._new_worker(name)
@@ -240,9 +240,9 @@ class Drafting:
         requests = [batch.rows[row] for row in rows]
         q_rows |= any(active.request.sampling.rule is Rule.REJECTION for active in requests)
         work = self._work(name, requests, depth, width, reading, q_rows, log_q)
-        begun, arrivals = self._clock.now(), self._roster.arrivals(name)
+        begun, processes = self._clock.now(), self._roster.processes(name)
         future = self._workers[name].submit(self._drafters[name].draft, work)
-        return _Call(name, rows, requests, work, future, begun, arrivals)
+        return _Call(name, rows, requests, work, future, begun, processes)
 
     def _work(
         self,

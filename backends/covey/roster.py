@@ -42,7 +42,7 @@ class _Entry:
     next_rest: float = FIRST_REST
     facts: DrafterInfo | None = None
     away: State | None = None  # how far it is from memory
-    arrivals: int = 0
+    processes: int = 0
 
 
 class Roster:
@@ -80,11 +80,15 @@ class Roster:
         """It is there, and that is what it says of itself."""
         self._entries[name].facts = facts
         self._entries[name].away = None
-        self._entries[name].arrivals += 1
+        self.replaced(name)
 
-    def arrivals(self, name: str) -> int:
-        """How often it came; another process each time. Does not mutate."""
-        return self._entries[name].arrivals
+    def replaced(self, name: str) -> None:
+        """The process that was asked is no more, and another one may be there."""
+        self._entries[name].processes += 1
+
+    def processes(self, name: str) -> int:
+        """How many of it are known to have been there. Does not mutate."""
+        return self._entries[name].processes
 
     def facts(self, name: str) -> DrafterInfo | None:
         """What it says of itself; None while it is not there. Does not mutate."""

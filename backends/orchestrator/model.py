@@ -88,7 +88,7 @@ class TritonPythonModel:
         explicit = speculation.state not in ("", profile.AUTO)
         self._state_file = learnt.file_in(speculation.state, self._name) if explicit else None
         self._keeper: learnt.Keeper | None = None
-        self._stuck = stuck.Stuck(processes.end, _processes)
+        self._stuck = stuck.Stuck(processes.end, _processes, self._replaced)
         self._ports = Ports(partial(bls.BlsTarget, stuck=self._stuck), partial(bls.BlsDrafter, stuck=self._stuck))
         self._watches = [Watch("stuck", self._stuck.look, stuck.LOOK_SECONDS)]
         self._target_model = parameters["target"]["string_value"]
@@ -417,6 +417,10 @@ class TritonPythonModel:
             self._engine.suspect()
         elif name in self._engine.roster.names and not self._supervisor.sees_to(name):
             self._drafter_failed(name, StubDead(f"{name}: it has no process"))
+
+    def _replaced(self, model: str) -> None:
+        if self._engine is not None and model in self._engine.roster.names:
+            self._engine.roster.replaced(model)
 
     def _back(self, model: str) -> None:
         if self._engine is not None and model in self._engine.roster.names:

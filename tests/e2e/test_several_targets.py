@@ -212,7 +212,7 @@ def test_a_shared_drafter_that_dies_within_calls_drafts_again_for_both(
     for thread in threads:
         thread.start()
     try:
-        for _ in range(6):
+        for _ in range(3):
             draft_for_both()
             old = by_model(server.pid)["draft_chat"]
             os.kill(old[0], signal.SIGKILL)

@@ -15,6 +15,7 @@ from covey.tritonio.stuck import (
     KNOWN_CALLS,
     LEAST_SECONDS,
     LOOK_SECONDS,
+    LOST_SECONDS,
     PASSES,
     QUESTION_SECONDS,
     UNKNOWN_SECONDS,
@@ -32,9 +33,11 @@ class World:
         self.now = 0.0
         self.ended: list[str] = []
         self.running = {model: {pid: 1e9} for model, pid in PIDS.items()}
-        self.stuck = Stuck(self._end, self.running.__getitem__, lambda: self.now)
+        self.lost: list[str] = []
+        self.stuck = Stuck(self._end, self.running.__getitem__, self.lost.append, lambda: self.now)
 
     def _end(self, pids: Iterable[int]) -> None:
+        """Triton does not say so at once."""
         self.ended += [model for pid in pids for model, running in self.running.items() if pid in running]
 
     def passes(self, seconds: float) -> None:
@@ -131,12 +134,16 @@ def test_a_call_that_is_never_answered_ends_no_other_process(ended: str) -> None
     """Of a process that was to answer later and has ended. The next one has done nothing."""
     world = World()
     world.learn("draft", 5, 0.01)
-    with world.stuck.call("draft", 5):
+    world.learn("target", 5, 10.0)
+    with world.stuck.call("draft", 5), world.stuck.call("target", 5):
         world.passes(DOUBTFUL_SECONDS + LOOK_SECONDS if ended == "by somebody" else LEAST_SECONDS + LOOK_SECONDS)
         assert world.ended == ["draft"] * (ended == "by this")
         world.running["draft"] = {2**22 + 2: 0.0}
-        world.passes(10 * UNKNOWN_SECONDS)
+        world.passes(LOST_SECONDS - LOOK_SECONDS)
+        assert not world.lost, "an error may be on its way"
+        world.passes(10 * LOST_SECONDS)
     assert world.ended == ["draft"] * (ended == "by this")
+    assert world.lost == ["draft"]
 
 
 def test_a_process_that_came_after_the_call_was_not_asked() -> None:
@@ -147,6 +154,7 @@ def test_a_process_that_came_after_the_call_was_not_asked() -> None:
         world.running["draft"] = {2**22 + 2: 0.5 * DOUBTFUL_SECONDS}
         world.passes(10 * UNKNOWN_SECONDS)
     assert not world.ended
+    assert world.lost == ["draft"]
 
 
 def test_what_was_not_looked_at_does_not_count() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,6 +16,7 @@ from covey.starved import Starved
 
 LOOK_SECONDS = 0.25
 PASSES, LEAST_SECONDS = 5.0, 2.0  # a call may take so many times what is expected of it, and so long in any case
+LOST_SECONDS = 3.0  # after its process has ended; where that is told at all, it is sooner
 DOUBTFUL_SECONDS = 1.0  # after which a call is asked why it takes so long
 # Where nothing is expected yet, as of a pass that compiles a kernel. Without a drafter requests are served, so that to
 # have less patience with one costs less. After each call that was ended there is twice as much.
@@ -38,13 +40,16 @@ class _Open:
     # other wanted a processor and had none.
     seconds: float = 0.0
     pids: set[int] | None = None  # whom it was asked of; found when it is doubtful
+    without: float = 0.0  # them
     starved: Starved = field(default_factory=Starved)
 
     def look(self, processes: Processes, now: float) -> None:
         counted = LOOK_SECONDS
         if self.seconds >= DOUBTFUL_SECONDS:
+            running = processes(self.kind[0])
             if self.pids is None:
-                self.pids = {pid for pid, age in processes(self.kind[0]).items() if age > now - self.began}
+                self.pids = {pid for pid, age in running.items() if age > now - self.began}
+            self.without = 0.0 if self.pids & running.keys() else self.without + LOOK_SECONDS
             counted = self.starved.counted(self.pids, LOOK_SECONDS)
         self.seconds += counted
 
@@ -57,10 +62,11 @@ class Stuck:
         self,
         end: Callable[[Iterable[int]], None],
         processes: Processes,
+        lost: Callable[[str], None] = lambda _model: None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`end` ends processes."""
-        self._end, self._processes, self._now = end, processes, now
+        """`end` ends processes; `lost` is told of a model that will never answer a call, as its process has ended."""
+        self._end, self._processes, self._lost, self._now = end, processes, lost, now
         self._lock = threading.Lock()
         self._keys = itertools.count()
         self._open: dict[int, _Open] = {}
@@ -105,17 +111,20 @@ class Stuck:
             calls = dict(self._open)
         for call in calls.values():  # without the lock, for which calls would wait
             call.look(self._processes, self._now())
-        late = {key: call for key, call in calls.items() if call.seconds > call.bound}
-        running = {call.kind[0]: self._processes(call.kind[0]).keys() for call in late.values()}
         with self._lock:
-            late = {key: call for key, call in late.items() if key in self._open}
-            hang = {call.kind[0]: call for call in late.values() if call.pids and call.pids & running[call.kind[0]]}
+            lost = {key: call for key, call in self._open.items() if call.without >= LOST_SECONDS}
+            late = [call for key, call in self._open.items() if call.seconds > call.bound and not call.without]
+            hang = {call.kind[0]: call for call in late}
             for model, call in hang.items():
                 self._means = {kind: mean for kind, mean in self._means.items() if kind[0] != model}
                 self._patience[call.kind] = 2 * self._patience.get(call.kind, 1.0)
-            # What a process was asked that has ended fails soon or is never answered: the next is not to end for it.
-            for key in [key for key, call in self._open.items() if key in late or call.kind[0] in hang]:
-                del self._open[key]
+            for key, call in list(self._open.items()):
+                if call.kind[0] in hang:
+                    call.bound = math.inf
+                if key in lost:
+                    del self._open[key]
+        for model in {call.kind[0] for call in lost.values()}:
+            self._lost(model)
         for model, call in hang.items():
             log.warning("%s has not answered for %.1f s and its process is ended", model, call.seconds)
             self._end(call.pids or ())
