@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.table import Table
@@ -43,6 +44,8 @@ def found(
         "recovery": recovery,
         "answers": Counter(answer.outcome for answer in answers),
         "errors": Counter(answer.error[:200] for answer in answers if answer.error),
+        "not_right": [asdict(answer) for answer in answers if answer.outcome != "right"],
+        "order": [{"kind": fault.kind, "at_s": fault.at - faults[0].at, "back_s": fault.seconds} for fault in faults],
         "refused_and_asked_again": refused,
         "longest_answer_s": max((answer.seconds for answer in answers), default=0.0),
         "shared_memory_grown_bytes": grown,

@@ -48,6 +48,7 @@ class Answer:
     outcome: str
     seconds: float
     error: str = ""
+    began: float = 0.0  # after the first
 
 
 def asks(count: int, tokens: int, seed: int, drafters: Sequence[str]) -> list[Ask]:
@@ -80,6 +81,7 @@ class Streams:
         self._known: list[tuple[int, ...]] = [()] * len(wanted)
         self.answers: list[Answer] = []
         self.refused = 0
+        self._began = 0.0
         self._ended = threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -100,6 +102,7 @@ class Streams:
             raise problems[0]
 
     def start(self) -> None:
+        self._began = time.monotonic()
         self._run(self._again_and_again)
 
     def stop(self) -> list[str]:
@@ -141,4 +144,4 @@ class Streams:
             seconds = time.monotonic() - began
             if seconds > self._deadline + GRACE_SECONDS:
                 outcome = "late"
-            self.answers.append(Answer(ask.door, outcome, seconds, error))
+            self.answers.append(Answer(ask.door, outcome, seconds, error, began - self._began))
