@@ -109,6 +109,25 @@ def test_what_somebody_else_reloads_is_waited_for_and_left_alone_if_it_answers(
     assert control.calls == ([] if answers else RELOAD)
 
 
+def test_one_that_runs_and_cannot_say_what_it_is_yet_is_asked_again_and_not_reloaded_again(
+    control: Control, supervisor: Any
+) -> None:
+    """As one whose drafter is of another host that cannot be reached."""
+    control.said["draft"] = "READY"
+    failures = [PortError("no connection")] * 3
+
+    def back(_model: str) -> None:
+        if failures:
+            raise failures.pop()
+        supervisor.back.release()
+
+    supervisor._came_back = back
+    supervisor._processes = lambda _model: {8: 0.3} if control.calls else {}
+    supervisor.report("draft", StubDead("draft"))
+    assert supervisor.back.acquire(timeout=SECONDS)
+    assert control.calls == RELOAD
+
+
 def test_it_says_whom_it_sees_to(control: Control, supervisor: Any) -> None:
     seen = []
     control.during = lambda: seen.append(supervisor.sees_to("draft"))

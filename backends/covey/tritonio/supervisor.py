@@ -94,7 +94,8 @@ class Supervisor:
             log.info("%s is back", model)
             self._came_back(model)
         except CoveyError as error:
-            dead.update(self._processes(model))
+            if isinstance(error, StubDead):
+                dead.update(self._processes(model))
             log.error("%s could not be reloaded: %s", model, error)
             return False
         except Exception:  # nothing may end the thread that all models depend on
