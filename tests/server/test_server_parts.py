@@ -23,6 +23,7 @@ from covey.server import (
     StartError,
     backend_dir,
     command,
+    front,
     installation,
     log,
     preflight,
@@ -90,6 +91,16 @@ def test_free_ports_are_chosen_and_differ() -> None:
         preflight.with_ports(replace(chosen, http_port=70000))
     with pytest.raises(StartError, match=r"cannot be listened on|not free"):
         preflight.with_ports(replace(chosen, host="192.0.2.1"))
+
+
+def test_the_front_does_not_draw_a_port_that_was_drawn_for_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton does not listen yet, so that the system may give it again."""
+    options = preflight.with_ports(Options(http_port=FREE, grpc_port=FREE, metrics_port=FREE))
+    drawn, listen = [options.grpc_port, options.http_port], preflight.listen
+    monkeypatch.setattr(preflight, "listen", lambda host, _port, name: listen(host, drawn.pop() if drawn else 0, name))
+    chosen = front.with_ports(replace(options, front_http_port=FREE, front_grpc_port=FREE))
+    assert not drawn
+    assert len({getattr(chosen, name) for name in (*preflight.PORTS, *front.PORTS)}) == 5
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])

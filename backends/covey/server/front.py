@@ -162,6 +162,8 @@ def with_ports(options: Options) -> Options:
             if port is None or not 0 <= port <= 65535 or (port and port in others):
                 raise StartError(f"{name}: got {port}, allowed: 0 to 65535, and no other port of this server")
             held.append(preflight.listen(options.front_host, port, variable))
+            while held[-1].getsockname()[1] in others:  # chosen for Triton, which does not listen yet
+                held.append(preflight.listen(options.front_host, port, variable))
             chosen[name] = int(held[-1].getsockname()[1])
     finally:
         for listener in held:
