@@ -91,7 +91,9 @@ def _attacked(server: Launched, key: str, way: str) -> Iterator[None]:
         yield
         return
     words = [sys.executable, "-m", "loadtest.neighbours.attack", server.front_grpc, way]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
         try:
             assert process.stdin is not None
             assert process.stdout is not None

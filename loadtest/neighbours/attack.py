@@ -4,9 +4,11 @@ ended. Says `begun` when it has begun."""
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from covey_client import AsyncClient, CoveyClientError
 
@@ -16,6 +18,7 @@ CALLERS = {FLOOD: 64, BOMBS: 4, STREAMS: 400}
 QUESTION = "User: Do you like films?\nAssistant:"
 REST_SECONDS = 0.05  # after a refusal
 SETTLE_SECONDS = 3.0
+NICE = 10  # a tenth of a processor that others want: what it computes would be another machine's
 
 
 async def _call(client: AsyncClient, way: str) -> None:
@@ -44,6 +47,9 @@ async def _attack(url: str, key: str, way: str) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     """The gRPC port of a front, and which attack; the key comes on the standard input."""
+    os.nice(NICE)
+    with suppress(OSError):  # where sessions share processors and not processes; this one has its own
+        Path("/proc/self/autogroup").write_text(str(NICE))
     with suppress(KeyboardInterrupt):
         asyncio.run(_attack(arguments[0], sys.stdin.readline().strip(), arguments[1]))
 
