@@ -88,7 +88,8 @@ class TritonPythonModel:
         explicit = speculation.state not in ("", profile.AUTO)
         self._state_file = learnt.file_in(speculation.state, self._name) if explicit else None
         self._keeper: learnt.Keeper | None = None
-        self._stuck = stuck.Stuck(processes.end, _processes, self._replaced)
+        self._clock = RealClock()
+        self._stuck = stuck.Stuck(processes.end, _processes, self._unanswered, self._clock.now)
         self._ports = Ports(partial(bls.BlsTarget, stuck=self._stuck), partial(bls.BlsDrafter, stuck=self._stuck))
         self._watches = [Watch("stuck", self._stuck.look, stuck.LOOK_SECONDS)]
         self._target_model = parameters["target"]["string_value"]
@@ -99,7 +100,6 @@ class TritonPythonModel:
         quick = replace(self._control, seconds=STOP_SECONDS)
         self._ends = ends.Ends(os.getppid(), followed, quick, self._died)
         self._watches.append(Watch("ends", self._ends.look, ends.LOOK_SECONDS))
-        self._clock = RealClock()
         self._keys = itertools.count(1)
         self._metrics = Metrics(self._name)
         self._asked = threading.Event()  # by a caller for tokens
@@ -418,9 +418,9 @@ class TritonPythonModel:
         elif name in self._engine.roster.names and not self._supervisor.sees_to(name):
             self._drafter_failed(name, StubDead(f"{name}: it has no process"))
 
-    def _replaced(self, model: str) -> None:
+    def _unanswered(self, model: str, until: float) -> None:
         if self._engine is not None and model in self._engine.roster.names:
-            self._engine.roster.replaced(model)
+            self._engine.roster.lose(model, until)
 
     def _back(self, model: str) -> None:
         if self._engine is not None and model in self._engine.roster.names:
