@@ -246,7 +246,9 @@ def test_an_exhausted_pool_with_drafts_still_gives_the_same_text() -> None:
     run({"one": HashDrafter(0.7)}, blocks=30, requests=8, count=40)
 
 
-def test_a_late_call_that_ends_in_death_is_reported_as_death() -> None:
+@pytest.mark.parametrize("known", [False, True])
+def test_a_late_call_that_ends_in_death_is_reported_as_death_unless_that_is_known(known: bool) -> None:
+    """Its successor would be ended for it."""
     slow, errors = Slow(StubDead("not healthy")), list[CoveyError]()
     engine, _target, sink = serving({"one": slow}, ManualClock(), 0.05, lambda _name, error: errors.append(error))
     engine.submit(request(1, [1, 2], 30))
@@ -254,9 +256,11 @@ def test_a_late_call_that_ends_in_death_is_reported_as_death() -> None:
         engine.round()
     assert type(errors[0]) is PortTimeout
     slow.let_go(engine)
+    if known:
+        engine.roster.gone("one")
     while engine.round():
         pass
-    assert [type(error) for error in errors] == [PortTimeout, StubDead]
+    assert [type(error) for error in errors] == [PortTimeout, PortError if known else StubDead]
     assert sink.tokens[1] == continuation([1, 2], 30)
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from covey.active import ActiveRequest, Heard
-from covey.errors import CoveyError, PortError, PortTimeout
+from covey.errors import CoveyError, PortError, PortTimeout, StubDead
 from covey.ports import Clock, Drafter
 from covey.roster import Roster
 from covey.rounds import Drafted, Plan, Reader
@@ -306,6 +306,8 @@ class Drafting:
         if not isinstance(error, CoveyError):
             log.error("drafter %s raised what no drafter should", call.name, exc_info=error)
             error = PortError(f"{type(error).__name__}: {error}")
+        if isinstance(error, StubDead) and self._roster.lost(call.name, call.begun):
+            error = PortError(str(error))  # that is known: by now another process may be there, which has not died
         self._roster.failed(call.name)
         self._tell(call.name, error)
 
