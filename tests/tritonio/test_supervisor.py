@@ -109,6 +109,16 @@ def test_what_somebody_else_reloads_is_waited_for_and_left_alone_if_it_answers(
     assert control.calls == ([] if answers else RELOAD)
 
 
+def test_what_somebody_else_reloads_is_left_alone_at_the_end_too(control: Control, supervisor: Any) -> None:
+    """Triton may crash where a model is unloaded that is being loaded."""
+    control.said["draft"] = "LOADING"
+    supervisor._end = lambda pids: control.calls.append(("end", str(list(pids))))
+    supervisor.report("draft", StubDead("draft"))
+    supervisor.stop(SECONDS)
+    assert not control.calls
+    assert not supervisor.sees_to("draft")
+
+
 def test_it_says_whom_it_sees_to(control: Control, supervisor: Any) -> None:
     seen = []
     control.during = lambda: seen.append(supervisor.sees_to("draft"))
