@@ -62,6 +62,7 @@ def module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(loaded, "SETTLE_SECONDS", 0.0)
     monkeypatch.setattr(loaded, "Metrics", MagicMock())
+    monkeypatch.setattr(Within, "states", lambda _control: {})  # whichever server runs on this machine
     monkeypatch.setattr(loaded.bls, "BlsTarget", lambda _model, **_stuck: HashTarget())
     return loaded
 
