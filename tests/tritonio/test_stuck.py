@@ -34,14 +34,18 @@ class World:
         self.ended: list[str] = []
         self.running = {model: {pid: 1e9} for model, pid in PIDS.items()}
         self.lost: list[tuple[str, float]] = []
-        self.stuck = Stuck(self._end, self.running.__getitem__, self._lost, lambda: self.now)
+        self.stuck = Stuck(self._end, self.running.__getitem__, self._lost, self.time)
+
+    def time(self) -> float:
+        return self.now
 
     def _lost(self, model: str, until: float) -> None:
         self.lost.append((model, until))
 
     def _end(self, pids: Iterable[int]) -> None:
         """Triton does not say so at once."""
-        self.ended += [model for pid in pids for model, running in self.running.items() if pid in running]
+        for pid in pids:
+            self.ended.append(next((model for model, running in self.running.items() if pid in running), "nobody"))
 
     def passes(self, seconds: float) -> None:
         for _ in range(round(seconds / LOOK_SECONDS)):
@@ -159,6 +163,20 @@ def test_a_process_that_came_after_the_call_was_not_asked() -> None:
         world.passes(10 * UNKNOWN_SECONDS)
     assert not world.ended
     assert [model for model, _until in world.lost] == ["draft"]
+
+
+def test_of_two_processes_the_one_that_was_asked_is_ended() -> None:
+    """Triton takes one that found no processor for a second for dead, and it may live beside the next. That one may be
+    young when it is asked."""
+    world, ended = World(), list[int]()
+    asked, successor = PIDS.values()
+    world.stuck = Stuck(
+        ended.extend, lambda _model: {asked: world.now + 0.25, successor: world.now - 0.1}, now=world.time
+    )
+    world.learn("draft", 5, 0.0)
+    with world.stuck.call("draft", 5):
+        world.passes(LEAST_SECONDS + LOOK_SECONDS)
+    assert ended == [asked]
 
 
 def test_what_was_not_looked_at_does_not_count() -> None:
