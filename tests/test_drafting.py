@@ -246,7 +246,9 @@ def test_an_exhausted_pool_with_drafts_still_gives_the_same_text() -> None:
     run({"one": HashDrafter(0.7)}, blocks=30, requests=8, count=40)
 
 
-def test_a_late_call_that_ends_in_death_is_reported_as_death() -> None:
+@pytest.mark.parametrize("known", [False, True])
+def test_a_late_call_that_ends_in_death_is_reported_as_death_unless_that_is_known(known: bool) -> None:
+    """Its successor would be ended for it."""
     slow, errors = Slow(StubDead("not healthy")), list[CoveyError]()
     engine, _target, sink = serving({"one": slow}, ManualClock(), 0.05, lambda _name, error: errors.append(error))
     engine.submit(request(1, [1, 2], 30))
@@ -254,9 +256,11 @@ def test_a_late_call_that_ends_in_death_is_reported_as_death() -> None:
         engine.round()
     assert type(errors[0]) is PortTimeout
     slow.let_go(engine)
+    if known:
+        engine.roster.gone("one")
     while engine.round():
         pass
-    assert [type(error) for error in errors] == [PortTimeout, StubDead]
+    assert [type(error) for error in errors] == [PortTimeout, PortError if known else StubDead]
     assert sink.tokens[1] == continuation([1, 2], 30)
 
 
@@ -351,7 +355,7 @@ def test_a_call_whose_process_was_replaced_is_not_waited_for(reads: bool) -> Non
     for _ in range(6):
         engine.round()
     assert not slow.drafter.works, "it hangs"
-    engine.roster.came("one", slow.info())
+    engine.roster.gone("one")
     clock.sleep(LONGEST_REST)
     engine._drafting._deadline = 60.0
     while engine.round():
@@ -363,6 +367,28 @@ def test_a_call_whose_process_was_replaced_is_not_waited_for(reads: bool) -> Non
     assert first.keep.tolist() == [first.opens[0].tokens.size], "what the other was told is told again"
     assert sink.tokens[1] == continuation([1, 2], 60)
     slow.release.set()
+
+
+def test_a_call_to_the_process_that_is_there_goes_on_whatever_is_learnt_of_the_drafter_meanwhile() -> None:
+    """As when its KV memory shrank, or when a call to the process before it is known to be lost only then."""
+    clock, slow = ManualClock(), Slow()
+    engine, _target, sink = watched(WithReaders("one", 1000, depth=0), {"one": slow}, clock)
+    died = clock.now()
+    clock.sleep(1.0)
+    engine.submit(request(1, [1, 2], 20))
+    for _ in range(3):
+        engine.round()
+    reads = engine._drafting._reads["one"]
+    engine.roster.came("one", slow.info())
+    engine.roster.lose("one", died)
+    engine.round()
+    assert engine._drafting._reads["one"] is reads
+    slow.release.set()
+    while engine.round():
+        read_out(engine)
+    assert len(slow.drafter.works[0].opens) == 1
+    assert not any(work.opens for work in slow.drafter.works[1:]), "it is told nothing again"
+    assert sink.tokens[1] == continuation([1, 2], 20)
 
 
 def test_a_late_call_that_failed_is_told_all_again() -> None:

@@ -47,6 +47,17 @@ def test_names_and_who_drafts_for_whom() -> None:
     assert Roster([], ManualClock()).drafter_of("") == ""
 
 
+def test_who_was_asked_before_the_last_process_ended_answers_nothing() -> None:
+    clock = ManualClock()
+    roster = Roster(["one", "two"], clock)
+    assert not roster.lost("one", clock.now())
+    clock.sleep(5.0)
+    roster.gone("one")
+    roster.lose("one", 2.0)
+    assert [roster.lost("one", asked) for asked in (1.0, 5.0, 5.1)] == [True, True, False]
+    assert not roster.lost("two", 1.0)
+
+
 def test_gauges_say_who_serves_and_what_is_there() -> None:
     roster = Roster(["one"], ManualClock())
 

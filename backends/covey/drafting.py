@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from covey.active import ActiveRequest, Heard
-from covey.errors import CoveyError, PortError, PortTimeout
+from covey.errors import CoveyError, PortError, PortTimeout, StubDead
 from covey.ports import Clock, Drafter
 from covey.roster import Roster
 from covey.rounds import Drafted, Plan, Reader
@@ -45,7 +45,6 @@ class _Call:
     work: DraftWork
     future: Future[DraftReply]
     begun: float  # when
-    processes: int  # of the drafter, by then
 
     @property
     def known(self) -> Ints:
@@ -193,8 +192,7 @@ class Drafting:
         """Calls to a drafter's process that has ended: where it was to answer later, Triton never does. Their thread
         is left to wait."""
         calls = [calls[name] for calls in (self._reads, self._late) if name in calls]
-        processes = self._roster.processes(name)
-        if all(call.future.done() or call.processes == processes for call in calls):
+        if not any(self._roster.lost(name, call.begun) for call in calls if not call.future.done()):
             return
         self._workers[name].close()
         self._workers[name] = self._new_worker(name)
@@ -240,9 +238,8 @@ class Drafting:
         requests = [batch.rows[row] for row in rows]
         q_rows |= any(active.request.sampling.rule is Rule.REJECTION for active in requests)
         work = self._work(name, requests, depth, width, reading, q_rows, log_q)
-        begun, processes = self._clock.now(), self._roster.processes(name)
-        future = self._workers[name].submit(self._drafters[name].draft, work)
-        return _Call(name, rows, requests, work, future, begun, processes)
+        begun = self._clock.now()
+        return _Call(name, rows, requests, work, self._workers[name].submit(self._drafters[name].draft, work), begun)
 
     def _work(
         self,
@@ -309,6 +306,8 @@ class Drafting:
         if not isinstance(error, CoveyError):
             log.error("drafter %s raised what no drafter should", call.name, exc_info=error)
             error = PortError(f"{type(error).__name__}: {error}")
+        if isinstance(error, StubDead) and self._roster.lost(call.name, call.begun):
+            error = PortError(str(error))  # that is known: by now another process may be there, which has not died
         self._roster.failed(call.name)
         self._tell(call.name, error)
 

@@ -42,7 +42,7 @@ class _Entry:
     next_rest: float = FIRST_REST
     facts: DrafterInfo | None = None
     away: State | None = None  # how far it is from memory
-    processes: int = 0
+    lost: float = -math.inf
 
 
 class Roster:
@@ -80,15 +80,14 @@ class Roster:
         """It is there, and that is what it says of itself."""
         self._entries[name].facts = facts
         self._entries[name].away = None
-        self.replaced(name)
 
-    def replaced(self, name: str) -> None:
-        """The process that was asked is no more, and another one may be there."""
-        self._entries[name].processes += 1
+    def lose(self, name: str, until: float) -> None:
+        """The process that was asked by then has ended, and answers nothing more. Another one may be there."""
+        self._entries[name].lost = max(self._entries[name].lost, until)
 
-    def processes(self, name: str) -> int:
-        """How many of it are known to have been there. Does not mutate."""
-        return self._entries[name].processes
+    def lost(self, name: str, asked: float) -> bool:
+        """Whether the process that was asked then is known to have ended. Does not mutate."""
+        return asked <= self._entries[name].lost
 
     def facts(self, name: str) -> DrafterInfo | None:
         """What it says of itself; None while it is not there. Does not mutate."""
@@ -106,6 +105,7 @@ class Roster:
     def gone(self, name: str) -> None:
         """It is not there any more."""
         self._entries[name].facts = None
+        self.lose(name, self._clock.now())
 
     def gauges(self) -> Iterator[tuple[str, dict[str, str], float]]:
         """Metric, labels, value. Does not mutate."""

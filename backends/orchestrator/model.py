@@ -88,7 +88,8 @@ class TritonPythonModel:
         explicit = speculation.state not in ("", profile.AUTO)
         self._state_file = learnt.file_in(speculation.state, self._name) if explicit else None
         self._keeper: learnt.Keeper | None = None
-        self._stuck = stuck.Stuck(processes.end, _processes, self._replaced)
+        self._clock = RealClock()
+        self._stuck = stuck.Stuck(processes.end, _processes, self._unanswered, self._clock.now)
         self._ports = Ports(partial(bls.BlsTarget, stuck=self._stuck), partial(bls.BlsDrafter, stuck=self._stuck))
         self._watches = [Watch("stuck", self._stuck.look, stuck.LOOK_SECONDS)]
         self._target_model = parameters["target"]["string_value"]
@@ -99,7 +100,6 @@ class TritonPythonModel:
         quick = replace(self._control, seconds=STOP_SECONDS)
         self._ends = ends.Ends(os.getppid(), followed, quick, self._died)
         self._watches.append(Watch("ends", self._ends.look, ends.LOOK_SECONDS))
-        self._clock = RealClock()
         self._keys = itertools.count(1)
         self._metrics = Metrics(self._name)
         self._asked = threading.Event()  # by a caller for tokens
@@ -154,7 +154,7 @@ class TritonPythonModel:
             for name, known in facts.items():
                 self._engine.roster.came(name, known)
             for name, answer in late.items():
-                answer.add_done_callback(partial(self._answered, name))
+                answer.add_done_callback(partial(self._answered, info, name))
             self._note_unloaded(drafters.keys() - facts.keys() - late.keys())
         except CoveyError as error:
             log.error("cannot start: %s", error)
@@ -354,20 +354,18 @@ class TritonPythonModel:
             except PortError as error:
                 log.warning("drafter %s does not answer yet: %s", name, error)
                 continue
-            if own.vocab_size not in (ANY_VOCABULARY, info.vocab_size):
-                log.error(
-                    "drafter %s is not used: its vocabulary has %d tokens, that of %s has %d",
-                    *(name, own.vocab_size, info.model, info.vocab_size),
-                )
+            if _is_foreign(name, own, info):
                 del ports[name], facts[name]
         return ports, facts, late
 
-    def _answered(self, name: str, answer: Future[DrafterInfo]) -> None:
+    def _answered(self, info: TargetInfo, name: str, answer: Future[DrafterInfo]) -> None:
         error = answer.exception()
-        if error is None:
-            self._engine.roster.came(name, answer.result())
-        elif isinstance(error, CoveyError):
+        if isinstance(error, CoveyError):
             self._drafter_failed(name, error)
+        elif error is None and _is_foreign(name, answer.result(), info):
+            self._engine.roster.declined(name, math.inf)
+        elif error is None:
+            self._engine.roster.came(name, answer.result())
 
     def _note_unloaded(self, silent: Iterable[str]) -> None:
         """Drafters that do not answer because they are not in memory, as an orchestrator before this one left them."""
@@ -415,12 +413,12 @@ class TritonPythonModel:
             return
         if name == self._target_model:
             self._engine.suspect()
-        elif name in self._engine.roster.names and not self._supervisor.sees_to(name):
+        elif self._engine.roster.state(name) not in (*AWAY, State.ABSENT) and not self._supervisor.sees_to(name):
             self._drafter_failed(name, StubDead(f"{name}: it has no process"))
 
-    def _replaced(self, model: str) -> None:
+    def _unanswered(self, model: str, until: float) -> None:
         if self._engine is not None and model in self._engine.roster.names:
-            self._engine.roster.replaced(model)
+            self._engine.roster.lose(model, until)
 
     def _back(self, model: str) -> None:
         if self._engine is not None and model in self._engine.roster.names:
@@ -552,6 +550,15 @@ class TritonPythonModel:
             if owner == id(peer):
                 outlet.cancelled = True
                 self._engine.cancel(key)
+
+
+def _is_foreign(name: str, own: DrafterInfo, info: TargetInfo) -> bool:
+    """Whether a drafter has another vocabulary than the target."""
+    if own.vocab_size in (ANY_VOCABULARY, info.vocab_size):
+        return False
+    told = name, own.vocab_size, info.model, info.vocab_size
+    log.error("drafter %s is not used: its vocabulary has %d tokens, that of %s has %d", *told)
+    return True
 
 
 def _asked(drafter: Drafter) -> Future[DrafterInfo]:

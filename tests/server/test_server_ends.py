@@ -44,7 +44,8 @@ def test_an_end_is_told_once_and_the_next_process_is_followed(
     two: dict[str, subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = Told(monkeypatch, {"draft_a": "READY", "draft_b": "READY"})
-    assert told.looks(1) == []
+    assert told.looks(2 * FIND_EVERY) == []
+    files = len(os.listdir("/proc/self/fd"))
     for deaths in range(1, 3):
         two["draft_a"].kill()
         os.waitid(os.P_PID, two["draft_a"].pid, os.WEXITED | os.WNOWAIT)  # a zombie stays
@@ -52,8 +53,10 @@ def test_an_end_is_told_once_and_the_next_process_is_followed(
         assert told.looks(2 * FIND_EVERY) == ["draft_a"] * deaths, "the zombie is not followed again"
         two["draft_a"].wait()
         two["draft_a"] = started("draft_a")
-        assert told.looks(FIND_EVERY) == ["draft_a"] * deaths
+        assert told.looks(2 * FIND_EVERY) == ["draft_a"] * deaths
+        assert len(os.listdir("/proc/self/fd")) == files
     told.ends.close()
+    assert len(os.listdir("/proc/self/fd")) == files - 2
 
 
 def test_what_was_unloaded_did_not_die(

@@ -33,12 +33,19 @@ class World:
         self.now = 0.0
         self.ended: list[str] = []
         self.running = {model: {pid: 1e9} for model, pid in PIDS.items()}
-        self.lost: list[str] = []
-        self.stuck = Stuck(self._end, self.running.__getitem__, self.lost.append, lambda: self.now)
+        self.lost: list[tuple[str, float]] = []
+        self.stuck = Stuck(self._end, self.running.__getitem__, self._lost, self.time)
+
+    def time(self) -> float:
+        return self.now
+
+    def _lost(self, model: str, until: float) -> None:
+        self.lost.append((model, until))
 
     def _end(self, pids: Iterable[int]) -> None:
         """Triton does not say so at once."""
-        self.ended += [model for pid in pids for model, running in self.running.items() if pid in running]
+        for pid in pids:
+            self.ended.append(next((model for model, running in self.running.items() if pid in running), "nobody"))
 
     def passes(self, seconds: float) -> None:
         for _ in range(round(seconds / LOOK_SECONDS)):
@@ -135,6 +142,7 @@ def test_a_call_that_is_never_answered_ends_no_other_process(ended: str) -> None
     world = World()
     world.learn("draft", 5, 0.01)
     world.learn("target", 5, 10.0)
+    began = world.now
     with world.stuck.call("draft", 5), world.stuck.call("target", 5):
         world.passes(DOUBTFUL_SECONDS + LOOK_SECONDS if ended == "by somebody" else LEAST_SECONDS + LOOK_SECONDS)
         assert world.ended == ["draft"] * (ended == "by this")
@@ -143,7 +151,7 @@ def test_a_call_that_is_never_answered_ends_no_other_process(ended: str) -> None
         assert not world.lost, "an error may be on its way"
         world.passes(10 * LOST_SECONDS)
     assert world.ended == ["draft"] * (ended == "by this")
-    assert world.lost == ["draft"]
+    assert world.lost == [("draft", began)], "its successor may have been asked since"
 
 
 def test_a_process_that_came_after_the_call_was_not_asked() -> None:
@@ -154,7 +162,21 @@ def test_a_process_that_came_after_the_call_was_not_asked() -> None:
         world.running["draft"] = {2**22 + 2: 0.5 * DOUBTFUL_SECONDS}
         world.passes(10 * UNKNOWN_SECONDS)
     assert not world.ended
-    assert world.lost == ["draft"]
+    assert [model for model, _until in world.lost] == ["draft"]
+
+
+def test_of_two_processes_the_one_that_was_asked_is_ended() -> None:
+    """Triton takes one that found no processor for a second for dead, and it may live beside the next. That one may be
+    young when it is asked."""
+    world, ended = World(), list[int]()
+    asked, successor = PIDS.values()
+    world.stuck = Stuck(
+        ended.extend, lambda _model: {asked: world.now + 0.25, successor: world.now - 0.1}, now=world.time
+    )
+    world.learn("draft", 5, 0.0)
+    with world.stuck.call("draft", 5):
+        world.passes(LEAST_SECONDS + LOOK_SECONDS)
+    assert ended == [asked]
 
 
 def test_what_was_not_looked_at_does_not_count() -> None:

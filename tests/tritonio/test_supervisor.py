@@ -128,6 +128,26 @@ def test_one_that_runs_and_cannot_say_what_it_is_yet_is_asked_again_and_not_relo
     assert control.calls == RELOAD
 
 
+@pytest.mark.parametrize("state", ["UNLOADING", "UNAVAILABLE", "FAILED"])
+def test_what_has_a_young_process_but_is_not_ready_is_reloaded(control: Control, supervisor: Any, state: str) -> None:
+    """Its process ends."""
+    control.said["draft"] = state
+    supervisor._processes = lambda _model: {8: 0.3}
+    supervisor.report("draft", StubDead("draft"))
+    assert supervisor.back.acquire(timeout=SECONDS)
+    assert control.calls == RELOAD
+
+
+def test_what_somebody_else_reloads_is_left_alone_at_the_end_too(control: Control, supervisor: Any) -> None:
+    """Triton may crash where a model is unloaded that is being loaded."""
+    control.said["draft"] = "LOADING"
+    supervisor._end = lambda pids: control.calls.append(("end", str(list(pids))))
+    supervisor.report("draft", StubDead("draft"))
+    supervisor.stop(SECONDS)
+    assert not control.calls
+    assert not supervisor.sees_to("draft")
+
+
 def test_it_says_whom_it_sees_to(control: Control, supervisor: Any) -> None:
     seen = []
     control.during = lambda: seen.append(supervisor.sees_to("draft"))
@@ -157,14 +177,22 @@ def test_what_nobody_foresaw_is_tried_again_too(control: Control, supervisor: An
 def test_one_whose_reload_hangs_holds_up_no_other(
     control: Control, supervisor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ends = threading.Event()
-    monkeypatch.setattr(control, "load", lambda model: model == "draft" and ends.wait(SECONDS))
-    supervisor.report("draft", StubDead("draft"))
+    ends, loads = threading.Event(), list[str]()
+
+    def load(model: str) -> None:
+        loads.append(model)
+        assert model != "draft" or ends.wait(SECONDS)
+
+    monkeypatch.setattr(control, "load", load)
+    for _ in range(2):
+        supervisor.report("draft", StubDead("draft"))
     supervisor.report("other", StubDead("other"))
     assert supervisor.back.acquire(timeout=SECONDS)
     assert supervisor.sees_to("draft")
     ends.set()
     assert supervisor.back.acquire(timeout=SECONDS)
+    supervisor.stop()
+    assert sorted(loads) == ["draft", "other"], "once each"
 
 
 def test_only_a_dead_process_is_reloaded(control: Control, supervisor: Any) -> None:

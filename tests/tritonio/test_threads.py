@@ -62,6 +62,7 @@ def module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(loaded, "SETTLE_SECONDS", 0.0)
     monkeypatch.setattr(loaded, "Metrics", MagicMock())
+    monkeypatch.setattr(Within, "states", lambda _control: {})  # whichever server runs on this machine
     monkeypatch.setattr(loaded.bls, "BlsTarget", lambda _model, **_stuck: HashTarget())
     return loaded
 
@@ -122,11 +123,11 @@ class Hanging:
     """A drafter that says what it is when it is told to."""
 
     def __init__(self) -> None:
-        self.tell, self.told = threading.Event(), threading.Event()
+        self.tell, self.vocabulary = threading.Event(), VOCAB
 
     def info(self) -> DrafterInfo:
         self.tell.wait(SECONDS)
-        return DrafterInfo("hash", VOCAB, 512, 1, 0)
+        return DrafterInfo("hash", self.vocabulary, 512, 1, 0)
 
 
 def test_a_drafter_that_hangs_does_not_keep_the_others_from_starting(
@@ -135,19 +136,53 @@ def test_a_drafter_that_hangs_does_not_keep_the_others_from_starting(
     drafters: dict[str, Hanging] = {}
     monkeypatch.setattr(module.bls, "BlsDrafter", lambda name, **_stuck: drafters.setdefault(name, Hanging()))
     monkeypatch.setattr(module, "FACTS_SECONDS", 0.2)
-    came = threading.Event()
-    monkeypatch.setattr(module.Roster, "came", lambda _roster, _name, _facts: came.set())
+    told: dict[str, str] = {}
+    came = threading.Semaphore(0)
+
+    def note(what: str, name: str) -> None:
+        told[name] = what
+        came.release()
+
+    monkeypatch.setattr(module.Roster, "came", lambda _roster, name, _facts: note("came", name))
+    monkeypatch.setattr(module.Roster, "declined", lambda _roster, name, seconds: note(f"rests {seconds}", name))
     model = module.TritonPythonModel()
     model.initialize(config(**ORCHESTRATOR))
     model._asked.set()  # nothing is measured
     assert model._started.wait(SECONDS), "it waits for a drafter"
     assert model._failure is None
     assert len(drafters) > 1
-    assert not came.is_set()
-    next(iter(drafters.values())).tell.set()
-    assert came.wait(SECONDS), "what it says late counts"
-    for drafter in drafters.values():
-        drafter.tell.set()
+    assert not told
+    one, other, *rest = drafters
+    drafters[other].vocabulary = VOCAB + 1
+    for name in (one, other):
+        drafters[name].tell.set()
+        assert came.acquire(timeout=SECONDS), "what it says late counts"
+    assert told == {one: "came", other: "rests inf"}
+    for name in rest:
+        drafters[name].tell.set()
+    model.finalize()
+
+
+def test_a_drafter_that_cannot_be_loaded_is_brought_back_unless_it_is_unloaded_on_purpose(
+    module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the memory manager, which tries it again itself. Nobody called it, either."""
+    monkeypatch.setattr(module.Engine, "round", lambda _engine: threading.Event().wait(0.01))  # it moves nobody
+    model = module.TritonPythonModel()
+    model.initialize(config(**ORCHESTRATOR))
+    model._asked.set()
+    assert model._started.wait(SECONDS)
+    reported: list[str] = []
+    monkeypatch.setattr(model._supervisor, "report", lambda name, _error: reported.append(name))
+    one, other = model._engine.roster.names[:2]
+    model._engine.roster.moves(one, module.State.LOADING)
+    for name in (one, other, "another model"):
+        model._died(name)
+    assert reported == [other]
+    assert [call.args for call in model._metrics.drafter_failed.call_args_list] == [(other,)]
+    monkeypatch.setattr(model._supervisor, "sees_to", lambda _name: True)
+    model._died(other)
+    assert reported == [other]
     model.finalize()
 
 

@@ -62,10 +62,11 @@ class Stuck:
         self,
         end: Callable[[Iterable[int]], None],
         processes: Processes,
-        lost: Callable[[str], None] = lambda _model: None,
+        lost: Callable[[str, float], None] = lambda _model, _until: None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`end` ends processes; `lost` is told of a model that will never answer a call, as its process has ended."""
+        """`end` ends processes; `lost` is told of a model that will never answer the calls that began until then, as
+        its process has ended."""
         self._end, self._processes, self._lost, self._now = end, processes, lost, now
         self._lock = threading.Lock()
         self._keys = itertools.count()
@@ -123,8 +124,8 @@ class Stuck:
                     call.bound = math.inf
                 if key in lost:
                     del self._open[key]
-        for model in {call.kind[0] for call in lost.values()}:
-            self._lost(model)
+        for call in lost.values():
+            self._lost(call.kind[0], call.began)
         for model, call in hang.items():
             log.warning("%s has not answered for %.1f s and its process is ended", model, call.seconds)
             self._end(call.pids or ())

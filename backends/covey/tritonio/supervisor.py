@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from covey.errors import CoveyError, StubDead
+from covey.errors import CoveyError, PortError, StubDead
 from covey.ports import Controller
 
 log = logging.getLogger("covey.supervisor")
@@ -106,6 +106,7 @@ class Supervisor:
     def _others_did(self, model: str, dead: set[int]) -> bool:
         """Whether somebody else has reloaded it, as another target's orchestrator that it drafts for, too. Waits for
         who does."""
-        while (state := self._control.states().get(model)) == "LOADING" and not self._stopped.wait(LOADING_SECONDS):
-            pass
+        while (state := self._control.states().get(model)) == "LOADING":
+            if self._stopped.wait(LOADING_SECONDS):
+                raise PortError("it is being loaded, and nobody waits for it any more")
         return state == "READY" and not self._processes(model).keys() <= dead
