@@ -349,13 +349,13 @@ class TritonPythonModel:
                 log.warning("drafter %s is not waited for: it has not answered within %g s", name, FACTS_SECONDS)
                 late[name] = answer
                 continue
-            try:
-                facts[name] = own = answer.result()
-            except PortError as error:
-                log.warning("drafter %s does not answer yet: %s", name, error)
-                continue
-            if _is_foreign(name, own, info):
-                del ports[name], facts[name]
+            error = answer.exception()
+            if error is not None:  # whatever it is: the target serves without
+                log.warning("drafter %s does not answer yet: %s: %s", name, type(error).__name__, error)
+            elif _is_foreign(name, answer.result(), info):
+                del ports[name]
+            else:
+                facts[name] = answer.result()
         return ports, facts, late
 
     def _answered(self, info: TargetInfo, name: str, answer: Future[DrafterInfo]) -> None:
