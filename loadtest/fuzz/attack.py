@@ -63,10 +63,8 @@ class Attack:
                 lambda: self._stream(channel, messages),
             )
             while sent < requests:
-                for door in doors:  # as many through each
-                    until = sent + AT_ONCE
-                    while sent < until:
-                        sent += door()
+                for door in doors:
+                    sent += door()
         connection.close()
 
     def _post(self, connection: http.client.HTTPConnection, messages: Messages) -> int:
