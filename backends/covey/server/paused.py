@@ -7,10 +7,7 @@ tritonserver by the launcher. A process under a debugger is in another state and
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
-import signal
 
 from covey.server import processes
 
@@ -41,7 +38,6 @@ class Paused:
         for pid, looks in self._paused.items():
             if (seconds := (looks - 1) * LOOK_SECONDS) >= BOUND_SECONDS:
                 log.warning("%s has been paused for %.1f s and is killed", self._names[pid], seconds)
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+                processes.end([pid])
                 killed.append(self._names[pid])
         return killed

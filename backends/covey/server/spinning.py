@@ -8,11 +8,8 @@ one that works slowly never sleeps either: it is to have run for a while, too.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import re
-import signal
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -70,8 +67,7 @@ class Spinning:
             elif self._spins(model, seen):
                 seconds = self._now() - seen.since
                 log.warning("%s has run for %.0f s without an answer and is killed", model, seconds)
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(seen.pid, signal.SIGKILL)
+                processes.end([seen.pid])
                 del self._seen[model]
                 ended.append(model)
         return ended
