@@ -355,6 +355,8 @@ def test_a_call_whose_process_was_replaced_is_not_waited_for(reads: bool) -> Non
     for _ in range(6):
         engine.round()
     assert not slow.drafter.works, "it hangs"
+    waited = engine._drafting._workers["one"]._thread  # type: ignore[attr-defined]
+    assert waited is not None
     engine.roster.gone("one")
     clock.sleep(LONGEST_REST)
     engine._drafting._deadline = 60.0
@@ -367,6 +369,8 @@ def test_a_call_whose_process_was_replaced_is_not_waited_for(reads: bool) -> Non
     assert first.keep.tolist() == [first.opens[0].tokens.size], "what the other was told is told again"
     assert sink.tokens[1] == continuation([1, 2], 60)
     slow.release.set()
+    waited.join(30)
+    assert not waited.is_alive(), "nothing is asked in that thread any more"
 
 
 def test_a_call_to_the_process_that_is_there_goes_on_whatever_is_learnt_of_the_drafter_meanwhile() -> None:
