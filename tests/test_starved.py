@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from covey import starved
-from covey.starved import NANOSECONDS, Starved
+from covey.care.starved import NANOSECONDS, Starved
 
 
 class Threads:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from covey.server.canary import LOOK_SECONDS, STARTING_SECONDS, Canary
+from covey.care.silence import LOOK_SECONDS, STARTING_SECONDS, Canary
 
 BOUND = 3.0
 
@@ -16,7 +16,7 @@ BOUND = 3.0
 @pytest.fixture(autouse=True)
 def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """For a processor; the tests' machine may be busy."""
-    monkeypatch.setattr("covey.server.canary.Starved.look", lambda _starved, _pids: 0.0)
+    monkeypatch.setattr("covey.care.silence.Starved.look", lambda _starved, _pids: 0.0)
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_who_waits_for_a_processor_has_longer(
     process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is slow, which is the machine's doing; one that spins there is found, if late."""
-    monkeypatch.setattr("covey.server.canary.Starved.look", lambda _starved, _pids: 0.75 * LOOK_SECONDS)
+    monkeypatch.setattr("covey.care.silence.Starved.look", lambda _starved, _pids: 0.75 * LOOK_SECONDS)
     said = [True]
     canary = Canary("one", lambda: process.pid, lambda _seconds: said[0], BOUND, lambda: 0.0)
     canary.look()

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-
-from covey.server.control import FAILED, Control, ControlError
 from covey.server.ends import FIND_EVERY, Ends
+
+from covey.care.control import FAILED, Control, ControlError
 
 
 def started(model: str) -> subprocess.Popen[bytes]:

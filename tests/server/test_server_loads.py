@@ -6,10 +6,10 @@ import os
 import signal
 
 import pytest
-
-from covey.server import loads, processes
-from covey.server.control import Control
 from covey.server.loads import DEAD_SECONDS, LEAST_SECONDS, LOOK_SECONDS, TIMES, Loads
+
+from covey.care.control import Control
+from covey.server import loads, processes
 
 TOOK, UNKNOWN = 4.0, 100.0
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from covey.server.paused import BOUND_SECONDS, FIND_EVERY, LOOK_SECONDS, Paused
 
 from covey.server import processes
-from covey.server.paused import BOUND_SECONDS, FIND_EVERY, LOOK_SECONDS, Paused
 from covey_client import Client, CoveyClientError
 
 Make = Callable[[], Any]

@@ -10,11 +10,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
-
-from covey.deaths import Deaths, read
-from covey.server import processes
-from covey.server.control import Control, ControlError
 from covey.server.revival import Revival
+
+from covey.care.control import Control, ControlError
+from covey.care.deaths import Deaths, read
+from covey.server import processes
 from covey.tritonio import supervisor
 
 SECONDS = 20.0

@@ -7,10 +7,10 @@ import signal
 from pathlib import Path
 
 import pytest
-
-from covey.server import processes, spinning
-from covey.server.control import Control, ControlError
 from covey.server.spinning import BOUND_SECONDS, LOOK_SECONDS, RAN_SECONDS, Spinning, watched
+
+from covey.care.control import Control, ControlError
+from covey.server import processes, spinning
 
 LOOKS = round(BOUND_SECONDS / LOOK_SECONDS)
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from covey.server.revival import not_the_orchestrators
 
 from covey import profile
 from covey.errors import SettingError
 from covey.server import Server, installation
 from covey.server.errors import StartError
 from covey.server.options import Options
-from covey.server.revival import not_the_orchestrators
 from covey.server.targets import placed
 
 MAIN = """

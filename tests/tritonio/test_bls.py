@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from covey.care.calls import DRAFTERS_SECONDS, LOOK_SECONDS, QUESTION_SECONDS, Stuck
 from covey.emulated.devices import EmulatedDrafter, EmulatedTarget
 from covey.emulated.hash_model import HashModel
 from covey.errors import PortError, StubDead
-from covey.tritonio.stuck import DRAFTERS_SECONDS, LOOK_SECONDS, QUESTION_SECONDS, Stuck
 from covey.types import (
     DraftWork,
     Ints,

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from covey.tritonio.stuck import (
+from covey.care.calls import (
     DOUBTFUL_SECONDS,
     DRAFTERS_SECONDS,
     KNOWN_CALLS,
@@ -21,7 +21,7 @@ from covey.tritonio.stuck import (
     UNKNOWN_SECONDS,
     Stuck,
 )
-from covey.watch import Watch
+from covey.care.watch import Watch
 
 PIDS = {"target": 2**22, "draft": 2**22 + 1}  # of processes that there are not, so that none waits for a processor
 
@@ -191,7 +191,7 @@ def test_what_was_not_looked_at_does_not_count() -> None:
 
 @pytest.mark.parametrize("starved", [0.8, 1.0])
 def test_who_waits_for_a_processor_has_longer(monkeypatch: pytest.MonkeyPatch, starved: float) -> None:
-    monkeypatch.setattr("covey.tritonio.stuck.Starved.look", lambda _starved, pids: starved * LOOK_SECONDS * len(pids))
+    monkeypatch.setattr("covey.care.calls.Starved.look", lambda _starved, pids: starved * LOOK_SECONDS * len(pids))
     world = World()
     world.learn("target", 5, 0.01)
     with world.stuck.call("target", 5):

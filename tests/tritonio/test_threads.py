@@ -14,8 +14,8 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 
+from covey.care.control import Within
 from covey.errors import StubDead
-from covey.server.control import Within
 from covey.streaming import Chunk
 from covey.tritonio import link
 from covey.types import NO_FLOATS, NO_INTS, DrafterInfo, Finish
