@@ -363,12 +363,15 @@ def test_whoever_holds_nothing_is_passed_over() -> None:
 @pytest.mark.parametrize("wish", [Wish.AUTO, Wish.OUT])
 def test_a_drafter_that_somebody_else_brings_back_is_left_alone(wish: Wish) -> None:
     server = Server(Thresholds(0.1, 3))
+    server.run(0.1)
+    facts = server.engine.roster.facts("one")
+    assert facts is not None
     server.engine.roster.gone("one")
     server.memory.wish("one", wish)
-    server.submit(40, tokens=60)
+    server.submit(80, tokens=60)
     server.run(2)
     assert server.states() == {"one": State.ENDED, "two": State.UNLOADED}
-    server.engine.roster.came("one", server.drafters["one"].info())
+    server.engine.roster.came("one", facts)
     server.run(2)
     assert server.states()["one"] is State.UNLOADED
 

@@ -17,7 +17,7 @@ from datetime import datetime, timezone
 from rich.console import Console
 from rich.table import Table
 
-from covey.server import processes
+from covey.care import processes
 from covey.server.command import MANY_THREADS
 from covey.server.options import ORCHESTRATOR
 from covey.types import JsonDict

@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from covey.care import processes
 from covey.errors import SettingError
-from covey.server import processes
 from covey.server.shared_memory import FOLDER
 
 PREFIX = re.compile(r"shm-region-prefix-name=(\S+)")

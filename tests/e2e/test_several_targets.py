@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tritonclient.http as over_http
-from covey.server.processes import by_model
 
+from covey.care.processes import by_model
 from covey.server import FREE, Options, Server
 from covey_client import Client, InvalidRequest
 

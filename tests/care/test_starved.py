@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from covey import starved
+from covey.care import starved
 from covey.care.starved import NANOSECONDS, Starved
 
 
