@@ -65,7 +65,7 @@ def module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.setattr(loaded, "Metrics", MagicMock())
     monkeypatch.setattr(Within, "states", lambda _control: {})  # whichever server runs on this machine
     drafters = profile.load(profile.DEFAULT_PROFILE).speculation.drafters
-    models = dict.fromkeys(("target", *drafters), [os.getpid()])
+    models = {model: [os.getpid()] for model in ("target", *drafters)}
     monkeypatch.setattr(loaded.processes, "by_model", lambda _server: models)
     monkeypatch.setenv(HTTP_VARIABLE, "127.0.0.1:9")  # a launcher sees to them
     monkeypatch.setattr(loaded.bls, "BlsTarget", lambda _model, **_calls: HashTarget())
