@@ -359,6 +359,7 @@ def test_a_call_whose_process_was_replaced_is_not_waited_for(reads: bool) -> Non
     assert waited is not None
     engine.roster.gone("one")
     clock.sleep(LONGEST_REST)
+    engine.roster.came("one", slow.info())
     engine._drafting._deadline = 60.0
     while engine.round():
         read_out(engine)
@@ -377,14 +378,14 @@ def test_a_call_to_the_process_that_is_there_goes_on_whatever_is_learnt_of_the_d
     """As when its KV memory shrank, or when a call to the process before it is known to be lost only then."""
     clock, slow = ManualClock(), Slow()
     engine, _target, sink = watched(WithReaders("one", 1000, depth=0), {"one": slow}, clock)
-    died = clock.now()
+    engine.roster.gone("one")
+    engine.roster.came("one", slow.info())
     clock.sleep(1.0)
     engine.submit(request(1, [1, 2], 20))
     for _ in range(3):
         engine.round()
     reads = engine._drafting._reads["one"]
     engine.roster.came("one", slow.info())
-    engine.roster.lose("one", died)
     engine.round()
     assert engine._drafting._reads["one"] is reads
     slow.release.set()

@@ -21,8 +21,8 @@ FOREIGN = ("torch", "transformers", "triton_python_backend_utils", "tritonclient
 ORDER = [
     {"errors", "types"},
     {
-        *("ports", "profile", "clock", "footprint", "private", "admin", "deaths", "log_rate", "watch"),
-        *("worker", "ledger", "wire", "registry", "objectives", "pace", "shares", "starved"),
+        *("ports", "profile", "clock", "footprint", "private", "admin", "log_rate"),
+        *("worker", "ledger", "wire", "registry", "objectives", "pace", "shares"),
     },
     {"company", "routing"},
     {"bandits", "kv", "trees", "verify", "text", "tokenization", "grammar", "vocabulary", "prompts", "model_folder"},
@@ -32,6 +32,7 @@ ORDER = [
     {"drafting", "memory", "memory_totals", "pool_size"},
     {"engine", "streaming"},
     {"measure", "measure_rounds"},
+    {"care"},
     {"models", "sampling", "tritonio"},
     {"emulated"},
     {"target"},

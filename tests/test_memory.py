@@ -146,7 +146,6 @@ class Server:
         names: tuple[str, ...] = ("one", "two"),
         *,
         depth: int = 0,
-        revived: Callable[[str], bool] = lambda _name: False,
     ) -> None:
         self.clock = ManualClock()
         self.pool = Pool(self.clock)
@@ -165,7 +164,7 @@ class Server:
             budget = Budget(LEAST, BLOCK)
             worker = Slow(self.clock, 0.3)
             ports = self.pool, self.house, roster, self.clock
-            return Memory(*ports, policy, budget, worker=worker, drop=dropped, calm=0.2, revived=revived)
+            return Memory(*ports, policy, budget, worker=worker, drop=dropped, calm=0.2)
 
         self.engine = Engine(
             *(self.pool, scheduler, self.planner, self.sink, self.clock),
@@ -363,13 +362,16 @@ def test_whoever_holds_nothing_is_passed_over() -> None:
 
 @pytest.mark.parametrize("wish", [Wish.AUTO, Wish.OUT])
 def test_a_drafter_that_somebody_else_brings_back_is_left_alone(wish: Wish) -> None:
-    revived = {"one"}
-    server = Server(Thresholds(0.1, 3), revived=revived.__contains__)
+    server = Server(Thresholds(0.1, 3))
+    server.run(0.1)
+    facts = server.engine.roster.facts("one")
+    assert facts is not None
+    server.engine.roster.gone("one")
     server.memory.wish("one", wish)
-    server.submit(40, tokens=60)
+    server.submit(80, tokens=60)
     server.run(2)
-    assert server.states() == {"one": State.SERVING, "two": State.UNLOADED}
-    revived.clear()
+    assert server.states() == {"one": State.ENDED, "two": State.UNLOADED}
+    server.engine.roster.came("one", facts)
     server.run(2)
     assert server.states()["one"] is State.UNLOADED
 

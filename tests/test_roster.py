@@ -53,7 +53,9 @@ def test_who_was_asked_before_the_last_process_ended_answers_nothing() -> None:
     assert not roster.lost("one", clock.now())
     clock.sleep(5.0)
     roster.gone("one")
-    roster.lose("one", 2.0)
+    assert roster.state("one") is State.ENDED
+    roster.came("one", DrafterInfo("one", 10, 10, 1, 7))
+    assert roster.serves("one")
     assert [roster.lost("one", asked) for asked in (1.0, 5.0, 5.1)] == [True, True, False]
     assert not roster.lost("two", 1.0)
 

@@ -87,14 +87,12 @@ class Memory:
         device: str = "",
         calm: float = 5.0,
         breathes: bool = True,
-        revived: Callable[[str], bool] = lambda _name: False,
     ) -> None:
         """`drop` is told of a drafter that is asked nothing more. Of drafters that hold another `device`'s memory the
         pool gains nothing. Drafters come back when the policy has said so for `calm` seconds. Unless it `breathes` the
-        pool keeps its size. `revived` says of a drafter whether somebody else loads it again because it died: it is
-        left alone until it is back."""
+        pool keeps its size. A drafter whose process has ended is left alone until whoever brings it back has."""
         self._residency, self._roster, self._clock = residency, roster, clock
-        self._policy, self._worker, self._drop, self._revived = policy, worker, drop, revived
+        self._policy, self._worker, self._drop = policy, worker, drop
         self._calm, self._breathes = calm, breathes
         self.budget, self._device = budget, device
         self._wishes: dict[str, Wish] = dict.fromkeys(roster.names, Wish.AUTO)
@@ -256,7 +254,7 @@ class Memory:
         """Whether nobody else is at it, and that has not failed just now."""
         failed, until, _ = self._rests.get(name, (None, 0.0, 0.0))
         known = act in (Act.LOAD, Act.UNLOAD) or self._roster.facts(name) is not None
-        return known and not self._revived(name) and (failed is not act or self._clock.now() >= until)
+        return known and self._state(name) is not State.ENDED and (failed is not act or self._clock.now() >= until)
 
     def _after(self, name: str, act: Act) -> tuple[list[str], dict[str, int]]:
         """Who will be in memory, and how many bytes each will have given up."""

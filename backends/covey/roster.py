@@ -5,6 +5,7 @@
        +-----failed-----+--> RESTING --its time is up--> SERVING
 
     any of them --> UNLOADING --> UNLOADED --> LOADING --it came--> SERVING      (covey.memory)
+    any of them --its process ended--> ENDED --it came--> SERVING                (covey.care)
 
 A drafter that failed or was late rests, longer each time, so that a dead one does not cost every round its deadline; a
 late one is not asked before its call has ended, either. One whose call ended well starts with the shortest rest again.
@@ -33,6 +34,7 @@ class State(enum.Enum):
     UNLOADING = "unloading"  # its process is to end
     UNLOADED = "unloaded"
     LOADING = "loading"  # or waits for another try
+    ENDED = "ended"  # its process has, and somebody brings it back
 
 
 @dataclass(slots=True)
@@ -41,8 +43,8 @@ class _Entry:
     rests_until: float = -1.0
     next_rest: float = FIRST_REST
     facts: DrafterInfo | None = None
-    away: State | None = None  # how far it is from memory
-    lost: float = -math.inf
+    away: State | None = None  # why it is not there
+    lost: float = -math.inf  # when a process of it was last seen to end
 
 
 class Roster:
@@ -81,10 +83,6 @@ class Roster:
         self._entries[name].facts = facts
         self._entries[name].away = None
 
-    def lose(self, name: str, until: float) -> None:
-        """The process that was asked by then has ended, and answers nothing more. Another one may be there."""
-        self._entries[name].lost = max(self._entries[name].lost, until)
-
     def lost(self, name: str, asked: float) -> bool:
         """Whether the process that was asked then is known to have ended. Does not mutate."""
         return asked <= self._entries[name].lost
@@ -99,13 +97,13 @@ class Roster:
         return math.inf if entry is None or entry.facts is None else entry.facts.max_positions
 
     def moves(self, name: str, state: State) -> None:
-        """It is UNLOADING, UNLOADED or LOADING."""
+        """It is UNLOADING, UNLOADED, LOADING or ENDED."""
         self._entries[name].away, self._entries[name].facts = state, None
 
     def gone(self, name: str) -> None:
-        """It is not there any more."""
-        self._entries[name].facts = None
-        self.lose(name, self._clock.now())
+        """Its process has ended, and answers nothing more."""
+        self.moves(name, State.ENDED)
+        self._entries[name].lost = self._clock.now()
 
     def gauges(self) -> Iterator[tuple[str, dict[str, str], float]]:
         """Metric, labels, value. Does not mutate."""

@@ -14,18 +14,22 @@ import json
 import logging
 import math
 import os
+import signal
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, wait
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from covey import model_folder, profile
+from covey.care import calls, presence, processes
+from covey.care.care import Care
+from covey.care.control import HTTP_VARIABLE, LOADING, UNLOADED, of_this_server
+from covey.care.rules import DRAFTER, TARGET
+from covey.care.watch import Watch
 from covey.clock import RealClock
 from covey.engine import Engine
 from covey.errors import BadField, CoveyError, Overloaded, PortError, RequestError, SettingError, StubDead
@@ -43,31 +47,26 @@ from covey.private import kept_folder
 from covey.roster import Roster, State
 from covey.rounds import RoundRecord
 from covey.scheduler import Scheduler
-from covey.server import ends, processes
-from covey.server.command import HTTP_VARIABLE
-from covey.server.control import FAILED, of_this_server
 from covey.shares import Rules
 from covey.streaming import Outlet, Streamer
 from covey.tokenization import load_tokenizer, tokenizer_digest
-from covey.tritonio import bls, fields, link, outlets, stuck
+from covey.tritonio import bls, fields, link, outlets
 from covey.tritonio.log import to_triton
 from covey.tritonio.long_prompts import LONG, LongPrompts
 from covey.tritonio.metrics import Metrics
 from covey.tritonio.outlets import INSPECT, Asked, PeerOutlet, Sender, SenderOutlet, take_each
 from covey.tritonio.reports import SECRET, Reports
 from covey.tritonio.residency import TritonResidency
-from covey.tritonio.supervisor import Supervisor
 from covey.types import ANY_VOCABULARY, NO_OBJECTIVE, DrafterInfo, TargetInfo
-from covey.watch import Watch
 from covey.worker import Thread
 from covey_client.costs.table import CostTable
 
 START_SECONDS = 300.0
-CONTROL_SECONDS, TRIES = 15.0, 3  # within and after which a reload of the target is tried again
 LOADED_SECONDS = 0.2  # between looks whether all models are
-UNLOADED_SECONDS = 2.0  # after which a target that nobody loads is loaded
 SETTLE_SECONDS = 1.0  # after `initialize`, before the first BLS call
 FACTS_SECONDS = 2.0  # that drafters are waited for at the start
+FACTS_LOOK_SECONDS = 0.02
+LEAVE_SECONDS = 0.5  # for what was said last to be on its way
 STOP_SECONDS = 5.0  # for the round in flight; a BLS call that outlives the model's end never comes back
 SWITCH_SECONDS = 0.0005  # the engine's thread gets the interpreter back from the streamer's this soon
 log = logging.getLogger("covey.orchestrator")
@@ -89,17 +88,25 @@ class TritonPythonModel:
         self._state_file = learnt.file_in(speculation.state, self._name) if explicit else None
         self._keeper: learnt.Keeper | None = None
         self._clock = RealClock()
-        self._stuck = stuck.Stuck(processes.end, _processes, self._unanswered, self._clock.now)
-        self._ports = Ports(partial(bls.BlsTarget, stuck=self._stuck), partial(bls.BlsDrafter, stuck=self._stuck))
-        self._watches = [Watch("stuck", self._stuck.look, stuck.LOOK_SECONDS)]
+        self._calls = calls.Calls(processes.end, _processes, self._clock.now)
+        self._ports = Ports(partial(bls.BlsTarget, calls=self._calls), partial(bls.BlsDrafter, calls=self._calls))
         self._target_model = parameters["target"]["string_value"]
         self._target = self._ports.target(self._target_model)
         self._control = of_this_server()
-        self._supervisor = Supervisor(self._control, self._back, _processes, processes.end)
-        followed = (self._target_model, *self._profile.speculation.drafters)
-        quick = replace(self._control, seconds=STOP_SECONDS)
-        self._ends = ends.Ends(os.getppid(), followed, quick, self._died)
-        self._watches.append(Watch("ends", self._ends.look, ends.LOOK_SECONDS))
+        drafters = self._profile.speculation.drafters
+        self._facts: dict[str, DrafterInfo] = {}  # of the drafters that have a process, what each says of itself
+        self._facts_lock = threading.Lock()
+        followed = (self._target_model, *drafters)
+        self._presence = presence.Presence(os.getppid(), followed, self._ask, self._came, self._ended)
+        self._settled = threading.Event()  # BLS calls may be made
+        self._watches = [
+            Watch("calls", self._calls.look, calls.LOOK_SECONDS),
+            Watch("presence", self._look_around, presence.LOOK_SECONDS),
+        ]
+        self._care: Care | None = None
+        if HTTP_VARIABLE not in os.environ:  # tritonserver was started without a launcher, who would see to all models
+            cared = {self._target_model: TARGET} | dict.fromkeys(drafters, DRAFTER)
+            self._care = Care(self._control, os.getppid(), cared)
         self._keys = itertools.count(1)
         self._metrics = Metrics(self._name)
         self._asked = threading.Event()  # by a caller for tokens
@@ -107,6 +114,7 @@ class TritonPythonModel:
         self._stopping = threading.Event()
         self._failure: CoveyError | None = None
         self._engine: Engine | None = None
+        self._built = False  # the engine has been told who came
         self._peers: dict[tuple[int, int], tuple[int, PeerOutlet]] = {}
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
@@ -122,7 +130,9 @@ class TritonPythonModel:
         self._exchange.close()
         for watch in self._watches:
             watch.stop()
-        self._ends.close()
+        self._presence.close()
+        if self._care is not None:
+            self._care.stop(STOP_SECONDS)
         if self._started.is_set() and self._engine is not None:
             if self._streamer.open:
                 self._streamer.fail_all(Overloaded("the server is stopping"))
@@ -134,7 +144,6 @@ class TritonPythonModel:
             self._still()
             if self._keeper is not None:
                 self._keeper.stop()
-        self._supervisor.stop()
         self._metrics.stop()
 
     def _still(self) -> None:
@@ -146,26 +155,33 @@ class TritonPythonModel:
 
     def _run(self) -> None:
         self._asked.wait(SETTLE_SECONDS)
+        self._settled.set()
         try:
-            info = self._await_target()
-            drafters, facts, late = self._find_drafters(info)
-            ready = {name: port for name, port in drafters.items() if name not in late}
-            self._build(info, drafters, self._costs or self._measured(ready))
-            for name, known in facts.items():
-                self._engine.roster.came(name, known)
-            for name, answer in late.items():
-                answer.add_done_callback(partial(self._answered, info, name))
-            self._note_unloaded(drafters.keys() - facts.keys() - late.keys())
+            self._start()
         except CoveyError as error:
             log.error("cannot start: %s", error)
             self._failure = error
-            return
         except Exception:
             log.exception("cannot start")
-            self._failure = PortError("the engine could not start, after an internal error; see the server's log")
-            return
+            self._failure = CoveyError("the engine could not start, after an internal error; see the server's log")
         finally:
             self._started.set()
+        if self._failure is None:
+            self._serve()
+        elif isinstance(self._failure, PortError):
+            self._leave()  # the next one may find its target
+
+    def _start(self) -> None:
+        info = self._info = self._await_target()
+        drafters, ready = self._find_drafters(info)
+        self._build(info, drafters, self._costs or self._measured({name: drafters[name] for name in ready}))
+        with self._facts_lock:
+            self._built = True
+            for name, facts in self._facts.items():
+                self._note_facts(name, facts)
+        self._note_unloaded(drafters.keys() - self._facts.keys())
+
+    def _serve(self) -> None:
         try:
             self._engine.run()
         except Exception:
@@ -177,36 +193,27 @@ class TritonPythonModel:
             self._leave()
 
     def _leave(self) -> None:
-        """Have this model unloaded: on 24.10 its readiness cannot otherwise tell that it serves nothing any more."""
+        """Serve nothing any more, once those who wait have been told: a launcher brings back a model whose process has
+        ended. Without one nobody would, and readiness on 24.10 tells only that a model is unloaded."""
         until = time.monotonic() + STOP_SECONDS
-        while self._streamer.open and time.monotonic() < until:
+        while self._engine is not None and self._streamer.open and time.monotonic() < until:
             time.sleep(0.05)
+        self._stopping.wait(LEAVE_SECONDS)
+        if HTTP_VARIABLE in os.environ:
+            os.kill(os.getpid(), signal.SIGKILL)
         try:
             self._control.unload(self._name)
         except CoveyError as error:
             log.error("it stays loaded: %s", error)
 
     def _await_target(self) -> TargetInfo:
-        deadline, unloaded_since = time.monotonic() + START_SECONDS, math.inf
+        deadline = time.monotonic() + START_SECONDS
         while True:
             try:
                 return self._target.info()
             except PortError as error:
-                now = time.monotonic()
-                unloaded_since = min(unloaded_since, now) if self._target_is_unloaded() else math.inf
-                if now - unloaded_since > UNLOADED_SECONDS:
-                    error = StubDead(f"{error} (it is unloaded, and nobody loads it)")
-                self._supervisor.report(self._target_model, error)
-                if self._stopping.wait(0.1) or now > deadline:
+                if self._stopping.wait(0.1) or time.monotonic() > deadline:
                     raise PortError(f"the target did not come up: {error}") from None
-
-    def _target_is_unloaded(self) -> bool:
-        """As an orchestrator leaves it that is killed between the two halves of a reload. Not known while the server
-        starts."""
-        try:
-            return of_this_server().states().get(self._target_model) in ("UNAVAILABLE", FAILED)
-        except CoveyError:
-            return False
 
     def _measured(self, drafters: dict[str, Drafter]) -> CostTable | None:
         """What rounds take, where a policy wants to know it: measured when every model is loaded, which is noise."""
@@ -241,7 +248,7 @@ class TritonPythonModel:
     def _all_loaded(self) -> bool:
         """As far as they will be: who failed to load is seen to when there is an engine."""
         try:
-            return "LOADING" not in self._control.states().values()
+            return LOADING not in self._control.states().values()
         except CoveyError:
             return False
 
@@ -321,7 +328,7 @@ class TritonPythonModel:
         settings = self._profile.memory
         return Memory(
             self._target,
-            TritonResidency(self._control, self._ports, self._stuck),
+            TritonResidency(self._control, self._ports, self._calls),
             roster,
             self._clock,
             POLICIES[settings.policy](settings),
@@ -331,53 +338,33 @@ class TritonPythonModel:
             device=info.device.partition(":")[0],
             calm=settings.calm_seconds,
             breathes=settings.policy != "off" and info.block_bytes > 0,
-            revived=self._supervisor.sees_to,
         )
 
-    def _find_drafters(
-        self, info: TargetInfo
-    ) -> tuple[dict[str, Drafter], dict[str, DrafterInfo], dict[str, Future[DrafterInfo]]]:
-        """The profile's drafters, what they say of themselves, and answers that are still to come. One that does not
-        answer yet is kept: it is asked again when it is needed. One with another vocabulary than the target's is
-        not."""
-        ports = {name: self._ports.drafter(name) for name in self._profile.speculation.drafters}
-        answers = {name: _asked(port) for name, port in ports.items()}
-        wait(answers.values(), FACTS_SECONDS)
-        facts, late = {}, {}
-        for name, answer in answers.items():
-            if not answer.done():
-                log.warning("drafter %s is not waited for: it has not answered within %g s", name, FACTS_SECONDS)
-                late[name] = answer
-                continue
-            error = answer.exception()
-            if error is not None:  # whatever it is: the target serves without
-                log.warning("drafter %s does not answer yet: %s: %s", name, type(error).__name__, error)
-            elif _is_foreign(name, answer.result(), info):
-                del ports[name]
-            else:
-                facts[name] = answer.result()
-        return ports, facts, late
-
-    def _answered(self, info: TargetInfo, name: str, answer: Future[DrafterInfo]) -> None:
-        error = answer.exception()
-        if isinstance(error, CoveyError):
-            self._drafter_failed(name, error)
-        elif error is None and _is_foreign(name, answer.result(), info):
-            self._engine.roster.declined(name, math.inf)
-        elif error is None:
-            self._engine.roster.came(name, answer.result())
+    def _find_drafters(self, info: TargetInfo) -> tuple[dict[str, Drafter], list[str]]:
+        """The profile's drafters, and which of them have said what they are. One that has not is kept, for it may say
+        so later. One with another vocabulary than the target's is not."""
+        names, deadline = self._profile.speculation.drafters, time.monotonic() + FACTS_SECONDS
+        while not self._facts.keys() >= set(names) and time.monotonic() < deadline:
+            time.sleep(FACTS_LOOK_SECONDS)
+        with self._facts_lock:
+            facts = dict(self._facts)
+        for name in set(names) - facts.keys():
+            log.warning("drafter %s is not waited for: it has not answered within %g s", name, FACTS_SECONDS)
+        foreign = {name for name, own in facts.items() if _is_foreign(name, own, info)}
+        ports = {name: self._ports.drafter(name) for name in names if name not in foreign}
+        return ports, [name for name in ports if name in facts]
 
     def _note_unloaded(self, silent: Iterable[str]) -> None:
         """Drafters that do not answer because they are not in memory, as an orchestrator before this one left them."""
         if not silent:
             return
         try:
-            states = of_this_server().states()
+            states = self._control.states()
         except CoveyError as error:
             log.warning("who is in memory is not known: %s", error)
             return
         for name in silent:
-            if states.get(name) == "UNAVAILABLE":
+            if states.get(name) == UNLOADED:
                 self._engine.roster.moves(name, State.UNLOADED)
 
     def _private_state_file(self, info: TargetInfo, planner: RoundPlanner, drafters: tuple[str, ...]) -> Path | None:
@@ -400,43 +387,54 @@ class TritonPythonModel:
         self._reports.round(record)
 
     def _drafter_failed(self, name: str, error: CoveyError) -> None:
+        """A process that Triton takes for dead it asks nothing more, though it may only have found no processor for a
+        second."""
         self._metrics.drafter_failed(name)
-        if self._engine.roster.state(name) in AWAY:
-            return  # a call that was under way when it was unloaded
-        if isinstance(error, StubDead):
-            self._engine.roster.gone(name)
-        self._supervisor.report(name, error)
-
-    def _died(self, name: str) -> None:
-        """Also one that nobody asks anything."""
-        if not self._started.is_set() or self._engine is None:
-            return
-        if name == self._target_model:
-            self._engine.suspect()
-        elif self._engine.roster.state(name) not in (*AWAY, State.ABSENT) and not self._supervisor.sees_to(name):
-            self._drafter_failed(name, StubDead(f"{name}: it has no process"))
-
-    def _unanswered(self, model: str, until: float) -> None:
-        if self._engine is not None and model in self._engine.roster.names:
-            self._engine.roster.lose(model, until)
-
-    def _back(self, model: str) -> None:
-        if self._engine is not None and model in self._engine.roster.names:
-            self._engine.roster.came(model, self._ports.drafter(model).info())
+        if isinstance(error, StubDead) and self._engine.roster.state(name) not in AWAY:
+            self._presence.end(name)
 
     def _recover(self, error: PortError) -> None:
-        log.warning("the target failed: %s", error)
-        deadline = time.monotonic() + CONTROL_SECONDS
-        for tries in itertools.count(1):
-            try:
-                self._supervisor.reload(self._target_model)
-                break
-            except CoveyError as problem:  # as while somebody else loads it
-                late = time.monotonic() > deadline and tries >= TRIES  # one that hangs is ended late
-                if late or self._stopping.wait(0.5):
-                    raise
-                log.warning("the target could not be reloaded yet: %s", problem)
+        log.warning("the target failed and is replaced: %s", error)
+        self._presence.end(self._target_model)
         self._await_target()
+
+    # ---- who is there: the presence watch's thread, and those that ask ----------------------------------------------
+
+    def _look_around(self) -> None:
+        if self._settled.is_set():
+            self._presence.look()
+
+    def _ask(self, model: str) -> DrafterInfo | None:
+        """What a drafter is. The target is asked by the engine's thread."""
+        return None if model == self._target_model else self._ports.drafter(model).info()
+
+    def _came(self, model: str, facts: DrafterInfo | None) -> None:
+        if facts is not None:
+            with self._facts_lock:
+                self._facts[model] = facts
+                if self._built:
+                    self._note_facts(model, facts)
+
+    def _note_facts(self, name: str, facts: DrafterInfo) -> None:
+        """Of one that is on its way in or out of memory, whoever moves it takes note."""
+        roster = self._engine.roster
+        if name not in roster.names or roster.state(name) in AWAY:
+            return
+        if _is_foreign(name, facts, self._info):
+            roster.declined(name, math.inf)
+        else:
+            roster.came(name, facts)
+
+    def _ended(self, model: str) -> None:
+        with self._facts_lock:
+            self._facts.pop(model, None)
+            if not self._built:
+                return
+        if model == self._target_model:
+            self._engine.suspect()
+        elif self._engine.roster.state(model) not in (*AWAY, State.ABSENT):
+            self._metrics.drafter_failed(model)
+            self._engine.roster.gone(model)
 
     # ---- Triton's threads, and the line's ---------------------------------------------------------------------------
 
@@ -536,12 +534,12 @@ class TritonPythonModel:
             outlet.cancelled = True
             self._engine.cancel(key)
         elif kind == "serves":
-            peer.send(link.Message(exchange, kind, self._started.wait(link.ANSWER_SECONDS / 2)))
+            started = self._started.wait(link.ANSWER_SECONDS / 2)
+            peer.send(link.Message(exchange, kind, str(self._failure) if self._failure is not None else started))
         elif kind == "drain":
             if self._engine is not None:
                 self._engine.drain()
                 self._still()
-                self._supervisor.stop(0)  # Triton may crash when it unloads a model that is being reloaded
             still = self._streamer.open if self._started.is_set() and self._engine is not None else None
             peer.send(link.Message(exchange, "draining", still))
 
@@ -559,14 +557,6 @@ def _is_foreign(name: str, own: DrafterInfo, info: TargetInfo) -> bool:
     told = name, own.vocab_size, info.model, info.vocab_size
     log.error("drafter %s is not used: its vocabulary has %d tokens, that of %s has %d", *told)
     return True
-
-
-def _asked(drafter: Drafter) -> Future[DrafterInfo]:
-    """What it says of itself, when it does."""
-    asking = Thread("ask")
-    answer = asking.submit(lambda port: port.info(), drafter)
-    asking.close()
-    return answer
 
 
 def _processes(model: str) -> dict[int, float]:

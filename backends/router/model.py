@@ -18,7 +18,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from covey.errors import CoveyError, Overloaded, PortError, RequestError
+from covey.errors import CoveyError, Overloaded, PortError, RequestError, SettingError
 from covey.routing import Router
 from covey.streaming import Cancelled
 from covey.tritonio import link, outlets
@@ -242,11 +242,14 @@ class TritonPythonModel:
             with suppress(PortError):
                 self._line(entry.target).send(link.Message(made, "cancel"))
 
-    def _all_serve(self) -> bool:
+    def _all_serve(self) -> bool | str:
+        """Why not, where one of them never will."""
         try:
             return all(link.serves(model, os.getppid()) for model in self._models.values())
         except PortError:
             return False
+        except SettingError as error:
+            return str(error)
 
     def _drained(self) -> int | None:
         """Every target takes no more requests; how many it has left, None where one does not say."""

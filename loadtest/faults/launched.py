@@ -12,9 +12,10 @@ import urllib.request
 from contextlib import suppress
 from pathlib import Path
 
+from covey.care import processes
 from covey.errors import SettingError
 from covey.private import KEPT_VARIABLE
-from covey.server import FREE, Options, preflight, processes, shared_memory
+from covey.server import FREE, Options, preflight, shared_memory
 from covey.server.front import with_ports
 from covey_client import secret
 from loadtest.faults import rooms

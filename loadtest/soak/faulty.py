@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
 import random
 import statistics
 import time
@@ -14,10 +13,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 
+import psutil
 from rich.console import Console
 from rich.table import Table
 
-from covey.server import processes
 from covey.server.command import MANY_THREADS
 from covey.server.options import ORCHESTRATOR
 from covey.types import JsonDict
@@ -26,7 +25,6 @@ from loadtest.faults import report
 from loadtest.faults.injection import Injection, kinds, turns
 from loadtest.faults.launched import FRONT, SERVER, Launched
 from loadtest.faults.streams import Streams, asks
-from loadtest.soak.footprint import PAGE
 
 STREAMS, TOKENS, DEADLINE = 8, 64, 240.0
 LOOK_SECONDS = 0.25
@@ -67,11 +65,10 @@ class Kind:
 
 def taken(at: float, pid: int) -> Taken | None:
     """None where it has ended."""
-    folder = processes.PROC / str(pid)
     try:
-        resident = int((folder / "statm").read_text().split()[1]) * PAGE
-        return Taken(at, pid, resident, len(os.listdir(folder / "task")), len(os.listdir(folder / "fd")))
-    except OSError:
+        process = psutil.Process(pid)
+        return Taken(at, pid, process.memory_info().rss, process.num_threads(), process.num_fds())
+    except psutil.Error:
         return None
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
+from covey.care import processes
 from covey.errors import SettingError
-from covey.server import processes
 from covey.server.shared_memory import FOLDER
 
 PREFIX = re.compile(r"shm-region-prefix-name=(\S+)")
-PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True)
@@ -40,29 +40,22 @@ class Footprint:
     def look(self, at: float) -> Sample:
         resident = {}
         for name, pid in self.pids.items():
-            with suppress(OSError):
-                resident[name] = int((processes.PROC / str(pid) / "statm").read_text().split()[1]) * PAGE
+            with suppress(psutil.Error):
+                resident[name] = psutil.Process(pid).memory_info().rss
         sizes = list(_sizes(self._prefix))
         return Sample(at, resident, sum(sizes), len(sizes))
 
     def ended(self) -> list[str]:
         """The processes that are no more."""
-        return [name for name, pid in self.pids.items() if _state(pid) in ("", "Z")]
-
-
-def _state(pid: int) -> str:
-    """As in /proc/PID/stat, behind the name in brackets; empty of a process that is not there."""
-    try:
-        return (processes.PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return ""
+        return [name for name, pid in self.pids.items() if not processes.lives(pid)]
 
 
 def _command_line(pid: int) -> list[str]:
     try:
-        return (processes.PROC / str(pid) / "cmdline").read_text(errors="replace").split("\0")
-    except OSError:
+        words: list[str] = psutil.Process(pid).cmdline()
+    except psutil.Error:
         raise SettingError(f"no process {pid}: give the id of tritonserver's, on this machine") from None
+    return words
 
 
 def _sizes(prefix: str, folder: Path = FOLDER) -> list[int]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from covey.server.restarts import MOST, WINDOW, Restarts
+from covey.care.restarts import MOST, WINDOW, Restarts
 from covey_client import Client, ConnectionLost, errors
 from covey_client.async_client import AsyncStream
 from covey_client.client import Stream

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from covey.server import FREE, Options, Server, processes
+from covey.care import processes
+from covey.server import FREE, Options, Server
 from covey_client import Client, InvalidRequest
 from covey_client.reports import Reports
 

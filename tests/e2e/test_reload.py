@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
@@ -11,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import covey
-from covey.server import FREE, Options, Server, processes
+from covey.care import processes
+from covey.server import FREE, Options, Server
 from covey_client import Client
 
 pytestmark = pytest.mark.e2e
@@ -32,7 +34,8 @@ def backends(folder: Path, forbidden: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_drafter_comes_back_when_it_can_be_loaded_again(tmp_path: Path) -> None:
+def test_a_drafter_comes_back_when_it_can_be_loaded_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "covey.revival")
     forbidden = tmp_path / "forbidden"
     options = Options(
         http_port=FREE,
@@ -51,11 +54,11 @@ def test_a_drafter_comes_back_when_it_can_be_loaded_again(tmp_path: Path) -> Non
         forbidden.touch()
         os.kill(processes.named(server.pid)[DRAFTER], signal.SIGKILL)
         until = time.monotonic() + 60
-        while server.log_text().count("could not be reloaded") < 2:
+        while caplog.text.count(f"{DRAFTER} could not be reloaded") < 2:
             assert client.generate("one two one two one two", **settings).tokens == whole.tokens
             assert time.monotonic() < until, server.log_text()[-2000:]
         forbidden.unlink()
         while not client.generate("one two one two one two", **settings).usage.draft_tokens:
             assert time.monotonic() < until, server.log_text()[-2000:]
             time.sleep(0.2)
-        assert f"{DRAFTER} is back" in server.log_text()
+        assert f"{DRAFTER} is back" in caplog.text

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from covey.server import FREE, Options, Server, processes
+from covey.care import processes
+from covey.server import FREE, Options, Server
 from covey_client import Client, CoveyClientError
 
 pytestmark = pytest.mark.e2e
@@ -182,7 +183,7 @@ def test_what_is_unloaded_stays_unloaded(crowded: Server) -> None:
 
 
 def test_streams_outlive_the_target_a_drafter_and_a_tokenizer_at_once(crowded: Server) -> None:
-    """The orchestrator reloads the first two, and the launcher the third; within the limit."""
+    """All three are reloaded at once, within the limit."""
     with streams(crowded, "draft_ngram", "draft_chat"):
         old = processes.named(crowded.pid)
         kill(crowded, "target", "draft_chat", "tokenize")

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import tritonclient.http as over_http
 
+from covey.care.processes import by_model
 from covey.server import FREE, Options, Server
-from covey.server.processes import by_model
 from covey_client import Client, InvalidRequest
 
 pytestmark = pytest.mark.e2e

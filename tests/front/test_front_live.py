@@ -30,10 +30,11 @@ from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 from uvicorn.server import ServerState
 
+from covey.care import processes
 from covey.front import failures, http_protocol, log
 from covey.front.admission import Admission
 from covey.profile import FrontSettings
-from covey.server import FREE, Server, processes
+from covey.server import FREE, Server
 from covey.server.errors import StartError
 from covey.server.front import Front, with_ports
 from covey_client import Client, ConnectionLost, CoveyClientError, InvalidRequest, Overloaded

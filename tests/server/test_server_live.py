@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
+from covey.care.control import Control, ControlError
+from covey.care.restarts import Restarts
 from covey.server import Server, ServerDied, StartError, shared_memory
 from covey.server.__main__ import _started_again
-from covey.server.control import Control, ControlError
-from covey.server.restarts import Restarts
 from covey_client import Client, CoveyClientError, Overloaded, running
 
 pytestmark = pytest.mark.e2e

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from covey.care import processes
 from covey.errors import SettingError
 from covey.server import (
     FREE,
@@ -27,7 +28,6 @@ from covey.server import (
     installation,
     log,
     preflight,
-    processes,
     shared_memory,
 )
 from covey.server.options import parse

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from covey import profile
+from covey.care.care import roles
 from covey.errors import SettingError
 from covey.server import Server, installation
 from covey.server.errors import StartError
 from covey.server.options import Options
-from covey.server.revival import not_the_orchestrators
 from covey.server.targets import placed
 
 MAIN = """
@@ -55,8 +55,10 @@ def test_each_target_has_its_own_entries_and_profile(options: Options) -> None:
     assert 'string_value: "large,small"' in text["covey"]
     assert 'name: "target"' in text["covey"], "the field"
     assert placed(options) == found, "the same again"
-    watched = not_the_orchestrators(found, found.models)
-    assert set(watched) == {"covey", "covey_unary", "covey_large", "covey_small"}
+    backends = roles(repository, found.models)
+    assert {name for name, backend in backends.items() if backend == "target"} == {"target_large", "target_small"}
+    assert backends["covey"] == "router"
+    assert backends["covey_large"] == backends["covey_small"] == "orchestrator"
 
 
 @pytest.mark.parametrize(

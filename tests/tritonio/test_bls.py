@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from covey.care.calls import DRAFTERS_SECONDS, LOOK_SECONDS, QUESTION_SECONDS, Calls
 from covey.emulated.devices import EmulatedDrafter, EmulatedTarget
 from covey.emulated.hash_model import HashModel
 from covey.errors import PortError, StubDead
-from covey.tritonio.stuck import DRAFTERS_SECONDS, LOOK_SECONDS, QUESTION_SECONDS, Stuck
 from covey.types import (
     DraftWork,
     Ints,
@@ -120,7 +120,7 @@ def decode(known: int, sequence: int) -> TargetWork:
 
 
 def step(triton: Triton, work: TargetWork) -> TargetReply:
-    reply: TargetReply = triton.bls.BlsTarget("target", Stuck(print, lambda _model: [])).step(work)  # type: ignore[attr-defined]
+    reply: TargetReply = triton.bls.BlsTarget("target", Calls(print, lambda _model: [])).step(work)  # type: ignore[attr-defined]
     return reply
 
 
@@ -184,7 +184,7 @@ def test_a_drafters_answer_too(triton: Triton) -> None:
     triton.transport = lost_once("answered")
     one = ints(1)
     work = DraftWork(one, ints(3), ints(0, 0), ints(), ints(2), one, ints(0), opens=OPENS, sequence=1, origin=5)
-    reply = triton.bls.BlsDrafter("draft", Stuck(print, lambda _model: [])).draft(work)  # type: ignore[attr-defined]
+    reply = triton.bls.BlsDrafter("draft", Calls(print, lambda _model: [])).draft(work)  # type: ignore[attr-defined]
     assert reply.status.tolist() == [RowStatus.OK]
     assert len(reply.trees.tokens) == 2
     assert triton.sent == 2
@@ -215,7 +215,7 @@ def test_a_dead_process_is_not_asked_again(triton: Triton) -> None:
 def test_a_wish_for_another_pool_reaches_the_target_and_its_refusal_comes_back(
     triton: Triton, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sent = triton.bls.BlsTarget("target", Stuck(print, lambda _model: []))  # type: ignore[attr-defined]
+    sent = triton.bls.BlsTarget("target", Calls(print, lambda _model: []))  # type: ignore[attr-defined]
     model = adapters.load_with_what_is_there("target").TritonPythonModel()
     model._runner = triton.target  # type: ignore[attr-defined]
     monkeypatch.setitem(triton.models, "target", model._answer)
@@ -238,7 +238,7 @@ def test_a_model_that_answers_neither_a_wish_for_another_pool_nor_its_first_draf
 ) -> None:
     ended: list[int] = []
     process = 2**22  # that there is not
-    watched = Stuck(ended.extend, lambda _model: {process: 1e9})
+    watched = Calls(ended.extend, lambda _model: {process: 1e9})
 
     def hangs(_exchange: Callable[[], Any]) -> Any:
         for _ in range(round(max(QUESTION_SECONDS, DRAFTERS_SECONDS) / LOOK_SECONDS) + 1):

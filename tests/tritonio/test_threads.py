@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import threading
 from collections.abc import Callable
@@ -14,8 +15,8 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 
-from covey.errors import StubDead
-from covey.server.control import Within
+from covey import profile
+from covey.care.control import HTTP_VARIABLE, Within
 from covey.streaming import Chunk
 from covey.tritonio import link
 from covey.types import NO_FLOATS, NO_INTS, DrafterInfo, Finish
@@ -63,7 +64,11 @@ def module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.setattr(loaded, "SETTLE_SECONDS", 0.0)
     monkeypatch.setattr(loaded, "Metrics", MagicMock())
     monkeypatch.setattr(Within, "states", lambda _control: {})  # whichever server runs on this machine
-    monkeypatch.setattr(loaded.bls, "BlsTarget", lambda _model, **_stuck: HashTarget())
+    drafters = profile.load(profile.DEFAULT_PROFILE).speculation.drafters
+    models = {model: [os.getpid()] for model in ("target", *drafters)}
+    monkeypatch.setattr(loaded.processes, "by_model", lambda _server: models)
+    monkeypatch.setenv(HTTP_VARIABLE, "127.0.0.1:9")  # a launcher sees to them
+    monkeypatch.setattr(loaded.bls, "BlsTarget", lambda _model, **_calls: HashTarget())
     return loaded
 
 
@@ -107,15 +112,15 @@ def test_a_request_that_comes_while_the_engine_dies_is_failed(module: Any, monke
     monkeypatch.setattr(module, "Engine", lambda *_arguments, **_named: engine)
     monkeypatch.setattr(module.Streamer, "fail_all", lambda *_arguments: None)  # it was called just before
     monkeypatch.setattr(module, "STOP_SECONDS", 0.1)
-    unloaded: list[str] = []
-    monkeypatch.setattr(Within, "unload", lambda _control, model: unloaded.append(model))
+    ended = threading.Event()
+    monkeypatch.setattr(module.os, "kill", lambda pid, _number: ended.set() if pid == os.getpid() else None)
     model = module.TritonPythonModel()
     engine.died = lambda: model._thread.join(SECONDS)
     model.initialize(config(**ORCHESTRATOR))
     for key in (1, 2):
         assert ask(model, key).errors == ["the engine has stopped after an internal error; see the server's log"]
     assert model._streamer.open == 0
-    assert unloaded == ["covey"], "its readiness must tell"
+    assert ended.wait(SECONDS), "whoever brings back the dead must see it"
     model.finalize()
 
 
@@ -134,7 +139,7 @@ def test_a_drafter_that_hangs_does_not_keep_the_others_from_starting(
     module: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drafters: dict[str, Hanging] = {}
-    monkeypatch.setattr(module.bls, "BlsDrafter", lambda name, **_stuck: drafters.setdefault(name, Hanging()))
+    monkeypatch.setattr(module.bls, "BlsDrafter", lambda name, **_calls: drafters.setdefault(name, Hanging()))
     monkeypatch.setattr(module, "FACTS_SECONDS", 0.2)
     told: dict[str, str] = {}
     came = threading.Semaphore(0)
@@ -163,26 +168,26 @@ def test_a_drafter_that_hangs_does_not_keep_the_others_from_starting(
     model.finalize()
 
 
-def test_a_drafter_that_cannot_be_loaded_is_brought_back_unless_it_is_unloaded_on_purpose(
+def test_a_drafter_whose_process_ends_is_asked_nothing_unless_memory_moves_it(
     module: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the memory manager, which tries it again itself. Nobody called it, either."""
     monkeypatch.setattr(module.Engine, "round", lambda _engine: threading.Event().wait(0.01))  # it moves nobody
+    monkeypatch.setattr(module, "FACTS_SECONDS", 0.0)
     model = module.TritonPythonModel()
     model.initialize(config(**ORCHESTRATOR))
     model._asked.set()
     assert model._started.wait(SECONDS)
-    reported: list[str] = []
-    monkeypatch.setattr(model._supervisor, "report", lambda name, _error: reported.append(name))
-    one, other = model._engine.roster.names[:2]
-    model._engine.roster.moves(one, module.State.LOADING)
+    roster = model._engine.roster
+    one, other = roster.names[:2]
+    roster.moves(one, module.State.LOADING)
     for name in (one, other, "another model"):
-        model._died(name)
-    assert reported == [other]
+        model._ended(name)
+    assert (roster.state(one), roster.state(other)) == (module.State.LOADING, module.State.ENDED)
     assert [call.args for call in model._metrics.drafter_failed.call_args_list] == [(other,)]
-    monkeypatch.setattr(model._supervisor, "sees_to", lambda _name: True)
-    model._died(other)
-    assert reported == [other]
+    facts = DrafterInfo("hash", VOCAB, 512, 1, 0)
+    for name in (one, other, "another model"):
+        model._came(name, facts)
+    assert (roster.state(one), roster.state(other)) == (module.State.LOADING, module.State.SERVING)
     model.finalize()
 
 
@@ -201,9 +206,7 @@ def test_what_is_open_at_the_end_is_told(module: Any, monkeypatch: pytest.Monkey
     assert outlet.errors == ["the server is stopping"]
 
 
-def test_an_engine_that_lives_answers_and_drains(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    reloaded: list[str] = []
-    monkeypatch.setattr(Within, "unload", lambda _control, model: reloaded.append(model))
+def test_an_engine_that_lives_answers_and_drains(module: Any) -> None:
     model = module.TritonPythonModel()
     model.initialize(config(**ORCHESTRATOR))
     assert [chunk.num_output for chunk in ask(model).chunks] == [3]
@@ -211,10 +214,7 @@ def test_an_engine_that_lives_answers_and_drains(module: Any, monkeypatch: pytes
     model._received(launcher, link.Message(0, "drain"))
     assert launcher.send.call_args.args[0].value == 0, "nothing is open"
     assert ask(model, 2).errors == ["the server is draining; no new requests"]
-    drafter = model._engine.roster.names[0]
-    model._drafter_failed(drafter, StubDead(drafter))
     model.finalize()
-    assert not reloaded, "models are being unloaded"
 
 
 class Sender:

@@ -1,6 +1,6 @@
 """tritonserver behind the front: whether it is there, answers of `covey` that go on when it dies, and its metrics.
 
-Triton never ends the streams of a model whose process died. The launcher counts such deaths (`covey.deaths`) and
+Triton never ends the streams of a model whose process died. The launcher counts such deaths (`covey.care.deaths`) and
 reloads the model: calls from before the last death which have been silent since are given up and asked for again.
 """
 
@@ -16,7 +16,7 @@ import grpc  # type: ignore[import-untyped]
 import grpc.aio  # type: ignore[import-untyped]
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from covey.deaths import read
+from covey.care.deaths import read
 from covey.front.asked import Asked
 from covey_client.address import Address
 from covey_client.asking import ask

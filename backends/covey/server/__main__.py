@@ -12,6 +12,7 @@ from types import FrameType
 
 from rich.console import Console
 
+from covey.care.restarts import Restarts
 from covey.errors import SettingError
 from covey.front.tls import Tls
 from covey.server import front
@@ -19,7 +20,6 @@ from covey.server.errors import ServerDied
 from covey.server.options import parse, reachable
 from covey.server.process import Server
 from covey.server.progress import LoadProgress, ready_message, say
-from covey.server.restarts import Restarts
 from covey_client.running import Ports
 
 STOPPED, DIED, NOT_STARTED = 0, 1, 2

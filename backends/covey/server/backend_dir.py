@@ -15,8 +15,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from covey.care import processes
 from covey.private import private_folder
-from covey.server import processes
 from covey.server.errors import StartError
 from covey.server.installation import Installation
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from covey.care.control import HTTP_VARIABLE
 from covey.private import KEPT_VARIABLE, private_folder
 from covey.profile import DRAFTER_VARIABLE, FOLDER_VARIABLE, LEFT_OUT_VARIABLE, PROFILE_VARIABLE
 from covey.server.backend_dir import OWN_LIBRARY
@@ -17,7 +18,6 @@ from covey.server.options import Options, reachable
 from covey.wire import token
 from covey_client import secret
 
-HTTP_VARIABLE = "COVEY_HTTP"  # the variable that says where its processes reach the server
 RESTRICTED = "model-repository,model-config,shared-memory,statistics,trace,logging"
 # Triton gives every backend that is written in Python the settings of the backend `python`, but for those that
 # `backend_dir` makes backends of their own.

@@ -17,7 +17,8 @@ class StartError(SettingError):
 
 
 class Crashed(StartError):
-    """tritonserver crashed while it started, and says no more. On starved cores its locks in shared memory give up."""
+    """tritonserver, or the process of a model, was killed or crashed while it started. On starved cores Triton's locks
+    in shared memory give up."""
 
 
 class ServerDied(CoveyError):

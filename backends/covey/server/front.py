@@ -15,20 +15,21 @@ from functools import partial
 from pathlib import Path
 
 from covey import profile
-from covey.deaths import Deaths
+from covey.care import processes
+from covey.care.deaths import Deaths
+from covey.care.restarts import Restarts
+from covey.care.silence import LOOK_SECONDS as ASK_SECONDS
+from covey.care.silence import Silence, answers, shakes_hands
+from covey.care.watch import Watch
 from covey.front.tls import Tls
 from covey.server import preflight
-from covey.server.canary import LOOK_SECONDS as ASK_SECONDS
-from covey.server.canary import Canary, answers, shakes_hands
 from covey.server.errors import StartError
 from covey.server.options import Options, reachable
 from covey.server.process import end_with_launcher
-from covey.server.restarts import Restarts
-from covey.watch import Watch
 from covey_client import secret
 
 PORTS = {"front_http_port": "FRONT_HTTP_PORT", "front_grpc_port": "FRONT_GRPC_PORT"}
-START_SECONDS = 30.0
+START_SECONDS, STARTS = 20.0, 3  # that a start may take, and how many are tried
 END_SECONDS = 5.0
 LOOK_SECONDS = 0.05
 SILENT_SECONDS = 3.0  # after which one that runs is ended: it answers in milliseconds, and parses for 0.1 s at most
@@ -45,7 +46,7 @@ class Front:
         self._process: subprocess.Popen[bytes] | None = None
         self._restarts = Restarts(time.monotonic)
         self._again_at: float | None = None
-        self._canary: Watch | None = None
+        self._silence: Watch | None = None
 
     @property
     def http_url(self) -> str:
@@ -60,21 +61,22 @@ class Front:
         return self._process.pid if self._process is not None else 0
 
     def start(self) -> None:
-        """Returns when both ports are listened on. Raises StartError."""
-        self._open()
-        until = time.monotonic() + START_SECONDS
-        try:
-            while not all(self._listens(port) for port in (self.options.front_http_port, self.options.front_grpc_port)):
-                if self._process is None or self._process.poll() is not None:
-                    raise StartError(f"the front ended before it listened on {self.http_url} and {self.grpc_url}")
-                if time.monotonic() > until:
-                    raise StartError(f"the front does not listen on {self.http_url} and {self.grpc_url}")
-                time.sleep(LOOK_SECONDS)
-        except BaseException:
+        """Returns when both ports are listened on; one that ends, or hangs, before that is started again. Raises
+        StartError."""
+        for _ in range(STARTS):
+            self._open()
+            try:
+                if self._comes_up():
+                    break
+            except BaseException:
+                self.stop()
+                raise
+            processes.end([self.pid])
+        else:
             self.stop()
-            raise
+            raise StartError(f"the front does not listen on {self.http_url} and {self.grpc_url}: its log is above")
         asks = partial(answers if self._tls is None else shakes_hands, self.http_url)
-        self._canary = Watch("canary", Canary("the front", self._running, asks, SILENT_SECONDS).look, ASK_SECONDS)
+        self._silence = Watch("silence", Silence("the front", self._running, asks, SILENT_SECONDS).look, ASK_SECONDS)
 
     def check(self) -> None:
         """Start it again where it has ended, at once or after rests that grow. Never waits."""
@@ -99,9 +101,9 @@ class Front:
 
     def stop(self) -> None:
         """Last answers have a second. Does nothing the second time."""
-        if self._canary is not None:
-            self._canary.stop()
-            self._canary = None
+        if self._silence is not None:
+            self._silence.stop()
+            self._silence = None
         if self._process is None:
             return
         for _ in range(2):  # the first drains
@@ -113,6 +115,15 @@ class Front:
             self._process.kill()
             self._process.wait()
         self._process = None
+
+    def _comes_up(self) -> bool:
+        ports = (self.options.front_http_port, self.options.front_grpc_port)
+        until = time.monotonic() + START_SECONDS
+        while self._running() and time.monotonic() < until:
+            if all(self._listens(port) for port in ports):
+                return True
+            time.sleep(LOOK_SECONDS)
+        return False
 
     def _running(self) -> int:
         return self._process.pid if self._process is not None and self._process.poll() is None else 0

@@ -34,6 +34,11 @@ def reason(text: str) -> str:
     return _first_line(errors[-1]) if errors else ""
 
 
+def lost_process(text: str) -> bool:
+    """Whether a model could not be loaded because its process ended by something else than an error of its own."""
+    return any(_KILLED.search(match[2]) for pattern in (_FAILED, _POLLED) for match in pattern.finditer(text))
+
+
 def tail(text: str, lines: int = 15) -> str:
     """The last lines that are not tables."""
     kept = [line for line in text.splitlines() if line.strip() and line[0] not in "|+"]

@@ -20,32 +20,29 @@ from types import TracebackType
 from typing import BinaryIO
 
 from covey import admin
-from covey.deaths import Deaths
-from covey.errors import PortError
+from covey.care import processes
+from covey.care.care import Care, roles
+from covey.care.control import FAILED, LOADING, READY, UNLOADED, Control, ControlError
+from covey.care.deaths import Deaths
+from covey.care.silence import LOOK_SECONDS, Silence, answers
+from covey.care.watch import Watch
+from covey.errors import PortError, SettingError
 from covey.server import (
     backend_dir,
-    canary,
     command,
     hub,
     installation,
-    loads,
     log,
-    paused,
     port_claim,
     preflight,
     private_memory,
-    processes,
     shared_memory,
-    spinning,
     targets,
 )
-from covey.server.control import FAILED, Control, ControlError
 from covey.server.errors import Crashed, ServerDied, StartError
 from covey.server.guardian import Guardian
 from covey.server.options import ORCHESTRATOR, PUBLIC_MODELS, Options, reachable
-from covey.server.revival import Revival, drafters, not_the_orchestrators
 from covey.tritonio import link
-from covey.watch import Watch
 
 Watcher = Callable[[tuple[str, ...], tuple[str, ...]], None]  # called with the models loaded so far, and all of them
 POLL_SECONDS = 0.1
@@ -56,7 +53,7 @@ SILENT_SECONDS = 10.0  # after which a tritonserver that runs is ended; stranger
 _PR_SET_PDEATHSIG = 1
 _log = logging.getLogger("covey.server")
 
-CRASHES = (signal.SIGABRT, signal.SIGSEGV)
+STARTS = 3  # that are tried where a process ended by something else than an error of its own
 
 
 class Server:
@@ -77,8 +74,8 @@ class Server:
         self._claim: shared_memory.Claim | None = None
         self._backends: backend_dir.Assembled | None = None
         self._guardian: Guardian | None = None
-        self._revival: Revival | None = None
-        self._watches: list[Watch] = []
+        self._care: Care | None = None
+        self._silence: Watch | None = None
         self._took = 0.0  # seconds of the last start that succeeded
 
     @property
@@ -120,13 +117,16 @@ class Server:
         self.stop(drain_seconds=0.0 if kind is not None else None)
 
     def start(self, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Start and wait, once more where it crashed, and do something again and again meanwhile; raises SettingError
-        or StartError, and then nothing is left running."""
-        try:
-            self._start(meanwhile)
-        except Crashed as crash:
-            _log.warning("%s; it is started again", crash)
-            self._start(meanwhile)
+        """Start and wait, again where it crashed, and do something again and again meanwhile; raises SettingError or
+        StartError, and then nothing is left running."""
+        for start in range(1, STARTS + 1):
+            try:
+                self._start(meanwhile)
+                return
+            except Crashed as crash:
+                if start == STARTS:
+                    raise
+                _log.warning("%s; it is started again", crash)
 
     def _start(self, meanwhile: Callable[[], None]) -> None:
         if not self._placed:  # else it is started again, as it was
@@ -160,23 +160,23 @@ class Server:
                     umask=private_memory.UMASK,
                     preexec_fn=_in_child(),  # noqa: PLW1509 - system calls alone, looked up before
                 )
-            self._guardian = Guardian(self._claim.prefix, self._process.pid)
-            took = self._wait_until_ready(meanwhile)
+            self._guardian = Guardian(self._claim.prefix, self._process.pid, self.options.http_port, self.options.host)
+            folder = self.options.repository_folder()
+            self._care = Care(
+                self.control,
+                self.pid,
+                roles(folder, self.models),
+                starting=self._starting_states,
+                load_seconds=self.options.load_seconds,
+                died=self.deaths.note,
+            )
+            self._wait_until_ready(self._care, meanwhile)
             if shared_memory.open_to_others(self._claim.prefix):
                 _log.warning("other users of this machine can read the prompts of this server in %s", "/dev/shm")
-            revived = not_the_orchestrators(self.options, self.models)
-            self._revival = Revival(self.control, self.pid, revived, self.deaths.note)
+            self._care.started()
             self.deaths.serving(True)
-            asks = partial(canary.answers, self.http_url)
-            silent = canary.Canary("tritonserver", lambda: self.pid, asks, SILENT_SECONDS)
-            loading = loads.Loads(self.control, self.pid, took, drafters(self.options), self.options.load_seconds)
-            judged = spinning.watched(self.options.repository_folder(), self.models)
-            self._watches = [
-                Watch("spinning", spinning.Spinning(self.control, self.pid, judged).look, spinning.LOOK_SECONDS),
-                Watch("loads", loading.look, loads.LOOK_SECONDS),
-                Watch("paused", paused.Paused(self.pid).look, paused.LOOK_SECONDS),
-                Watch("canary", silent.look, canary.LOOK_SECONDS),
-            ]
+            silence = Silence("tritonserver", lambda: self.pid, partial(answers, self.http_url), SILENT_SECONDS)
+            self._silence = Watch("silence", silence.look, LOOK_SECONDS)
         except BaseException:
             self.kill()
             raise
@@ -190,11 +190,11 @@ class Server:
             + log.tail(self.log_text())
         )
 
-    def serves(self) -> bool:
-        """Whether the orchestrator has measured and can serve. One that cannot start answers requests with the reason;
-        another backend's model under that name has nothing to do first."""
-        if ORCHESTRATOR not in self.models:
-            return True
+    def serves(self, loaded: tuple[str, ...]) -> bool:
+        """Whether the orchestrator has measured and can serve; raises SettingError where it cannot start. Another
+        backend's model under that name has nothing to do first."""
+        if ORCHESTRATOR not in self.models or ORCHESTRATOR not in loaded:
+            return ORCHESTRATOR not in self.models
         written = (self.options.repository_folder() / ORCHESTRATOR / "config.pbtxt").read_text()
         if not re.search(r'backend: "(orchestrator|router)"', written):
             return True
@@ -232,8 +232,11 @@ class Server:
         seconds = self.options.drain_seconds if drain_seconds is None else drain_seconds
         drained = True
         if self.running and self._process is not None:
-            self._end_revival(seconds or STOP_SECONDS)
+            self._end_silence()
+            if self._care is not None:
+                self._care.drain()
             drained = self.drain(seconds) if seconds > 0 else False
+            self._end_care(STOP_SECONDS)
             if drained:
                 self._unload()
             self._process.terminate()
@@ -266,7 +269,8 @@ class Server:
         if self._guardian is not None:
             self._guardian.dismiss()
             self._guardian = None
-        self._end_revival(STOP_SECONDS)
+        self._end_silence()
+        self._end_care(STOP_SECONDS)
         if self._ports is not None:  # nothing of a server that has the port now is touched
             admin.forget(self.options.http_port, self._secret, self.options.host)
             self._ports.release()
@@ -278,18 +282,21 @@ class Server:
             self._backends.release()
             self._backends = None
 
-    def _end_revival(self, seconds: float) -> None:
-        while self._watches:
-            self._watches.pop().stop()
-        if self._revival is not None:
-            self._revival.stop(seconds)
-            self._revival = None
+    def _end_silence(self) -> None:
+        if self._silence is not None:
+            self._silence.stop()
+            self._silence = None
+
+    def _end_care(self, seconds: float) -> None:
+        if self._care is not None:
+            self._care.stop(seconds)
+            self._care = None
 
     def _closed(self, models: list[str], until: float) -> bool:
         """Whether these have ended, with their requests, before it is too late; waits for it."""
         while self.running:
             states = self.control.states()
-            if all(states.get(name) in ("UNAVAILABLE", FAILED, "", None) for name in models):
+            if all(states.get(name) in (UNLOADED, FAILED, "", None) for name in models):
                 return True
             if time.monotonic() > until:
                 return False
@@ -305,30 +312,38 @@ class Server:
             self.log_file.replace(self.log_file.with_name(self.log_file.name + ".1"))
         return self.log_file.open("wb")
 
-    def _wait_until_ready(self, meanwhile: Callable[[], None]) -> dict[str, float]:
-        """Returns how long each model took."""
-        began = time.monotonic()
+    def _starting_states(self) -> dict[str, str]:
+        """While tritonserver loads its first models it answers nobody; its log says who came up."""
+        came_up = log.loaded(self.log_text())
+        return {name: READY if name in came_up else LOADING for name in self.models}
+
+    def _wait_until_ready(self, care: Care, meanwhile: Callable[[], None]) -> None:
+        """Raises StartError where nothing has moved for long, or where the start cannot succeed."""
+        began = moved = time.monotonic()
         limit = min(self.options.load_seconds, max(LEAST_START_SECONDS, START_TIMES * (self._took or math.inf)))
-        took: dict[str, float] = {}
         seen: tuple[str, ...] | None = None
+        worked = 0
         while True:
             meanwhile()
             silent = self._silent_ports()
-            ready = not silent and self.control.ready() and self.serves()
             came_up = tuple(name for name in log.loaded(self.log_text()) if name in self.models)
+            try:
+                ready = self.serves(came_up) and not silent and self.control.ready()
+            except SettingError as error:
+                raise StartError(f"{error} [log: {self.log_file}]") from None
             if came_up != seen:
                 seen = came_up
-                took = dict.fromkeys(came_up, time.monotonic() - began) | took
                 self._watcher(seen, self.models)
             if not self.running:
                 assert self._process is not None
-                code, said = self._process.returncode, log.reason(self.log_text())
-                error = Crashed if -code in CRASHES and not said else StartError
-                raise error(f"{said or f'tritonserver ended ({_ending(code)})'} [log: {self.log_file}]")
+                raise self._ended(self._process.returncode, care.killed)
+            now = time.monotonic()
             if ready:
-                self._took = time.monotonic() - began
-                return took
-            if time.monotonic() > began + limit:
+                self._took = now - began
+                return
+            if care.worked != worked:
+                worked, moved = care.worked, now
+            if now > min(moved, began + self.options.load_seconds - limit) + limit:
                 late = [name for name in self.models if name not in came_up]
                 if late:
                     waiting = f"still loading: {', '.join(late)}"
@@ -336,8 +351,17 @@ class Server:
                     waiting = (
                         f"nobody listens on {', '.join(silent)}" if silent else "a model that was loaded is not ready"
                     )
-                raise StartError(f"not ready after {limit:.0f} s, {waiting} [log: {self.log_file}]")
+                raise StartError(f"not ready after {now - began:.0f} s, {waiting} [log: {self.log_file}]")
             time.sleep(POLL_SECONDS)
+
+    def _ended(self, code: int, killed: list[str]) -> StartError:
+        """Why tritonserver ended while it started. By a signal, or because a model's process did, it crashed, and
+        another start may do better."""
+        said = log.reason(self.log_text())
+        if code < 0 or killed or log.lost_process(self.log_text()):
+            by = f"tritonserver ended ({_ending(code)})" if code < 0 or not said else said
+            return Crashed(f"{by} [log: {self.log_file}]")
+        return StartError(f"{said or f'tritonserver ended ({_ending(code)})'} [log: {self.log_file}]")
 
     def _silent_ports(self) -> list[str]:
         """Which of the three ports nobody listens on: Triton opens them one after the other, the metrics port last."""

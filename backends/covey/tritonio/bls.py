@@ -7,9 +7,9 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
+from covey.care.calls import DRAFTERS_SECONDS, Calls
 from covey.errors import PortError, PortTimeout, StubDead
 from covey.tritonio.log import RATE
-from covey.tritonio.stuck import DRAFTERS_SECONDS, Stuck
 from covey.types import DrafterInfo, DraftReply, DraftWork, Ints, Resized, TargetInfo, TargetReply, TargetWork
 from covey.wire import codec
 from covey.wire.token import token
@@ -60,22 +60,22 @@ def deliver(model: str, message: Ints) -> Ints:
 class BlsTarget:
     """`covey.ports.Target` in another model of this server."""
 
-    def __init__(self, model: str, stuck: Stuck) -> None:
+    def __init__(self, model: str, calls: Calls) -> None:
         self.model = model
-        self._stuck = stuck
+        self._calls = calls
 
     def info(self) -> TargetInfo:
-        with self._stuck.question(self.model):
+        with self._calls.question(self.model):
             reply = call(self.model, codec.pack(codec.INFO_REQUEST))
         return codec.decode_target_info(reply)
 
     def step(self, work: TargetWork) -> TargetReply:
-        with self._stuck.call(self.model, int(work.chunk.sum()) + len(work.trees.tokens)):
+        with self._calls.call(self.model, int(work.chunk.sum()) + len(work.trees.tokens)):
             reply = deliver(self.model, codec.encode_target_work(work))
         return codec.decode_target_reply(reply, len(work.tags))
 
     def resize(self, blocks: int) -> Resized:
-        with self._stuck.question(self.model):
+        with self._calls.question(self.model):
             reply = deliver(self.model, codec.encode_resize(blocks))
         return codec.decode_resized(reply)
 
@@ -83,24 +83,24 @@ class BlsTarget:
 class BlsDrafter:
     """`covey.ports.Drafter` in another model of this server."""
 
-    def __init__(self, model: str, stuck: Stuck) -> None:
+    def __init__(self, model: str, calls: Calls) -> None:
         self.model = model
-        self._stuck = stuck
+        self._calls = calls
 
     def info(self) -> DrafterInfo:
-        with self._stuck.question(self.model):
+        with self._calls.question(self.model):
             reply = call(self.model, codec.pack(codec.INFO_REQUEST))
         return codec.decode_drafter_info(reply)
 
     def resize(self, blocks: int) -> Resized:
-        with self._stuck.question(self.model):
+        with self._calls.question(self.model):
             reply = deliver(self.model, codec.encode_resize(blocks))
         return codec.decode_resized(reply)
 
     def draft(self, work: DraftWork) -> DraftReply:
         opened = sum(len(opening.tokens) for opening in work.opens)
         tokens = opened + len(work.tokens) + int(work.depth.sum())
-        with self._stuck.call(self.model, tokens, DRAFTERS_SECONDS):
+        with self._calls.call(self.model, tokens, DRAFTERS_SECONDS):
             reply = deliver(self.model, codec.encode_draft_work(work))
         return codec.decode_draft_reply(reply, len(work.tags))
 

@@ -155,8 +155,12 @@ def refuse_requests(model: str, server: int) -> int | None:
 
 
 def serves(model: str, server: int) -> bool:
-    """Whether `model` is past what it does before it serves; PortError when it does not listen."""
-    return bool(_ask(model, server, "serves"))
+    """Whether `model` is past what it does before it serves; PortError when it does not listen, SettingError where it
+    never will serve."""
+    answer = _ask(model, server, "serves")
+    if isinstance(answer, str):
+        raise SettingError(answer)
+    return bool(answer)
 
 
 def _ask(model: str, server: int, what: str) -> Any:

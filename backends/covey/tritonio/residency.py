@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 
+from covey.care.calls import Calls
 from covey.errors import CoveyError, PortError
 from covey.ports import Ports, Releaser
 from covey.tritonio import bls
-from covey.tritonio.stuck import Stuck
 from covey.types import DrafterInfo, ResizeStatus
 
 RESIZE_SECONDS, LOOK_SECONDS = 30.0, 0.01  # for pages to come or go; between looks
@@ -17,8 +17,8 @@ RESIZE_SECONDS, LOOK_SECONDS = 30.0, 0.01  # for pages to come or go; between lo
 class TritonResidency:
     """Implements `covey.ports.Residency`. A drafter says itself what it holds."""
 
-    def __init__(self, control: Releaser, ports: Ports, stuck: Stuck) -> None:
-        self._control, self._ports, self._stuck = control, ports, stuck
+    def __init__(self, control: Releaser, ports: Ports, calls: Calls) -> None:
+        self._control, self._ports, self._calls = control, ports, calls
 
     def unload(self, name: str) -> int:
         held = 0
@@ -37,7 +37,7 @@ class TritonResidency:
             raise
 
     def resize(self, name: str, blocks: int) -> DrafterInfo:
-        drafter, deadline = bls.BlsDrafter(name, self._stuck), time.monotonic() + RESIZE_SECONDS
+        drafter, deadline = bls.BlsDrafter(name, self._calls), time.monotonic() + RESIZE_SECONDS
         while (answer := drafter.resize(blocks)).status is ResizeStatus.LATER and time.monotonic() < deadline:
             time.sleep(LOOK_SECONDS)
         if answer.status is not ResizeStatus.OK:

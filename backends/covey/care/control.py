@@ -15,14 +15,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from covey.care import processes
 from covey.errors import CoveyError
-from covey.server import processes
-from covey.server.command import HTTP_VARIABLE
 from covey_client import secret
 
+HTTP_VARIABLE = "COVEY_HTTP"  # the variable by which a launcher says where its server's processes reach it
 USUAL_ADDRESS = "127.0.0.1:8000"  # Triton's own, where no launcher said another
 LOAD_SECONDS = 600.0
-FAILED = "FAILED"
+READY, LOADING, UNLOADED, FAILED = "READY", "LOADING", "UNAVAILABLE", "FAILED"
 RELEASE_SECONDS, LOOK_SECONDS = 30.0, 0.02  # for the requests that a model still has; between looks whether it ended
 DEAD_SECONDS, WAIT_SECONDS = 10.0, 0.5  # for Triton to notice that what it loads has ended; between looks at that
 
@@ -91,7 +91,7 @@ class Control:
 
 
 def _state(row: dict[str, Any]) -> str:
-    failed = row.get("state") == "UNAVAILABLE" and row.get("reason") != "unloaded"
+    failed = row.get("state") == UNLOADED and row.get("reason") != "unloaded"
     return FAILED if failed else str(row.get("state", ""))
 
 
@@ -127,7 +127,7 @@ class Within(Control):
             time.sleep(LOOK_SECONDS)
 
     def _idle(self, model: str) -> None:
-        if self.states().get(model) == "LOADING":
+        if self.states().get(model) == LOADING:
             raise ControlError(f"{model} is being loaded")
 
 

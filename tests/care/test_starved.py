@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from covey import starved
-from covey.starved import NANOSECONDS, Starved
+from covey.care import starved
+from covey.care.starved import NANOSECONDS, Starved
 
 
 class Threads:

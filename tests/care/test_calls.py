@@ -9,19 +9,18 @@ from contextlib import suppress
 
 import pytest
 
-from covey.tritonio.stuck import (
+from covey.care.calls import (
     DOUBTFUL_SECONDS,
     DRAFTERS_SECONDS,
     KNOWN_CALLS,
     LEAST_SECONDS,
     LOOK_SECONDS,
-    LOST_SECONDS,
     PASSES,
     QUESTION_SECONDS,
     UNKNOWN_SECONDS,
-    Stuck,
+    Calls,
 )
-from covey.watch import Watch
+from covey.care.watch import Watch
 
 PIDS = {"target": 2**22, "draft": 2**22 + 1}  # of processes that there are not, so that none waits for a processor
 
@@ -33,14 +32,10 @@ class World:
         self.now = 0.0
         self.ended: list[str] = []
         self.running = {model: {pid: 1e9} for model, pid in PIDS.items()}
-        self.lost: list[tuple[str, float]] = []
-        self.stuck = Stuck(self._end, self.running.__getitem__, self._lost, self.time)
+        self.calls = Calls(self._end, self.running.__getitem__, self.time)
 
     def time(self) -> float:
         return self.now
-
-    def _lost(self, model: str, until: float) -> None:
-        self.lost.append((model, until))
 
     def _end(self, pids: Iterable[int]) -> None:
         """Triton does not say so at once."""
@@ -50,11 +45,11 @@ class World:
     def passes(self, seconds: float) -> None:
         for _ in range(round(seconds / LOOK_SECONDS)):
             self.now += LOOK_SECONDS
-            self.stuck.look()
+            self.calls.look()
 
     def learn(self, model: str, tokens: int, seconds: float) -> None:
         for _ in range(KNOWN_CALLS):
-            with self.stuck.call(model, tokens):
+            with self.calls.call(model, tokens):
                 self.now += seconds
 
 
@@ -63,8 +58,8 @@ def test_a_call_that_takes_far_longer_than_others_ends_the_process(usual: float,
     world = World()
     world.learn("target", 5, usual)
     world.learn("draft", 5, usual)
-    with world.stuck.call("target", 5):
-        with world.stuck.call("draft", 4):
+    with world.calls.call("target", 5):
+        with world.calls.call("draft", 4):
             world.passes(bound)
         assert not world.ended
         world.passes(LOOK_SECONDS)
@@ -76,12 +71,12 @@ def test_a_call_that_takes_far_longer_than_others_ends_the_process(usual: float,
 def test_a_model_that_does_not_say_what_it_is_is_ended_and_what_it_said_teaches_nothing_of_calls() -> None:
     world = World()
     for _ in range(KNOWN_CALLS):
-        with world.stuck.question("draft"):
+        with world.calls.question("draft"):
             world.passes(QUESTION_SECONDS)
-    with world.stuck.call("draft", 0):
+    with world.calls.call("draft", 0):
         world.passes(QUESTION_SECONDS)
     assert not world.ended
-    with world.stuck.question("draft"):
+    with world.calls.question("draft"):
         world.passes(QUESTION_SECONDS + LOOK_SECONDS)
     assert world.ended == ["draft"]
 
@@ -89,10 +84,10 @@ def test_a_model_that_does_not_say_what_it_is_is_ended_and_what_it_said_teaches_
 def test_other_sizes_and_first_calls_may_take_long() -> None:
     world = World()
     world.learn("target", 5, 0.01)
-    with world.stuck.call("target", 500):
+    with world.calls.call("target", 500):
         world.passes(UNKNOWN_SECONDS)
     assert not world.ended
-    with world.stuck.call("target", 5000):
+    with world.calls.call("target", 5000):
         world.passes(UNKNOWN_SECONDS + LOOK_SECONDS)
     assert world.ended == ["target"]
 
@@ -100,17 +95,17 @@ def test_other_sizes_and_first_calls_may_take_long() -> None:
 def test_who_was_ended_begins_cold() -> None:
     world = World()
     world.learn("target", 5, 0.01)
-    with pytest.raises(RuntimeError), world.stuck.call("target", 5):
+    with pytest.raises(RuntimeError), world.calls.call("target", 5):
         raise RuntimeError(world.passes(LEAST_SECONDS + LOOK_SECONDS))
     assert world.ended == ["target"]
-    with world.stuck.call("target", 5):
+    with world.calls.call("target", 5):
         world.passes(UNKNOWN_SECONDS)
     assert world.ended == ["target"]
 
 
 def test_a_drafter_that_nothing_is_known_of_is_waited_for_less() -> None:
     world = World()
-    with world.stuck.call("draft", 5, DRAFTERS_SECONDS), world.stuck.call("target", 5):
+    with world.calls.call("draft", 5, DRAFTERS_SECONDS), world.calls.call("target", 5):
         world.passes(DRAFTERS_SECONDS)
         assert not world.ended
         world.passes(LOOK_SECONDS)
@@ -121,17 +116,17 @@ def test_who_was_ended_may_take_twice_as_long_the_next_time_until_it_answers() -
     """Else one whose first pass takes longer than the bound is ended for ever."""
     world = World()
     for tries in range(3):
-        with suppress(RuntimeError), world.stuck.call("draft", 500, DRAFTERS_SECONDS):
+        with suppress(RuntimeError), world.calls.call("draft", 500, DRAFTERS_SECONDS):
             world.passes(2**tries * DRAFTERS_SECONDS)
             assert len(world.ended) == tries
             raise RuntimeError(world.passes(LOOK_SECONDS))
         assert len(world.ended) == tries + 1
-        with world.stuck.call("draft", 5, DRAFTERS_SECONDS):  # another size says nothing of that one
+        with world.calls.call("draft", 5, DRAFTERS_SECONDS):  # another size says nothing of that one
             pass
-    with world.stuck.call("draft", 500, DRAFTERS_SECONDS):
+    with world.calls.call("draft", 500, DRAFTERS_SECONDS):
         world.passes(8 * DRAFTERS_SECONDS)
     assert len(world.ended) == 3
-    with world.stuck.call("draft", 500, DRAFTERS_SECONDS):
+    with world.calls.call("draft", 500, DRAFTERS_SECONDS):
         world.passes(DRAFTERS_SECONDS + LOOK_SECONDS)
     assert len(world.ended) == 4
 
@@ -142,27 +137,24 @@ def test_a_call_that_is_never_answered_ends_no_other_process(ended: str) -> None
     world = World()
     world.learn("draft", 5, 0.01)
     world.learn("target", 5, 10.0)
-    began = world.now
-    with world.stuck.call("draft", 5), world.stuck.call("target", 5):
+    with world.calls.call("draft", 5), world.calls.call("target", 5):
         world.passes(DOUBTFUL_SECONDS + LOOK_SECONDS if ended == "by somebody" else LEAST_SECONDS + LOOK_SECONDS)
         assert world.ended == ["draft"] * (ended == "by this")
         world.running["draft"] = {2**22 + 2: 0.0}
-        world.passes(LOST_SECONDS - LOOK_SECONDS)
-        assert not world.lost, "an error may be on its way"
-        world.passes(10 * LOST_SECONDS)
+        world.passes(10 * LEAST_SECONDS)
+        with world.calls.call("draft", 5):
+            world.passes(LEAST_SECONDS)
     assert world.ended == ["draft"] * (ended == "by this")
-    assert world.lost == [("draft", began)], "its successor may have been asked since"
 
 
 def test_a_process_that_came_after_the_call_was_not_asked() -> None:
     """Where a model is reloaded sooner than the call is doubted."""
     world = World()
     world.learn("draft", 5, 0.01)
-    with world.stuck.call("draft", 5):
+    with world.calls.call("draft", 5):
         world.running["draft"] = {2**22 + 2: 0.5 * DOUBTFUL_SECONDS}
         world.passes(10 * UNKNOWN_SECONDS)
     assert not world.ended
-    assert [model for model, _until in world.lost] == ["draft"]
 
 
 def test_of_two_processes_the_one_that_was_asked_is_ended() -> None:
@@ -170,11 +162,9 @@ def test_of_two_processes_the_one_that_was_asked_is_ended() -> None:
     young when it is asked."""
     world, ended = World(), list[int]()
     asked, successor = PIDS.values()
-    world.stuck = Stuck(
-        ended.extend, lambda _model: {asked: world.now + 0.25, successor: world.now - 0.1}, now=world.time
-    )
+    world.calls = Calls(ended.extend, lambda _model: {asked: world.now + 0.25, successor: world.now - 0.1}, world.time)
     world.learn("draft", 5, 0.0)
-    with world.stuck.call("draft", 5):
+    with world.calls.call("draft", 5):
         world.passes(LEAST_SECONDS + LOOK_SECONDS)
     assert ended == [asked]
 
@@ -183,7 +173,7 @@ def test_what_was_not_looked_at_does_not_count() -> None:
     """This process was paused with the whole machine."""
     world = World()
     world.learn("target", 5, 0.01)
-    with world.stuck.call("target", 5):
+    with world.calls.call("target", 5):
         world.now += 1000.0
         world.passes(LEAST_SECONDS)
     assert not world.ended
@@ -191,10 +181,10 @@ def test_what_was_not_looked_at_does_not_count() -> None:
 
 @pytest.mark.parametrize("starved", [0.8, 1.0])
 def test_who_waits_for_a_processor_has_longer(monkeypatch: pytest.MonkeyPatch, starved: float) -> None:
-    monkeypatch.setattr("covey.tritonio.stuck.Starved.look", lambda _starved, pids: starved * LOOK_SECONDS * len(pids))
+    monkeypatch.setattr("covey.care.calls.Starved.look", lambda _starved, pids: starved * LOOK_SECONDS * len(pids))
     world = World()
     world.learn("target", 5, 0.01)
-    with world.stuck.call("target", 5):
+    with world.calls.call("target", 5):
         world.passes(DOUBTFUL_SECONDS + 5 * (LEAST_SECONDS - DOUBTFUL_SECONDS) - LOOK_SECONDS)
         assert not world.ended
         world.passes(5 * LOOK_SECONDS)
@@ -203,12 +193,12 @@ def test_who_waits_for_a_processor_has_longer(monkeypatch: pytest.MonkeyPatch, s
 
 def test_the_watch_looks_by_itself() -> None:
     ended = threading.Event()
-    stuck = Stuck(lambda _pids: ended.set(), lambda _model: {2**22: 1e9})
+    calls = Calls(lambda _pids: ended.set(), lambda _model: {2**22: 1e9})
     for _ in range(KNOWN_CALLS):
-        with stuck.call("target", 1):
+        with calls.call("target", 1):
             pass
-    watch, began = Watch("stuck", stuck.look, LOOK_SECONDS), time.monotonic()
-    with stuck.call("target", 1):
+    watch, began = Watch("calls", calls.look, LOOK_SECONDS), time.monotonic()
+    with calls.call("target", 1):
         assert ended.wait(20)
     assert time.monotonic() - began >= LEAST_SECONDS
     watch.stop()

@@ -1,5 +1,5 @@
 """Finds models that run and do not answer: calls that take far longer than those like them did. Their processes are
-ended, and what is dead is brought back by who brings back the dead (`covey.tritonio.supervisor`)."""
+ended; `covey.care.care` brings them back."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
-from covey.starved import Starved
+from covey.care.starved import Starved
 
 LOOK_SECONDS = 0.25
 PASSES, LEAST_SECONDS = 5.0, 2.0  # a call may take so many times what is expected of it, and so long in any case
-LOST_SECONDS = 3.0  # after its process has ended; where that is told at all, it is sooner
 DOUBTFUL_SECONDS = 1.0  # after which a call is asked why it takes so long
 # Where nothing is expected yet, as of a pass that compiles a kernel. Without a drafter requests are served, so that to
 # have less patience with one costs less. After each call that was ended there is twice as much.
@@ -24,7 +23,7 @@ UNKNOWN_SECONDS, DRAFTERS_SECONDS = 60.0, 15.0
 QUESTION_SECONDS = 15.0  # for what takes a model no time; it may have to end other work first
 QUESTION = -1  # the size of one
 KNOWN_CALLS, MEMORY = 3, 0.9  # of a size, before anything is expected; what a mean keeps of itself
-log = logging.getLogger("covey.stuck")
+log = logging.getLogger("covey.calls")
 
 
 Kind = tuple[str, int]  # model, and size
@@ -40,21 +39,23 @@ class _Open:
     # other wanted a processor and had none.
     seconds: float = 0.0
     pids: set[int] | None = None  # whom it was asked of; found when it is doubtful
-    without: float = 0.0  # them
     starved: Starved = field(default_factory=Starved)
 
-    def look(self, processes: Processes, now: float) -> None:
+    def look(self, processes: Processes, now: float) -> bool:
+        """Whether an answer may still come: Triton never answers some of the calls to a process that has ended."""
         counted = LOOK_SECONDS
         if self.seconds >= DOUBTFUL_SECONDS:
             running = processes(self.kind[0])
             if self.pids is None:
                 self.pids = {pid for pid, age in running.items() if age > now - self.began}
-            self.without = 0.0 if self.pids & running.keys() else self.without + LOOK_SECONDS
+            if not self.pids & running.keys():
+                return False
             counted = self.starved.counted(self.pids, LOOK_SECONDS)
         self.seconds += counted
+        return True
 
 
-class Stuck:
+class Calls:
     """Owns the calls under way, and by model and size how long calls take. Sizes are one where the numbers of tokens
     have as many bits."""
 
@@ -62,12 +63,9 @@ class Stuck:
         self,
         end: Callable[[Iterable[int]], None],
         processes: Processes,
-        lost: Callable[[str, float], None] = lambda _model, _until: None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`end` ends processes; `lost` is told of a model that will never answer the calls that began until then, as
-        its process has ended."""
-        self._end, self._processes, self._lost, self._now = end, processes, lost, now
+        self._end, self._processes, self._now = end, processes, now
         self._lock = threading.Lock()
         self._keys = itertools.count()
         self._open: dict[int, _Open] = {}
@@ -107,25 +105,20 @@ class Stuck:
             self._patience.pop(kind, None)
 
     def look(self) -> None:
-        """Called every LOOK_SECONDS. What is known of a model that was ended is forgotten: it begins cold."""
+        """Called every LOOK_SECONDS. What was learnt of a model that is ended is forgotten: it begins cold."""
         with self._lock:
             calls = dict(self._open)
-        for call in calls.values():  # without the lock, for which calls would wait
-            call.look(self._processes, self._now())
+        now = self._now()
+        lost = {key for key, call in calls.items() if not call.look(self._processes, now)}  # calls wait for the lock
         with self._lock:
-            lost = {key: call for key, call in self._open.items() if call.without >= LOST_SECONDS}
-            late = [call for key, call in self._open.items() if call.seconds > call.bound and not call.without]
-            hang = {call.kind[0]: call for call in late}
+            self._open = {key: call for key, call in self._open.items() if key not in lost}
+            hang = {call.kind[0]: call for call in self._open.values() if call.seconds > call.bound}
             for model, call in hang.items():
                 self._means = {kind: mean for kind, mean in self._means.items() if kind[0] != model}
                 self._patience[call.kind] = 2 * self._patience.get(call.kind, 1.0)
-            for key, call in list(self._open.items()):
+            for call in self._open.values():
                 if call.kind[0] in hang:
                     call.bound = math.inf
-                if key in lost:
-                    del self._open[key]
-        for call in lost.values():
-            self._lost(call.kind[0], call.began)
         for model, call in hang.items():
             log.warning("%s has not answered for %.1f s and its process is ended", model, call.seconds)
             self._end(call.pids or ())

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from covey.server import control
-from covey.server.control import FAILED, Control, ControlError, Within, of_this_server
+from covey.care import control
+from covey.care.control import FAILED, Control, ControlError, Within, of_this_server
 
 SECONDS = 20.0
 ROWS = [("loads", "LOADING", ""), ("away", "UNAVAILABLE", "unloaded"), ("bad", "UNAVAILABLE", "Internal: no")]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from covey.server.canary import LOOK_SECONDS, STARTING_SECONDS, Canary
+from covey.care.silence import LOOK_SECONDS, STARTING_SECONDS, Silence
 
 BOUND = 3.0
 
@@ -16,7 +16,7 @@ BOUND = 3.0
 @pytest.fixture(autouse=True)
 def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """For a processor; the tests' machine may be busy."""
-    monkeypatch.setattr("covey.server.canary.Starved.look", lambda _starved, _pids: 0.0)
+    monkeypatch.setattr("covey.care.silence.Starved.look", lambda _starved, _pids: 0.0)
 
 
 @pytest.fixture
@@ -35,23 +35,23 @@ def lives(process: subprocess.Popen[bytes]) -> bool:
     return False
 
 
-def looks(canary: Canary, seconds: float) -> None:
+def looks(silence: Silence, seconds: float) -> None:
     for _ in range(int(seconds / LOOK_SECONDS)):
-        canary.look()
+        silence.look()
 
 
 def test_who_falls_silent_is_ended_and_not_before(process: subprocess.Popen[bytes]) -> None:
     said = [True]
-    canary = Canary("one", lambda: process.pid, lambda _seconds: said[0], BOUND, lambda: 0.0)
-    looks(canary, 2 * BOUND)
+    silence = Silence("one", lambda: process.pid, lambda _seconds: said[0], BOUND, lambda: 0.0)
+    looks(silence, 2 * BOUND)
     for _ in range(3):  # silent for less than the bound, again and again
         said[0] = False
-        looks(canary, BOUND - LOOK_SECONDS)
+        looks(silence, BOUND - LOOK_SECONDS)
         said[0] = True
-        canary.look()
+        silence.look()
     assert lives(process)
     said[0] = False
-    looks(canary, BOUND)
+    looks(silence, BOUND)
     assert process.wait(10) == -signal.SIGKILL
 
 
@@ -59,14 +59,14 @@ def test_who_waits_for_a_processor_has_longer(
     process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is slow, which is the machine's doing; one that spins there is found, if late."""
-    monkeypatch.setattr("covey.server.canary.Starved.look", lambda _starved, _pids: 0.75 * LOOK_SECONDS)
+    monkeypatch.setattr("covey.care.silence.Starved.look", lambda _starved, _pids: 0.75 * LOOK_SECONDS)
     said = [True]
-    canary = Canary("one", lambda: process.pid, lambda _seconds: said[0], BOUND, lambda: 0.0)
-    canary.look()
+    silence = Silence("one", lambda: process.pid, lambda _seconds: said[0], BOUND, lambda: 0.0)
+    silence.look()
     said[0] = False
-    looks(canary, 4 * BOUND - LOOK_SECONDS)
+    looks(silence, 4 * BOUND - LOOK_SECONDS)
     assert lives(process)
-    canary.look()
+    silence.look()
     assert process.wait(10) == -signal.SIGKILL
 
 
@@ -77,21 +77,21 @@ def test_who_answers_late_answers(process: subprocess.Popen[bytes]) -> None:
         asked.append(seconds)
         return seconds > BOUND / 3
 
-    canary = Canary("one", lambda: process.pid, late, BOUND, lambda: 0.0)
-    canary._answered = canary._known = process.pid
-    looks(canary, 10 * BOUND)
+    silence = Silence("one", lambda: process.pid, late, BOUND, lambda: 0.0)
+    silence._answered = silence._known = process.pid
+    looks(silence, 10 * BOUND)
     assert lives(process)
     assert LOOK_SECONDS <= min(asked) < max(asked) < BOUND
 
 
 def test_who_is_starting_has_longer_and_so_has_its_successor(process: subprocess.Popen[bytes]) -> None:
     pid, said = [1], [True]
-    canary = Canary("one", lambda: pid[0], lambda _seconds: said[0], BOUND, lambda: 0.0)
-    canary.look()
+    silence = Silence("one", lambda: pid[0], lambda _seconds: said[0], BOUND, lambda: 0.0)
+    silence.look()
     pid[0], said[0] = process.pid, False
-    looks(canary, STARTING_SECONDS - LOOK_SECONDS)
+    looks(silence, STARTING_SECONDS - LOOK_SECONDS)
     assert lives(process)
-    canary.look()
+    silence.look()
     assert process.wait(10) == -signal.SIGKILL
 
 
@@ -102,8 +102,8 @@ def test_nobody_is_ended_for_one_that_has_gone(process: subprocess.Popen[bytes])
         pid[0] = 0  # it ended while it was asked
         return False
 
-    canary = Canary("one", lambda: pid[0], lambda _seconds: True, BOUND, lambda: 0.0)
-    canary.look()
-    canary._asks, canary._bound = silent, LOOK_SECONDS
-    canary.look()
+    silence = Silence("one", lambda: pid[0], lambda _seconds: True, BOUND, lambda: 0.0)
+    silence.look()
+    silence._asks, silence._bound = silent, LOOK_SECONDS
+    silence.look()
     assert lives(process)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from covey.errors import CoveyError
 
-log = logging.getLogger("covey.watch")
+log = logging.getLogger("covey.care.watch")
 
 
 class Watch:

@@ -30,6 +30,7 @@ class Starved:
 
     def __init__(self) -> None:
         self._before: dict[str, tuple[int, int]] = {}
+        self.ran = 0.0  # seconds of processors that they all had between the last two looks
         self._processors = len(os.sched_getaffinity(0))
 
     def counted(self, pids: Iterable[int], seconds: float) -> float:
@@ -54,5 +55,6 @@ class Starved:
                     self._before[path.parent.name] = run, wait
                     ran, longest = ran + run - was[0], max(longest, wait - was[1])
                     active += (run, wait) != was
+        self.ran = ran / NANOSECONDS
         had = ran / max(1, min(active, self._processors))
         return max(0.0, longest - had) / NANOSECONDS

@@ -1,25 +1,20 @@
-"""Ends a process that runs and does not answer. Whoever starts it again when it has ended does so then.
-
-A paused process is another matter (`covey.server.paused`), except the
-front, which nobody else watches."""
+"""Ends a process that runs and does not answer on its port. Whoever starts it again when it has ended does so then."""
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import logging
-import os
-import signal
 import socket
 import ssl
 import time
 from collections.abc import Callable
 
-from covey.starved import Starved
+from covey.care import processes
+from covey.care.starved import Starved
 
 LOOK_SECONDS = 0.5
 STARTING_SECONDS = 60.0  # that one may be silent which has not answered yet
-log = logging.getLogger("covey.canary")
+log = logging.getLogger("covey.silence")
 
 
 def answers(address: str, seconds: float) -> bool:
@@ -51,7 +46,7 @@ def shakes_hands(address: str, seconds: float) -> bool:
     return True
 
 
-class Canary:
+class Silence:
     """Owns since when one process has been silent."""
 
     def __init__(
@@ -89,6 +84,5 @@ class Canary:
         self._silent += self._starved.counted([pid], waited)
         if self._silent >= bound and self._pid() == pid:
             log.warning("%s has not answered for %.1f s and is killed", self._name, self._silent)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            processes.end([pid])
             self._silent = 0.0

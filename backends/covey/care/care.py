@@ -1,0 +1,251 @@
+"""Follows the processes of one server: ends those that hang, and brings back the models whose process has ended.
+
+The launcher runs one for each server that it starts, from the moment when the server's process is there. Where
+tritonserver was started without a launcher, the orchestrator runs one for its target and drafters.
+
+Triton never restarts the process of a model, and goes on saying that the model is ready. A model that somebody unloads
+is left alone, but for a target, without which nothing is served.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import select
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from covey.care import processes
+from covey.care.control import FAILED, LOAD_SECONDS, LOADING, READY, UNLOADED, Control, ControlError
+from covey.care.health import Health
+from covey.care.revival import Revival
+from covey.care.rules import DRAFTER, JUDGED, TARGET, Loads, broken
+from covey.errors import CoveyError
+
+LOOK_SECONDS = 0.25
+FIND_SECONDS = 2.0  # between searches for processes while nobody lacks one
+NOBODY_SECONDS = 2.0  # after which a model that failed to load, or a target that nobody loads, is loaded again
+LOST_SECONDS = 10.0  # for Triton to notice that the process of a model that it loads has ended
+UNSEEN_SECONDS = 60.0  # for one that it loads to have a process at all
+ASK_SECONDS = 2.0  # for the server to say who is ready
+PUBLIC = "covey"  # the model whose streams break when its process ends
+_BACKEND = re.compile(r'^\s*backend:\s*"(\w+)"', re.MULTILINE)
+log = logging.getLogger("covey.care")
+
+States = Callable[[], Mapping[str, str]]
+NOBODY = 0
+
+
+def roles(repository: Path, models: Iterable[str]) -> dict[str, str]:
+    """The backend of each of the models that has processes; ensembles have none."""
+    found = ((name, _BACKEND.search((repository / name / "config.pbtxt").read_text())) for name in models)
+    return {name: backend[1] for name, backend in found if backend}
+
+
+class Care:
+    """Owns one server's health records. One thread looks; the others' methods say what they may be called from."""
+
+    def __init__(
+        self,
+        control: Control,
+        server: int,
+        roles: Mapping[str, str],
+        *,
+        starting: States | None = None,
+        load_seconds: float = LOAD_SECONDS,
+        died: Callable[[bool], None] = lambda _server: None,
+    ) -> None:
+        """`roles` has the models to bring back, by backend. `starting` says which models are ready while the server
+        starts, when it does not answer yet; None where it has started. A model that never loaded may take
+        `load_seconds`. `died` is told, at once and on this one's thread, when the process of the public model has
+        ended, and whether all of the server has."""
+        self._control, self._server, self._roles, self._died = control, server, dict(roles), died
+        self._quick = replace(control, seconds=ASK_SECONDS)
+        self._states: States = starting or self._quick.states
+        self._starting = starting is not None
+        self._draining = False
+        self._loads = Loads(load_seconds)
+        self._healths: dict[int, Health] = {}  # by pidfd; the server's too
+        self._last = dict.fromkeys(roles, NOBODY)  # the last process of a model that ended
+        self._absent: dict[str, float] = {}  # models without a process: for how long
+        self._seen: set[str] = set()  # models that load and have had a process since they began
+        self._said: dict[str, str] = {}  # Triton's states at the last look that asked
+        self._found = 0.0  # seconds since processes were searched for
+        self.worked = 0  # looks at which a model came up or one that loads used a processor
+        self.killed: list[str] = []  # whom this one has ended, in order
+        self._revival = Revival(replace(control, seconds=LOAD_SECONDS), self._came_back)
+        self._stopped = threading.Event()
+        self._ends = select.poll()
+        self._wake, self._waker = os.pipe()
+        self._ends.register(self._wake, select.POLLIN)
+        if server != os.getppid():  # nobody would bring back the server that this process belongs to
+            self._follow(processes.SERVER, server)
+        self._thread = threading.Thread(target=self._run, name="care", daemon=True)
+        self._thread.start()
+
+    def started(self) -> None:
+        """The server answers: models whose process ends are brought back from now on. Any thread."""
+        self._states, self._starting = self._quick.states, False
+
+    def drain(self) -> None:
+        """The server takes no more requests: only who is needed for those in flight is brought back. Any thread."""
+        self._draining = True
+
+    def stop(self, seconds: float) -> None:
+        """End nobody and bring nobody back any more; reloads under way have so many seconds. Any thread but its
+        own."""
+        self._stopped.set()
+        os.write(self._waker, b"x")
+        self._thread.join()
+        self._revival.stop(seconds)
+        for fd in (self._wake, self._waker, *self._healths):
+            os.close(fd)
+
+    # ---- its thread -------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        blind, looked = False, time.monotonic()
+        while not self._stopped.is_set():
+            try:
+                self._take_ends(LOOK_SECONDS)
+                now = time.monotonic()
+                seconds, looked = min(now - looked, LOOK_SECONDS), now
+                self.look(seconds)
+                blind = False
+            except CoveyError as error:
+                if not blind:  # once: a server that has ended is asked until somebody notices
+                    log.warning("the server does not say which models are ready: %s", error)
+                blind = True
+            except Exception:  # nothing may end the thread that all models depend on
+                log.exception("the processes of the server could not be looked at")
+                self._stopped.wait(LOOK_SECONDS)
+
+    def _take_ends(self, seconds: float) -> None:
+        """Wait for so long, or until the kernel says that a process has ended."""
+        for fd, _event in self._ends.poll(seconds * 1000):
+            if fd == self._wake:
+                continue
+            self._ends.unregister(fd)
+            os.close(fd)
+            health = self._healths.pop(fd)
+            if health.name in self._roles:
+                self._last[health.name] = health.pid
+            if health.name in (processes.SERVER, PUBLIC):
+                self._note(health.name)
+
+    def _note(self, name: str) -> None:
+        """A server that ends takes its models along: that is one death, whichever is seen first."""
+        if self._server:
+            gone = name == processes.SERVER or not processes.lives(self._server)
+            self._died(gone)
+            self._server = NOBODY if gone else self._server
+
+    def look(self, seconds: float) -> None:
+        """Judge every process, and bring back who has ended. Raises ControlError where the server does not say
+        enough."""
+        if not self._server:
+            return
+        for health in list(self._healths.values()):
+            health.look(seconds, self._said.get(health.name, READY), self._judge(health))
+            self.worked += health.loading > 0 and not health.asleep
+            self._end_if_broken(health)
+        self._found += seconds
+        if self._found >= FIND_SECONDS or not self._settled():
+            self._find(self._found)
+
+    def _settled(self) -> bool:
+        """Whether everybody is there who should be, and nobody comes or goes."""
+        followed = {health.name for health in self._healths.values()}
+        away = {model for model, role in self._roles.items() if self._said.get(model) == UNLOADED and role != TARGET}
+        return all(model in away or (model in followed and self._said.get(model) == READY) for model in self._roles)
+
+    def _find(self, seconds: float) -> None:
+        """Search for processes and see to the models that have none.
+
+        Triton says `ready` before and after the search: what is being loaded or unloaded is not dead."""
+        self._found = 0.0
+        seen_to = {model for model in self._roles if self._revival.sees_to(model)}
+        before = dict(self._states())
+        living = processes.by_model(self._server)
+        self._note_loads(before, living)
+        followed = {health.pid for health in self._healths.values()}
+        for model, pids in living.items():
+            for pid in set(pids) - followed:
+                self._follow(model, pid)
+        absent = {model for model, last in self._last.items() if not living.get(model) or processes.state(last) == "Z"}
+        after = self._states() if any(before.get(model) == READY for model in absent) else before
+        self._absent = {model: self._absent.get(model, 0.0) + seconds for model in absent}
+        for model in absent - seen_to:
+            if before.get(model) == after.get(model):
+                self._see_to(model, before.get(model, ""))
+
+    def _note_loads(self, states: Mapping[str, str], living: Mapping[str, list[int]]) -> None:
+        for health in self._healths.values():
+            if self._said.get(health.name) == LOADING and states.get(health.name) == READY:
+                self._loads.succeeded(health.name, health.loading)
+                self.worked += 1
+        loading = {model for model, state in states.items() if state == LOADING}
+        self._seen = loading & (self._seen | living.keys())
+        self._said = dict(states)
+
+    def _see_to(self, model: str, state: str) -> None:
+        """A model without a process, which nobody brings back yet."""
+        role, since = self._roles[model], self._absent[model]
+        if state == LOADING:
+            late = since >= UNSEEN_SECONDS and not self._starting  # when it starts it loads a few at a time
+            if late or (since >= LOST_SECONDS and model in self._seen):
+                self._overlooked(model)
+        elif not self._starting and (role in (TARGET, DRAFTER) or not self._draining):
+            again = state == FAILED or (state == UNLOADED and role == TARGET)
+            if state == READY or (again and since >= NOBODY_SECONDS):
+                if model == PUBLIC and self._last[model] == NOBODY:  # nobody saw it end
+                    self._note(model)
+                self._revival.begin(model)
+
+    def _overlooked(self, model: str) -> None:
+        """Triton waits beyond every timeout for a process that ended before it had said anything. Without a drafter
+        requests are served."""
+        if self._starting or self._roles[model] != DRAFTER:
+            log.warning("%s: its process ended while it was loading, and the server is started again", model)
+            self._kill([health for health in self._healths.values() if health.name == processes.SERVER])
+
+    def _judge(self, health: Health) -> Callable[[str], int | None] | None:
+        return None if self._starting or self._roles.get(health.name) not in JUDGED else self._answered
+
+    def _answered(self, model: str) -> int | None:
+        try:
+            return self._control.answered(model)
+        except ControlError:  # it is being reloaded
+            return None
+
+    def _end_if_broken(self, health: Health) -> None:
+        if health.ended:
+            return
+        found = broken(health, self._loads, lambda health: health.answers(self._answered))
+        if found is not None:
+            rule, said = found
+            log.warning("%s", said)
+            if rule in ("loading", "asleep"):
+                self._loads.ended(health.name)
+            self._kill([health])
+
+    def _kill(self, healths: Iterable[Health]) -> None:
+        for health in healths:
+            health.ended = True
+            self.killed.append(health.name)
+            processes.end([health.pid])
+
+    def _follow(self, name: str, pid: int) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it ended just now
+            fd = os.pidfd_open(pid)
+            self._healths[fd] = Health(name, pid)
+            self._ends.register(fd, select.POLLIN)
+
+    def _came_back(self, model: str) -> None:
+        """On a thread of the revival. What ended may stay a zombie: Triton waits for none that died within a call."""
+        self._last[model] = NOBODY

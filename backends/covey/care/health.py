@@ -1,0 +1,79 @@
+"""What is known of one living process of a server, in seconds by which rules judge it (`covey.care.rules`).
+
+Seconds are those of looks, for while the one that looks did not run nobody else may have. Seconds in which a process
+wanted a processor and had none count for a fifth (`covey.care.starved`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from covey.care import processes
+from covey.care.control import LOADING, READY
+from covey.care.starved import Starved, times
+
+BUSY = 0.95  # share of the time in which a thread that never sleeps ran, or waited for a processor, at least
+SLACK_SECONDS = 0.5  # the kernel tells what a thread waits when it runs again
+ASLEEP = 0.01  # share of the time that one has at most of a processor which does nothing
+
+Answered = Callable[[str], int | None]  # how many requests a model has answered; None where that is not known
+
+
+@dataclass
+class Health:
+    """One process. `look` is the only method that changes it."""
+
+    name: str  # of its model, or of the server
+    pid: int
+    ended: bool = False  # it was killed, and the kernel has not said that it has ended yet
+    paused: float = 0.0  # by SIGSTOP
+    loading: float = 0.0
+    asleep: float = 0.0  # while it loads: since it last used a processor
+    busy: float = 0.0  # since its first thread, which takes Triton's requests, slept or answered one
+    ran: float = 0.0  # ... of which it had a processor
+    _spent: float = 0.0  # seconds of processors that it and its children had when it was last idle
+    _starved: Starved = field(default_factory=Starved, repr=False)
+    _slept: tuple[float, float] | None = None  # what the first thread had run and waited when `busy` began
+    _answers: int | None = None  # soon after that
+
+    def look(self, seconds: float, state: str, answered: Answered | None = None) -> None:
+        """What became of it in so many seconds. `state` is Triton's of its model; `answered` is None where nobody
+        judges how busy it is."""
+        self.paused = self.paused + seconds if processes.state(self.pid) == "T" else 0.0
+        if state == LOADING:
+            counted = self._starved.counted([self.pid], seconds)
+            self.loading += counted
+            self.asleep = self.asleep + counted if self._idle(seconds) else 0.0
+        else:
+            self.loading = self.asleep = 0.0
+        if answered is not None and state == READY:
+            self._look_busy(seconds, answered)
+
+    def _idle(self, seconds: float) -> bool:
+        """Whether neither it nor its children, whom it may wait for, use a processor."""
+        if self._starved.ran >= ASLEEP * seconds:
+            return False
+        before, self._spent = self._spent, processes.spent(self.pid)
+        return self._spent - before < ASLEEP * seconds
+
+    def _look_busy(self, seconds: float, answered: Answered) -> None:
+        spent = times(self.pid)
+        if self._slept is None:
+            self._slept = spent
+            return
+        self.busy += seconds
+        self.ran, waited = spent[0] - self._slept[0], spent[1] - self._slept[1]
+        if self.ran + waited < BUSY * (self.busy - SLACK_SECONDS):
+            self.busy, self.ran, self._slept, self._answers = 0.0, 0.0, spent, None
+        elif self._answers is None:
+            self._answers = answered(self.name)
+
+    def answers(self, answered: Answered) -> bool:
+        """Whether its model has answered a request since it began to be busy, or that is not known. If so it begins
+        anew."""
+        now = answered(self.name)
+        if now is not None and now == self._answers:
+            return False
+        self.busy, self.ran, self._slept, self._answers = 0.0, 0.0, times(self.pid), now
+        return True

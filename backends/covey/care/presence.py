@@ -1,0 +1,98 @@
+"""What a model's process sees of other models of its server: whether each has a process that answers.
+
+The kernel says at once when a process has ended. Nobody is brought back from here (`covey.care.care`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Generic, TypeVar
+
+from covey.care import processes
+from covey.worker import Thread
+
+A = TypeVar("A")
+LOOK_SECONDS = 0.25
+FIND_EVERY = 2  # looks, between two searches for the processes of models that have none yet
+NEW_SECONDS = 2.0  # a process that is younger than this is not the one that has failed, but its successor
+
+
+class Presence(Generic[A]):
+    """Follows the processes of some models. `look` is called by one thread, again and again."""
+
+    def __init__(
+        self,
+        server: int,
+        models: Sequence[str],
+        answers: Callable[[str], A],
+        came: Callable[[str, A], None],
+        ended: Callable[[str], None],
+    ) -> None:
+        """`answers` asks a model that has a process what it is, and raises CoveyError while it does not say; `came` is
+        told, on the asking thread, what each process has said, and `ended` of each that has ended."""
+        self._server, self._models = server, tuple(models)
+        self._answers, self._came, self._ended = answers, came, ended
+        self._followed: dict[int, tuple[str, int]] = {}  # pidfd -> model, process
+        self._asked: dict[int, Future[None]] = {}  # by process: until it has answered, the last question
+        self._lock = threading.Lock()
+        self._looks = 0
+        self._ends = select.poll()
+
+    def look(self) -> None:
+        """Tell who has ended since the last look, and ask who has come."""
+        for fd, _event in self._ends.poll(0):
+            self._ends.unregister(fd)
+            os.close(fd)
+            with self._lock:
+                model, pid = self._followed.pop(fd)
+            self._asked.pop(pid, None)
+            self._ended(model)
+        if self._looks % FIND_EVERY == 0:
+            self._find()
+        self._looks += 1
+
+    def end(self, model: str) -> None:
+        """Its process does not work: end it. One that has come since is spared. Any thread."""
+        with self._lock:
+            followed = [pid for name, pid in self._followed.values() if name == model]
+        processes.end(pid for pid in followed if processes.age(pid) > NEW_SECONDS)
+
+    def close(self) -> None:
+        """No look is under way and none will be."""
+        while self._followed:
+            os.close(self._followed.popitem()[0])
+
+    def _find(self) -> None:
+        lacking = set(self._models) - {model for model, _pid in self._followed.values()}
+        running = processes.by_model(self._server) if lacking else {}
+        for model in lacking & running.keys():
+            with contextlib.suppress(ProcessLookupError):
+                pid = running[model][0]
+                fd = os.pidfd_open(pid)
+                with self._lock:
+                    self._followed[fd] = model, pid
+                self._ends.register(fd, select.POLLIN)
+                self._asked[pid] = self._ask(model)
+        for model, pid in self._followed.values():
+            asked = self._asked.get(pid)
+            if asked is not None and asked.done():
+                if asked.exception() is None:
+                    del self._asked[pid]
+                else:
+                    self._asked[pid] = self._ask(model)
+
+    def _ask(self, model: str) -> Future[None]:
+        """In a thread of its own, which a model that never answers keeps."""
+
+        def ask(name: str) -> None:
+            self._came(name, self._answers(name))
+
+        asking = Thread(f"ask {model}")
+        answer = asking.submit(ask, model)
+        asking.close()
+        return answer

@@ -1,0 +1,127 @@
+"""The processes of one server: tritonserver and its stubs, known by their parent, or by the shared memory prefix on
+their command lines.
+
+Not by process group: once tritonserver has been waited for, its number may be another server's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator
+
+import psutil
+
+INSTANCE = re.compile(r"\w+_\d+_\d+")  # an instance of a model, as its stub's command line has it; the first is 0_0
+SERVER = "tritonserver"
+
+
+def named(server: int) -> dict[str, int]:
+    """A running server's processes: `tritonserver`, and by its name each model's whose parent it is."""
+    return {name: pid for pid, name in names(server).items()}
+
+
+def names(server: int) -> dict[int, str]:
+    """The same by process: a model's earlier one may live beside its successor."""
+    return {server: SERVER} | {pid: name.removesuffix("_0_0") for name, pid in _instances(server)}
+
+
+def by_model(server: int) -> dict[str, list[int]]:
+    """The living processes of a running server's models, each model's instances together. Triton may keep a zombie of
+    one that has ended for as long as it runs; those are left out."""
+    pids: dict[str, list[int]] = {}
+    for name, pid in _instances(server):
+        pids.setdefault(name.rsplit("_", 2)[0], []).append(pid)
+    return pids
+
+
+def state(pid: int) -> str:
+    """The kernel's letter for what the process does: T where it is paused, Z where it has ended and its parent has not
+    waited for it; "" where there is none."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def lives(pid: int) -> bool:
+    """Whether it has not ended."""
+    return state(pid) not in ("", "Z")
+
+
+def age(pid: int) -> float:
+    """For how many seconds it has been there, to a hundredth; 0 where there is none."""
+    try:
+        return max(0.0, time.time() - float(psutil.Process(pid).create_time()))
+    except psutil.Error:
+        return 0.0
+
+
+def spent(pid: int) -> float:
+    """Seconds of processors that it and its descendants had."""
+    total = 0.0
+    try:
+        process = psutil.Process(pid)
+        family = [process, *process.children(recursive=True)]
+    except psutil.Error:
+        return total
+    for member in family:
+        try:
+            times = member.cpu_times()
+        except psutil.Error:  # it has ended meanwhile
+            continue
+        total += times.user + times.system
+    return total
+
+
+def end(pids: Iterable[int]) -> None:
+    """SIGKILL those that are still there."""
+    for pid in pids:
+        try:
+            psutil.Process(pid).kill()
+        except psutil.NoSuchProcess:
+            continue
+
+
+def named_by(marker: str) -> bool:
+    """Whether a process has `marker` on its command line."""
+    return any(True for _ in _marked(marker))
+
+
+def kill(marker: str) -> int:
+    """SIGKILL every process that has `marker` on its command line, but not this one; returns how many."""
+    killed = 0
+    for process in _marked(marker):
+        if process.pid != os.getpid():
+            try:
+                process.kill()
+            except psutil.Error:  # it has ended meanwhile, or is not ours
+                continue
+            killed += 1
+    return killed
+
+
+def _marked(marker: str) -> Iterator[psutil.Process]:
+    for process in psutil.process_iter():
+        try:
+            if any(marker in word for word in process.cmdline()):
+                yield process
+        except psutil.Error:
+            continue
+
+
+def _instances(server: int) -> Iterator[tuple[str, int]]:
+    """Instance and process of each of a running server's stubs."""
+    try:
+        children = psutil.Process(server).children()
+    except psutil.Error:
+        return
+    for child in children:
+        try:
+            found = [word for word in child.cmdline() if INSTANCE.fullmatch(word)]
+        except psutil.Error:  # it has ended meanwhile
+            continue
+        if found:
+            yield found[-1], child.pid

@@ -1,0 +1,80 @@
+"""Has models loaded again, each in a thread of its own, until they are back."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from covey.care.control import LOADING, READY, Control, ControlError
+from covey.errors import CoveyError
+
+log = logging.getLogger("covey.revival")
+
+FIRST_REST, LONGEST_REST = 1.0, 60.0  # seconds between a reload that failed and the next
+
+
+class Revival:
+    """Owns the reloads that are under way; no model is reloaded twice at a time."""
+
+    def __init__(self, control: Control, came_back: Callable[[str], None]) -> None:
+        """`came_back` is called with a model that is back, on a thread of this one's. `control` waits for loads."""
+        self._control, self._came_back = control, came_back
+        self._under_way: dict[str, threading.Thread] = {}
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+
+    def begin(self, model: str) -> None:
+        """Reload it until it is back. Any thread; returns at once."""
+        with self._lock:
+            if model in self._under_way or self._stopped.is_set():
+                return
+            thread = threading.Thread(target=self._run, args=(model,), name=f"reload {model}", daemon=True)
+            self._under_way[model] = thread
+            thread.start()
+
+    def sees_to(self, model: str) -> bool:
+        """Whether it is being reloaded, or is to be. Any thread."""
+        with self._lock:
+            return model in self._under_way
+
+    def stop(self, seconds: float) -> None:
+        """Begin nothing more. Waits for what is under way, at most `seconds` long: Triton may crash when it unloads a
+        model that is being loaded."""
+        self._stopped.set()
+        until = time.monotonic() + seconds
+        with self._lock:
+            threads = list(self._under_way.values())
+        for thread in threads:
+            thread.join(max(0.0, until - time.monotonic()))
+
+    def _run(self, model: str) -> None:
+        rest = FIRST_REST
+        while not self._reloaded(model):
+            log.warning("%s is tried again in %g s", model, rest)
+            if self._stopped.wait(rest):
+                break
+            rest = min(2 * rest, LONGEST_REST)
+        with self._lock:
+            del self._under_way[model]
+
+    def _reloaded(self, model: str) -> bool:
+        """Triton never restarts a dead process, and loading alone does nothing: unload, then load."""
+        log.warning("reloading %s", model)
+        try:
+            state = self._control.states().get(model)
+            if state == LOADING:
+                raise ControlError("somebody else loads it")
+            if state == READY:
+                self._control.unload(model)
+            self._control.load(model)
+        except CoveyError as error:
+            log.error("%s could not be reloaded: %s", model, error)
+            return False
+        except Exception:  # nothing may end the thread that a model depends on
+            log.exception("%s could not be reloaded", model)
+            return False
+        log.info("%s is back", model)
+        self._came_back(model)
+        return True

@@ -1,0 +1,88 @@
+"""When a process is ended: one row for each way of hanging. Of ports and calls `covey.care.silence` and
+`covey.care.calls` know.
+
+A paused process answers nobody, and one that goes on after a while finds locks of Triton's that have timed out, which
+ends all of tritonserver. A process under a debugger is in another state and left alone.
+
+Triton waits for ever for a process that is loading, and so does all that is asked of the model meanwhile. Whoever asked
+for a load whose process is ended is told that it failed.
+
+The first thread of a model that nobody waits for within a known time takes Triton's requests, and mostly sleeps. Where
+it never does and no request is answered either, it takes none any more. On a machine that does much else one that works
+slowly never sleeps either, so it has to have run for a while, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from covey.care.health import Health
+
+PAUSED_SECONDS = 2.0
+BUSY_SECONDS, RAN_SECONDS = 6.0, 1.5
+TIMES, LEAST_SECONDS = 5.0, 10.0  # a load may take so many times what the last one of its model took, and so long
+ASLEEP_SECONDS = 30.0  # a load may use no processor for so long: weights may come over a network
+TARGET, DRAFTER, ORCHESTRATOR = "target", "drafter", "orchestrator"
+JUDGED = (ORCHESTRATOR, "router", "unary", "tokenizer")  # backends whose first thread only takes requests
+
+
+@dataclass
+class Loads:
+    """How long loads may take, by model; learnt from those that succeeded."""
+
+    unknown: float  # where none has
+    took: dict[str, float] = field(default_factory=dict)
+    patience: dict[str, float] = field(default_factory=dict)  # doubled after each load that was ended
+
+    def bound(self, health: Health) -> float:
+        if health.name not in self.took:
+            return self.unknown
+        times = self.patience.get(health.name, 1.0)
+        return times * max(LEAST_SECONDS, TIMES * self.took[health.name])
+
+    def asleep(self, health: Health) -> float:
+        return ASLEEP_SECONDS * self.patience.get(health.name, 1.0)
+
+    def succeeded(self, model: str, seconds: float) -> None:
+        self.took[model] = seconds
+        self.patience.pop(model, None)
+
+    def ended(self, model: str) -> None:
+        self.patience[model] = 2 * self.patience.get(model, 1.0)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`said` completes the sentence that begins with the process's name."""
+
+    said: str
+    seconds: Callable[[Health], float]
+    bound: Callable[[Health, Loads], float]
+    also: Callable[[Health], bool] = lambda _health: True
+    asks: bool = False  # whether an answered request excuses it
+
+
+RULES: Mapping[str, Rule] = {
+    "paused": Rule("has been paused for {:.1f} s", lambda h: h.paused, lambda _h, _l: PAUSED_SECONDS),
+    "loading": Rule("has been loading for {:.1f} s", lambda h: h.loading, lambda h, loads: loads.bound(h)),
+    "asleep": Rule("loads and has done nothing for {:.1f} s", lambda h: h.asleep, lambda h, loads: loads.asleep(h)),
+    "spinning": Rule(
+        "has run for {:.0f} s without an answer",
+        lambda h: h.busy,
+        lambda _h, _l: BUSY_SECONDS,
+        also=lambda h: h.ran >= RAN_SECONDS,
+        asks=True,
+    ),
+}
+
+
+def broken(health: Health, loads: Loads, answers: Callable[[Health], bool]) -> tuple[str, str] | None:
+    """The first rule that the process breaks, by name, and what is said of it."""
+    for name, rule in RULES.items():
+        seconds = rule.seconds(health)
+        if seconds and seconds >= rule.bound(health, loads) and rule.also(health):
+            if rule.asks and answers(health):
+                continue
+            return name, f"{health.name} {rule.said.format(seconds)} and its process is ended"
+    return None

@@ -1,0 +1,296 @@
+"""Who is ended and who is brought back, with processes that only look like a model's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from covey.care import care, processes, revival, rules
+from covey.care.care import Care, roles
+from covey.care.control import FAILED, LOADING, READY, UNLOADED, Control, ControlError
+from covey.care.deaths import Deaths, read
+from tests.care.triton import SECONDS, SLEEP, Triton, until
+
+ROLES = {"target": "target", "draft": "drafter", "tokenize": "tokenizer", "covey": "orchestrator"}
+RELOAD = [("unload", "tokenize"), ("load", "tokenize")]
+A_WHILE = 1.0  # in which something would have happened
+
+
+@pytest.fixture
+def triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[Triton]:
+    made = Triton(*ROLES)
+    monkeypatch.setattr(Control, "states", lambda _control: made.states())
+    monkeypatch.setattr(Control, "load", lambda _control, model: made.load(model))
+    monkeypatch.setattr(Control, "unload", lambda _control, model: made.unload(model))
+    monkeypatch.setattr(Control, "answered", lambda _control, _model: 0)
+    for module, name in ((revival, "FIRST_REST"), (care, "LOOK_SECONDS")):
+        monkeypatch.setattr(module, name, 0.02)
+    monkeypatch.setattr(care, "NOBODY_SECONDS", 0.3)
+    yield made
+    made.hold.set()
+    made.close()
+
+
+@pytest.fixture
+def cared(triton: Triton) -> Iterator[Care]:
+    made = Care(Control("", 0), os.getpid(), ROLES)
+    until_followed(made, triton)
+    yield made
+    made.stop(SECONDS)
+
+
+def until_followed(cared: Care, triton: Triton) -> None:
+    def followed() -> bool:
+        followed = {health.pid for health in list(cared._healths.values())}
+        return {process.pid for model, process in triton.running.items() if triton.said[model] == READY} <= followed
+
+    until(followed)
+
+
+def test_backends_are_read_and_ensembles_have_no_process(tmp_path: Path) -> None:
+    for name, backend in (("covey", "orchestrator"), ("own", "python"), ("pipe", "")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.pbtxt").write_text(
+            f'backend: "{backend}"\n' if backend else 'platform: "ensemble"\n'
+        )
+    assert roles(tmp_path, ("covey", "own", "pipe")) == {"covey": "orchestrator", "own": "python"}
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["waited for", "a zombie stays"])
+def test_what_dies_is_reloaded_each_time_and_once(triton: Triton, cared: Care, waits: bool) -> None:
+    triton.waits = waits
+    for _ in range(2):
+        triton.kill("tokenize")
+        assert triton.loaded.acquire(timeout=SECONDS)
+        until_followed(cared, triton)
+    time.sleep(A_WHILE)
+    assert triton.calls == 2 * RELOAD
+
+
+def test_all_at_once_are_reloaded_beside_one_another(triton: Triton, cared: Care) -> None:
+    triton.hold.clear()
+    for model in ROLES:
+        triton.kill(model)
+    for _ in ROLES:
+        assert triton.began.acquire(timeout=SECONDS), "one waits for another"
+    triton.hold.set()
+    until_followed(cared, triton)
+    assert sorted(triton.calls) == sorted((call, model) for model in ROLES for call in ("unload", "load"))
+
+
+def test_what_cannot_be_loaded_yet_is_tried_again(triton: Triton, cared: Care) -> None:
+    triton.failures = 2
+    triton.kill("tokenize")
+    assert triton.loaded.acquire(timeout=SECONDS)
+    until_followed(cared, triton)
+    assert triton.calls.count(("load", "tokenize")) == 3
+
+
+@pytest.mark.parametrize(("model", "comes"), [("draft", False), ("tokenize", False), ("target", True)])
+def test_what_somebody_unloads_stays_away_but_for_a_target(
+    triton: Triton, cared: Care, model: str, comes: bool
+) -> None:
+    triton.unload(model)
+    if comes:
+        assert triton.loaded.acquire(timeout=SECONDS)
+        return
+    time.sleep(A_WHILE)
+    assert triton.calls == [("unload", model)]
+    triton.load(model)
+    assert triton.loaded.acquire(timeout=SECONDS)
+    until_followed(cared, triton)
+    triton.kill(model)
+    assert triton.loaded.acquire(timeout=SECONDS), "it is looked after again"
+
+
+def test_what_failed_to_load_is_loaded_unless_its_loader_sees_to_it_soon(triton: Triton, cared: Care) -> None:
+    """Whoever had it loaded may have ended meanwhile."""
+    triton.unload("draft")
+    triton.said["draft"] = FAILED
+    time.sleep(0.1)
+    triton.said["draft"] = UNLOADED
+    time.sleep(A_WHILE)
+    assert ("load", "draft") not in triton.calls
+    triton.said["draft"] = FAILED
+    assert triton.loaded.acquire(timeout=SECONDS)
+    until_followed(cared, triton)
+    assert triton.calls.count(("unload", "draft")) == 1, "there is nothing to unload"
+
+
+def test_what_had_died_before_it_was_looked_for_is_reloaded_too(triton: Triton) -> None:
+    triton.kill("tokenize")
+    triton.running["tokenize"].wait()
+    cared = Care(Control("", 0), os.getpid(), ROLES)
+    assert triton.loaded.acquire(timeout=SECONDS)
+    cared.stop(SECONDS)
+    assert triton.calls == RELOAD
+
+
+def test_nothing_is_brought_back_after_the_stop_and_a_reload_is_waited_for(triton: Triton, cared: Care) -> None:
+    triton.hold.clear()
+    triton.kill("draft")
+    assert triton.began.acquire(timeout=SECONDS)
+    began = time.monotonic()
+    extra = Care(Control("", 0), os.getpid(), {})
+    extra.stop(SECONDS)
+    cared._revival.stop(0.2)
+    assert 0.2 <= time.monotonic() - began < SECONDS
+    triton.hold.set()
+    triton.kill("tokenize")
+    time.sleep(A_WHILE)
+    assert ("load", "tokenize") not in triton.calls
+
+
+def test_while_it_drains_only_who_is_needed_for_what_runs_comes_back(triton: Triton, cared: Care) -> None:
+    cared.drain()
+    for model in ROLES:
+        triton.kill(model)
+    for _ in range(2):
+        assert triton.loaded.acquire(timeout=SECONDS)
+    time.sleep(A_WHILE)
+    assert {model for call, model in triton.calls if call == "load"} == {"target", "draft"}
+
+
+@pytest.mark.usefixtures("cared")
+def test_who_is_paused_is_ended_and_comes_back(triton: Triton, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "PAUSED_SECONDS", 0.1)
+    paused = triton.running["covey"]
+    paused.send_signal(signal.SIGSTOP)
+    assert triton.loaded.acquire(timeout=SECONDS)
+    assert paused.wait(SECONDS) == -signal.SIGKILL
+    assert triton.running["tokenize"].poll() is None
+
+
+def test_a_load_that_hangs_is_ended_and_begun_again(
+    triton: Triton, cared: Care, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rules, "ASLEEP_SECONDS", 0.4)
+    triton.hold.clear()
+    triton.kill("target")
+    for _ in range(2):
+        assert triton.began.acquire(timeout=SECONDS), "whoever loads it waits for ever"
+    triton.hold.set()
+    until_followed(cared, triton)
+    assert cared.killed == ["target"]
+
+
+@pytest.mark.usefixtures("cared")
+def test_a_look_that_fails_of_anything_is_not_the_last(triton: Triton, monkeypatch: pytest.MonkeyPatch) -> None:
+    problems: list[Exception] = [OSError(24, "Too many open files"), ValueError("Expecting value"), ControlError("-")]
+    found = processes.by_model
+
+    def by_model(server: int) -> dict[str, list[int]]:
+        if problems:
+            raise problems.pop()
+        return found(server)
+
+    monkeypatch.setattr(processes, "by_model", by_model)
+    triton.kill("tokenize")
+    assert triton.loaded.acquire(timeout=SECONDS)
+    assert not problems
+
+
+def test_an_idle_server_is_asked_nothing(triton: Triton, cared: Care, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(care, "FIND_SECONDS", 1e9)
+    until(cared._settled)
+    asked: list[str] = []
+    monkeypatch.setattr(Control, "states", lambda _control: asked.append("states") or triton.states())
+    time.sleep(A_WHILE)
+    assert not asked
+
+
+def test_a_death_of_the_public_model_is_told_once_and_when_it_happened(triton: Triton) -> None:
+    """The front gives up streams from before it. Other models' deaths are not told."""
+    deaths = Deaths()
+    deaths.serving(True)
+    cared = Care(Control("", 0), os.getpid(), ROLES, died=deaths.note)
+    until_followed(cared, triton)
+    before = time.monotonic()
+    for model in ("tokenize", "covey"):
+        triton.kill(model)
+        assert triton.loaded.acquire(timeout=SECONDS)
+        until_followed(cared, triton)
+    seen = read(deaths.fd)
+    assert (seen.deaths, seen.serving) == (1, True)
+    assert before < seen.last < time.monotonic()
+    cared.stop(SECONDS)
+
+
+@pytest.fixture
+def server() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", SLEEP]) as process:
+        yield process
+        process.kill()
+
+
+def test_a_server_that_takes_its_models_along_died_once(triton: Triton, server: subprocess.Popen[bytes]) -> None:
+    deaths = Deaths()
+    deaths.serving(True)
+    cared = Care(Control("", 0), server.pid, {}, died=deaths.note)
+    cared._follow("covey", triton.running["covey"].pid)
+    server.kill()
+    server.wait()
+    triton.kill("covey")
+    until(lambda: not cared._healths)
+    seen = read(deaths.fd)
+    assert (seen.deaths, seen.serving) == (1, False)
+    cared.stop(SECONDS)
+    assert ("load", "covey") not in triton.calls
+
+
+def starting(monkeypatch: pytest.MonkeyPatch, server: int, states: Callable[[], dict[str, str]]) -> Care:
+    """A server that has not answered yet, whose models' processes are this one's."""
+    found = processes.by_model
+    monkeypatch.setattr(processes, "by_model", lambda _server: found(os.getpid()))
+    return Care(Control("", 0), server, ROLES, starting=states)
+
+
+def test_who_is_paused_while_the_server_starts_is_ended(
+    triton: Triton, server: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rules, "PAUSED_SECONDS", 0.1)
+    cared = starting(monkeypatch, server.pid, lambda: dict.fromkeys(ROLES, LOADING))
+    for process in (triton.running["draft"], server):
+        process.send_signal(signal.SIGSTOP)
+        assert process.wait(SECONDS) == -signal.SIGKILL
+    cared.stop(SECONDS)
+    assert cared.killed == ["draft", processes.SERVER]
+    assert not triton.calls, "the launcher starts all of it again"
+
+
+@pytest.mark.parametrize(("state", "ended"), [(LOADING, True), (READY, False)])
+def test_a_death_that_triton_overlooks_ends_a_server_that_starts(
+    triton: Triton, server: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, state: str, ended: bool
+) -> None:
+    monkeypatch.setattr(care, "LOST_SECONDS", 0.3)
+    cared = starting(monkeypatch, server.pid, lambda: dict.fromkeys(ROLES, state))
+    until_followed(cared, triton)
+    triton.kill("draft")
+    triton.running["draft"].wait()
+    if ended:
+        assert server.wait(SECONDS) == -signal.SIGKILL
+    else:
+        time.sleep(A_WHILE)
+        assert server.poll() is None
+    cared.stop(SECONDS)
+    assert not triton.calls
+
+
+def test_models_that_wait_for_their_turn_to_load_have_no_process_yet(
+    triton: Triton, server: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LOST_SECONDS", "UNSEEN_SECONDS"):
+        monkeypatch.setattr(care, name, 0.1)
+    triton.kill("draft")
+    triton.running["draft"].wait()
+    cared = starting(monkeypatch, server.pid, lambda: dict.fromkeys(ROLES, LOADING))
+    time.sleep(A_WHILE)
+    assert server.poll() is None
+    cared.stop(SECONDS)

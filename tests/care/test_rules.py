@@ -1,0 +1,154 @@
+"""Which processes are ended: those that hang, in each way that has a row; slow ones and starved ones are not."""
+
+from __future__ import annotations
+
+import pytest
+
+from covey.care import health, processes
+from covey.care.control import LOADING, READY
+from covey.care.health import Health
+from covey.care.rules import (
+    ASLEEP_SECONDS,
+    BUSY_SECONDS,
+    LEAST_SECONDS,
+    PAUSED_SECONDS,
+    RAN_SECONDS,
+    TIMES,
+    Loads,
+    broken,
+)
+
+LOOK, TOOK, UNKNOWN = 0.25, 4.0, 100.0
+
+
+class World:
+    """One model's process: what it does with its time, and what Triton says of the model."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.health = Health("model", 11)
+        self.loads = Loads(UNKNOWN, {"model": TOOK})
+        self.state, self.kernel = READY, "S"
+        self.ran, self.waited = 0.0, 0.0  # shares of each second
+        self.children = 0.0  # ... that its children run
+        self.answers: int | None = 0
+        self.total, self.first = 0.0, (0.0, 0.0)
+        self.asked = 0
+        monkeypatch.setattr(processes, "state", lambda _pid: self.kernel)
+        monkeypatch.setattr(processes, "spent", lambda _pid: self.total)
+        monkeypatch.setattr(health, "times", lambda _pid: self.first)
+        monkeypatch.setattr(health.Starved, "look", lambda starved, _pids: self._look(starved))
+
+    def _look(self, starved: health.Starved) -> float:
+        starved.ran = self.ran * LOOK
+        return self.waited * LOOK
+
+    def answered(self, _model: str) -> int | None:
+        self.asked += 1
+        return self.answers
+
+    def passes(self, seconds: float, *, look: float = LOOK) -> str:
+        """The rule that is broken by then; "" for none."""
+        for _ in range(round(seconds / look)):
+            self.first = self.first[0] + self.ran * look, self.first[1] + self.waited * look
+            self.total += (self.ran + self.children) * look
+            self.health.look(look, self.state, self.answered)
+            found = broken(self.health, self.loads, lambda health: health.answers(self.answered))
+            if found:
+                return found[0]
+        return ""
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch)
+
+
+def test_who_is_paused_for_too_long(world: World) -> None:
+    for _ in range(3):
+        world.kernel = "T"
+        assert not world.passes(PAUSED_SECONDS - LOOK)
+        world.kernel = "S"
+        assert not world.passes(10.0)
+    world.kernel = "T"
+    assert world.passes(PAUSED_SECONDS) == "paused"
+
+
+@pytest.mark.parametrize(("took", "bound"), [(TOOK, TIMES * TOOK), (0.1, LEAST_SECONDS)])
+def test_who_loads_for_far_longer_than_the_last_time(world: World, took: float, bound: float) -> None:
+    world.loads.succeeded("model", took)
+    world.state, world.ran = LOADING, 1.0
+    assert not world.passes(bound - LOOK)
+    assert world.passes(LOOK) == "loading"
+
+
+def test_a_load_after_one_that_was_ended_may_take_twice_as_long_until_one_succeeds(world: World) -> None:
+    world.loads.ended("model")
+    world.state, world.ran = LOADING, 1.0
+    assert not world.passes(2 * TIMES * TOOK - LOOK)
+    assert world.passes(LOOK) == "loading"
+    world.loads.succeeded("model", TOOK)
+    assert world.loads.bound(world.health) == TIMES * TOOK
+
+
+def test_a_first_load_may_take_long_and_one_that_wants_a_processor_longer(world: World) -> None:
+    world.loads.took.clear()
+    world.state, world.ran = LOADING, 1.0
+    assert not world.passes(UNKNOWN - LOOK)
+    world.state = READY
+    world.passes(LOOK)
+    world.loads.succeeded("model", TOOK)
+    world.state, world.ran, world.waited = LOADING, 0.2, 0.8
+    assert not world.passes(5 * TIMES * TOOK - LOOK)
+    assert world.passes(LOOK) == "loading", "it is not spared for ever"
+
+
+def test_who_loads_and_does_nothing_unless_it_waits_for_its_children(world: World) -> None:
+    world.loads.took.clear()
+    world.state, world.children = LOADING, 0.5
+    assert not world.passes(2 * ASLEEP_SECONDS)
+    world.children = 0.0
+    assert not world.passes(ASLEEP_SECONDS - LOOK)
+    assert world.passes(2 * LOOK) == "asleep"
+
+
+def test_who_never_sleeps_and_answers_nobody(world: World) -> None:
+    world.ran = 1.0
+    assert not world.passes(BUSY_SECONDS - LOOK)
+    assert world.passes(2 * LOOK) == "spinning"
+
+
+def test_who_works_and_who_rests_now_and_then_are_left_alone(world: World) -> None:
+    world.ran = 1.0
+    for _ in range(30):
+        world.answers = (world.answers or 0) + 1
+        assert not world.passes(BUSY_SECONDS / 2)
+    for _ in range(3):
+        world.ran = 1.0
+        assert not world.passes(BUSY_SECONDS - 1.0)
+        world.ran = 0.0
+        assert not world.passes(1.0)
+    assert world.asked < 60, "the server is asked now and then, not at each look"
+
+
+def test_who_waits_for_a_processor_has_longer_and_is_found_all_the_same(world: World) -> None:
+    world.ran, world.waited = 0.1, 0.9
+    assert not world.passes(RAN_SECONDS / 0.1 - LOOK)
+    assert world.passes(3 * LOOK) == "spinning"
+
+
+def test_what_the_server_does_not_say_ends_nobody(world: World) -> None:
+    world.ran, world.answers = 1.0, None
+    assert not world.passes(10 * BUSY_SECONDS)
+
+
+def test_looks_that_come_late_make_nobody_busy(world: World) -> None:
+    world.ran = 0.5
+    assert not world.passes(10 * BUSY_SECONDS, look=2.5)
+
+
+def test_who_is_not_judged_may_be_busy_for_ever(world: World) -> None:
+    world.ran = 1.0
+    for _ in range(100):
+        world.first = world.first[0] + LOOK, 0.0
+        world.health.look(LOOK, READY)
+        assert broken(world.health, world.loads, lambda _health: False) is None
