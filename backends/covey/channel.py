@@ -36,13 +36,13 @@ LEAST_NEEDED = 1e-6  # seconds; 0 would say that nobody needs anything
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Call:
+class DrafterCall:
     """One call to a drafter; row r of its message belongs to `requests[r]`."""
 
     requests: list[ActiveRequest]
     work: DraftWork
+    started: float  # before it was sent
     future: Future[DraftReply]
-    started: float
 
     @property
     def lengths(self) -> Ints:
@@ -67,13 +67,13 @@ class Channel:
     read_seconds: list[float] = field(default_factory=list, init=False)  # of calls that read and have ended
     frees: list[int] = field(default_factory=list, init=False)  # tags that the next call frees: their requests are gone
     _worker: Worker = field(init=False)
-    _calls: deque[Call] = field(default_factory=deque, init=False)  # whose replies have not been taken
+    _calls: deque[DrafterCall] = field(default_factory=deque, init=False)  # whose replies have not been taken
     _epoch: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self._worker = self.new_worker(f"draft-{self.name}")
 
-    def draft(self, batch: Batch, rows: list[int], plan: Plan, deadline: float) -> Call:
+    def draft(self, batch: Batch, rows: list[int], plan: Plan, deadline: float) -> DrafterCall:
         """Ask for drafts of these rows as they are planned. `reply` waits for them."""
         requests = [batch.rows[row] for row in rows]
         work = self._update(requests, plan.depth[rows], plan.width[rows])
@@ -92,7 +92,7 @@ class Channel:
         for active, length in zip(requests, call.lengths.tolist()):
             active.seen[self.name] = length  # the next call comes after this one
 
-    def reply(self, call: Call, seconds: float) -> DraftReply | None:
+    def reply(self, call: DrafterCall, seconds: float) -> DraftReply | None:
         """Wait at most so long for the channel's last call. Returns None if it failed or is late."""
         try:
             call.future.exception(max(0.0, seconds))
@@ -165,9 +165,8 @@ class Channel:
             plain=self.plain() or 0.0,
         )
 
-    def _send(self, requests: list[ActiveRequest], work: DraftWork) -> Call:
-        started = self.clock.now()
-        call = Call(requests, work, self._worker.submit(self.drafter.draft, work), started)
+    def _send(self, requests: list[ActiveRequest], work: DraftWork) -> DrafterCall:
+        call = DrafterCall(requests, work, self.clock.now(), self._worker.submit(self.drafter.draft, work))
         self._calls.append(call)
         return call
 
@@ -200,7 +199,7 @@ class Channel:
                 self._add_judged(call, reply.judged)
         return reply
 
-    def _add_judged(self, call: Call, judged: Judged) -> None:
+    def _add_judged(self, call: DrafterCall, judged: Judged) -> None:
         """Add what the drafter says of each request's text to what it has said before."""
         hits, offsets, prompts = judged.hits.tolist(), judged.offsets, (judged.prompt_log_q, judged.prompt_tokens)
         columns = (column.tolist() for column in (judged.read, judged.first, offsets[:-1], offsets[1:], *prompts))
@@ -208,11 +207,11 @@ class Channel:
             if self.name in active.seen:
                 active.heard.setdefault(self.name, Heard()).add(read, first, hits[start:end], *prompt)
 
-    def _lost(self, call: Call) -> bool:
+    def _lost(self, call: DrafterCall) -> bool:
         """Whether the process that was asked is known to have ended."""
         return self.roster.lost(self.name, call.started)
 
-    def _fail(self, call: Call, error: BaseException) -> None:
+    def _fail(self, call: DrafterCall, error: BaseException) -> None:
         """What the drafter did of a failed call is unknown, so it is told all of its rows again and what to free."""
         self.frees.extend(call.work.frees)
         for active in call.requests:
