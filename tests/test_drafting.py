@@ -6,13 +6,15 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import replace
+from itertools import count
 
 import numpy as np
 import pytest
 
 from covey.active import ActiveRequest, Heard
+from covey.channel import LEAST_NEEDED, Channel
 from covey.clock import RealClock
-from covey.drafting import LEAST_NEEDED, Drafting
+from covey.drafting import Drafting
 from covey.engine import Engine
 from covey.errors import CoveyError, PortError, PortTimeout, StubDead
 from covey.planner.build import build
@@ -302,15 +304,14 @@ class Slow:
     def _wait(self) -> None:
         self._calls += 1
         if self._calls == 1:
-            self.hangs = True
+            self.thread, self.hangs = threading.current_thread(), True
             self.release.wait(30)
             self.hangs = False
 
     def let_go(self, engine: Engine) -> None:
         self.release.set()
         assert self.ended.wait(30)
-        late = engine._drafting._late["one"]
-        late.future.exception(30)
+        read_out(engine)
         engine._drafting._deadline = 60.0  # whatever comes now is in time, however busy the machine is
 
 
@@ -355,8 +356,6 @@ def test_a_call_whose_process_was_replaced_is_not_waited_for(reads: bool) -> Non
     for _ in range(6):
         engine.round()
     assert not slow.drafter.works, "it hangs"
-    waited = engine._drafting._workers["one"]._thread  # type: ignore[attr-defined]
-    assert waited is not None
     engine.roster.gone("one")
     clock.sleep(LONGEST_REST)
     engine.roster.came("one", slow.info())
@@ -370,8 +369,8 @@ def test_a_call_whose_process_was_replaced_is_not_waited_for(reads: bool) -> Non
     assert first.keep.tolist() == [first.opens[0].tokens.size], "what the other was told is told again"
     assert sink.tokens[1] == continuation([1, 2], 60)
     slow.release.set()
-    waited.join(30)
-    assert not waited.is_alive(), "nothing is asked in that thread any more"
+    slow.thread.join(30)
+    assert not slow.thread.is_alive(), "nothing is asked in that thread any more"
 
 
 def test_a_call_to_the_process_that_is_there_goes_on_whatever_is_learnt_of_the_drafter_meanwhile() -> None:
@@ -384,10 +383,10 @@ def test_a_call_to_the_process_that_is_there_goes_on_whatever_is_learnt_of_the_d
     engine.submit(request(1, [1, 2], 20))
     for _ in range(3):
         engine.round()
-    reads = engine._drafting._reads["one"]
+    reads = outstanding(engine)
     engine.roster.came("one", slow.info())
     engine.round()
-    assert engine._drafting._reads["one"] is reads
+    assert outstanding(engine) == reads
     slow.release.set()
     while engine.round():
         read_out(engine)
@@ -623,7 +622,11 @@ def reading(planner: StaticPlanner, drafters: dict[str, Drafter], count: int = 4
 
 def read_out(engine: Engine) -> None:
     """Nobody waits for a call that reads, but here: how much is read hangs on nobody's pace."""
-    assert not wait([call.future for call in engine._drafting._reads.values()], 60).not_done
+    assert not wait(outstanding(engine), 60).not_done
+
+
+def outstanding(engine: Engine) -> list[Future[DraftReply]]:
+    return [call.future for channel in engine._drafting._channels.values() for call in channel._calls]
 
 
 def watched(
@@ -756,7 +759,9 @@ def test_a_call_that_reads_counts_before_the_late_one_behind_it() -> None:
 
     drafter, active = Judging(), ActiveRequest(request(1, [1, 5], 40))
     clock, batch = ManualClock(), Batch([active], np.ones(1, np.int32), (), (), 1)
-    drafting = Drafting({"one": drafter}, Roster(["one"], clock), clock, 0.1, worker=lambda _name: Both())
+    roster = Roster(["one"], clock)
+    channel = Channel("one", drafter, roster, clock, None, 0, count(1), lambda: None, lambda _name: Both())
+    drafting = Drafting({"one": channel}, roster, clock, 0.1)
     none = np.zeros(1, np.int32)
     drafting.read(batch, [Reader("one", none, none + 2, 100)])
     active.emit([7, 8, 9], 0.0)

@@ -29,7 +29,7 @@ ORDER = [
     {"scheduler", "active", "roster"},
     {"rounds"},
     {"planner"},
-    {"drafting", "memory", "memory_totals", "pool_size"},
+    {"channel", "drafting", "memory", "memory_totals", "pool_size"},
     {"engine", "streaming"},
     {"measure", "measure_rounds"},
     {"care"},

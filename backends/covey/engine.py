@@ -23,8 +23,10 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import count
 
 from covey.active import ActiveRequest, crop
+from covey.channel import Channel
 from covey.drafting import Drafting
 from covey.errors import BadField, CoveyError, Overloaded, PortError
 from covey.kv.elastic import Pressure
@@ -76,16 +78,12 @@ class Engine:
         self._clock = clock
         self._origin = new_origin(caller)
         self.roster = Roster(drafters or {}, clock)
-        self._drafting = Drafting(
-            drafters or {},
-            self.roster,
-            clock,
-            draft_deadline,
-            drafter_failed,
-            origin=self._origin,
-            plain=plain,
-            worker=worker,
-        )
+        sequence = count(1)
+        channels = {
+            name: Channel(name, drafter, self.roster, clock, drafter_failed, self._origin, sequence, plain, worker)
+            for name, drafter in (drafters or {}).items()
+        }
+        self._drafting = Drafting(channels, self.roster, clock, draft_deadline)
         self.memory = memory(self.roster, self._drop) if memory is not None else None
         self._recover = recover
         self._observe = observe
