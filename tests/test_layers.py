@@ -21,7 +21,7 @@ FOREIGN = ("torch", "transformers", "triton_python_backend_utils", "tritonclient
 ORDER = [
     {"errors", "types"},
     {
-        *("ports", "profile", "clock", "footprint", "private", "admin", "deaths", "log_rate", "watch"),
+        *("ports", "profile", "clock", "footprint", "private", "admin", "deaths", "log_rate", "watch", "guard"),
         *("worker", "ledger", "wire", "registry", "objectives", "pace", "shares", "starved"),
     },
     {"company", "routing"},

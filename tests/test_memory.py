@@ -12,6 +12,7 @@ import pytest
 
 from covey.engine import Engine
 from covey.errors import PortError
+from covey.guard import Guard
 from covey.kv.elastic import Budget, Goodput, Never, Policy, Pressure, Thresholds
 from covey.memory import Memory, Wish
 from covey.roster import Roster, State
@@ -147,6 +148,7 @@ class Server:
         *,
         depth: int = 0,
         revived: Callable[[str], bool] = lambda _name: False,
+        guard: Guard | None = None,
     ) -> None:
         self.clock = ManualClock()
         self.pool = Pool(self.clock)
@@ -173,6 +175,7 @@ class Server:
             draft_deadline=60.0,
             recover=lambda _error: self.pool.restart(),
             memory=made,
+            guard=guard,
         )
         for name in names:
             self.engine.roster.came(name, facts(name))

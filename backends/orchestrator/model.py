@@ -29,6 +29,7 @@ from covey import model_folder, profile
 from covey.clock import RealClock
 from covey.engine import Engine
 from covey.errors import BadField, CoveyError, Overloaded, PortError, RequestError, SettingError, StubDead
+from covey.guard import Guard
 from covey.kv.elastic import POLICIES, Budget
 from covey.measure import Curves
 from covey.memory import AWAY, Memory
@@ -37,7 +38,7 @@ from covey.planner import learnt
 from covey.planner.baseline import Baseline
 from covey.planner.build import build, measured
 from covey.planner.cost_table import load_costs
-from covey.planner.round_planner import RoundPlanner
+from covey.planner.guarded import Kept
 from covey.ports import Drafter, Ports
 from covey.private import kept_folder
 from covey.roster import Roster, State
@@ -101,7 +102,8 @@ class TritonPythonModel:
         self._ends = ends.Ends(os.getppid(), followed, quick, self._died)
         self._watches.append(Watch("ends", self._ends.look, ends.LOOK_SECONDS))
         self._keys = itertools.count(1)
-        self._metrics = Metrics(self._name)
+        self._guard = Guard()
+        self._metrics = Metrics(self._name, guard=self._guard)
         self._asked = threading.Event()  # by a caller for tokens
         self._started = threading.Event()
         self._stopping = threading.Event()
@@ -251,7 +253,10 @@ class TritonPythonModel:
         settings, slo, tenants = self._profile.scheduler, self._profile.slo, self._profile.tenants
         tokenizer = load_tokenizer(info.folder)
         self._streamer = Streamer(
-            tokenizer, self._clock, served=self._metrics.served, emulated=self._profile.target.kind == "emulated"
+            tokenizer,
+            self._clock,
+            served=self._guard.around("metrics", self._metrics.served),
+            emulated=self._profile.target.kind == "emulated",
         )
         self._metrics.target(info, profile.left_out(), model_folder.read(info.folder))
         scheduler = Scheduler(
@@ -278,10 +283,11 @@ class TritonPythonModel:
             tokenizer=tokenizer_digest(info.folder),
         )
         self._metrics.follow(planner.figures)
-        state_file = self._state_file or self._private_state_file(info, planner, tuple(drafters))
+        kept = Kept(planner, self._guard)
+        state_file = self._state_file or self._private_state_file(info, kept, tuple(drafters))
         if state_file is not None:
             target = f"{info.folder} {info.dtype} {info.device} {info.identity}"
-            self._keeper = learnt.Keeper(state_file, planner, name=speculation.policy, target=target)
+            self._keeper = learnt.Keeper(state_file, kept, name=speculation.policy, target=target)
         self._engine = Engine(
             self._target,
             scheduler,
@@ -296,6 +302,7 @@ class TritonPythonModel:
             caller=self._caller,
             plain=lambda: self._baseline.seconds,
             memory=partial(self._memory, info),
+            guard=self._guard,
         )
         roster, memory = self._engine.roster, self._engine.memory
         assert memory is not None, "it was given"
@@ -380,7 +387,7 @@ class TritonPythonModel:
             if states.get(name) == "UNAVAILABLE":
                 self._engine.roster.moves(name, State.UNLOADED)
 
-    def _private_state_file(self, info: TargetInfo, planner: RoundPlanner, drafters: tuple[str, ...]) -> Path | None:
+    def _private_state_file(self, info: TargetInfo, planner: Kept, drafters: tuple[str, ...]) -> Path | None:
         """Where `speculation.state` leaves it to us and there is something to keep. Deployments that differ do not
         write over each other's."""
         folder = kept_folder("learnt")
@@ -395,9 +402,9 @@ class TritonPythonModel:
             return None
 
     def _observe(self, record: RoundRecord) -> None:
-        self._baseline.update(record)
-        self._metrics.round(record)
-        self._reports.round(record)
+        self._guard("baseline", self._baseline.update, record)
+        self._guard("metrics", self._metrics.round, record)
+        self._guard("reports", self._reports.round, record)
 
     def _drafter_failed(self, name: str, error: CoveyError) -> None:
         self._metrics.drafter_failed(name)
@@ -451,7 +458,9 @@ class TritonPythonModel:
         try:
             self._wait()
             outlet.report(self._reports.answer(asked.reshape(-1)[0].decode(errors="replace"), secret))
-        except CoveyError as error:
+        except Exception as error:
+            if not isinstance(error, CoveyError):
+                log.exception("a question could not be answered")
             outlet.fail(error)
 
     def _wait(self) -> None:

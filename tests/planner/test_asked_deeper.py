@@ -12,8 +12,8 @@ from covey.planner.build import build
 from covey.planner.policies import FIXED
 from covey.planner.round_planner import RoundPlanner
 from covey.profile import SpeculationSettings
-from covey.types import MAX_DRAFT_TOKENS
 from covey_client.costs.table import CostTable
+from covey_client.wire import MAX_DRAFT_TOKENS
 from tests.fakes import continuation, request
 from tests.planner.test_round_planner import Serving
 
@@ -23,7 +23,7 @@ COSTS = CostTable(
     "for tests",
     tuple((rows, tokens, 0.01 + 0.0001 * tokens) for rows in (1, 8) for tokens in (rows, 256)),
     (),
-    {name: ((1, 1, 0.001), (8, 4, 0.002)) for name in NAMES},
+    dict.fromkeys(NAMES, ((1, 1, 0.001), (8, 4, 0.002))),
 )
 POLICIES = [name for name in registry.POLICIES if name != FIXED] + ["fixed:3"]
 TABLE = ("1:4", "4:1")

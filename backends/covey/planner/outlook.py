@@ -39,8 +39,8 @@ class Outlook:
         self._stacked: dict[bool, tuple[Array, Array]] = {}
 
     def add(self, nodes: Nodes, paths: Floats, ranks: Ranks) -> None:
-        """A round's candidates. Of trees, what is on the path of best guesses tells of chains too. What lies deeper than
-        is ever planned, as a request may ask for, tells nothing."""
+        """A round's candidates. Of trees, what is on the path of best guesses tells of chains too. What lies deeper
+        than is planned tells nothing: a request may ask for more."""
         if not len(paths):
             return
         off = np.append(ranks > 0, False)
