@@ -228,7 +228,9 @@ class TritonPythonModel:
         )
         try:
             return curves.get()
-        except PortError as error:
+        except Exception as error:  # whatever it is, the server can do without them
+            if not isinstance(error, PortError):
+                log.exception("measuring failed")
             log.warning("cost curves are learnt from nothing: %s", error)
             return None
 
@@ -506,6 +508,7 @@ class TritonPythonModel:
                 key,
                 outlet,
                 prompt=wanted.request.prompt,
+                num_prompt=wanted.request.num_prompt,
                 seed=wanted.request.sampling.seed,
                 stream=wanted.stream,
                 logprobs=wanted.request.sampling.logprobs,
