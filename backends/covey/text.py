@@ -47,15 +47,13 @@ class Detokenizer:
     def push(self, tokens: Sequence[int]) -> tuple[str, int]:
         """Text that is now certain, and how many of `tokens` belong to the output: all, or those up to the one that
         completed a stop word, after which `stopped` is set and none of them does."""
-        if self.stopped:
-            return "", 0
         if not self._stops:
             return self._advance(tokens), len(tokens)
         text = []
         for index, token in enumerate(tokens):
-            text.append(self._past_stops(self._advance([token])))
             if self.stopped:
-                return "".join(text), index + 1
+                return "".join(text), index
+            text.append(self._past_stops(self._advance([token])))
         return "".join(text), len(tokens)
 
     def finish(self) -> str:
