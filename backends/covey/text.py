@@ -49,7 +49,7 @@ class Detokenizer:
         completed a stop word, after which `stopped` is set and none of them does."""
         if not self._stops:
             return self._advance(tokens), len(tokens)
-        text = []
+        text: list[str] = []
         for index, token in enumerate(tokens):
             if self.stopped:
                 return "".join(text), index

@@ -55,6 +55,7 @@ from covey.tritonio.log import to_triton
 from covey.tritonio.long_prompts import LONG, LongPrompts
 from covey.tritonio.metrics import Metrics
 from covey.tritonio.outlets import INSPECT, Asked, PeerOutlet, Sender, SenderOutlet, take_each
+from covey.tritonio.remembered import Remembered
 from covey.tritonio.reports import SECRET, Reports
 from covey.tritonio.residency import TritonResidency
 from covey.tritonio.supervisor import Supervisor
@@ -327,20 +328,21 @@ class TritonPythonModel:
         log.info("serving %s: %s, %s numerics, %d KV blocks", info.model, info.dtype, info.numerics, info.total_blocks)
 
     def _memory(self, info: TargetInfo, roster: Roster, drop: Callable[[str], None]) -> Memory:
-        settings = self._profile.memory
+        settings, remembered = self._profile.memory, Remembered(self._name)
         return Memory(
             self._target,
             TritonResidency(self._control, self._ports, self._stuck),
             roster,
             self._clock,
             POLICIES[settings.policy](settings),
-            Budget(info.least_blocks, info.block_bytes, settings.budget_mb << 20),
+            Budget(info.least_blocks, info.block_bytes, settings.budget_mb << 20, first=remembered.recall()),
             worker=Thread("residency"),
             drop=drop,
             device=info.device.partition(":")[0],
             calm=settings.calm_seconds,
             breathes=settings.policy != "off" and info.block_bytes > 0,
             revived=self._supervisor.sees_to,
+            remember=remembered.remember,
         )
 
     def _find_drafters(
