@@ -12,6 +12,7 @@ import pytest
 
 from covey.engine import Engine
 from covey.errors import PortError
+from covey.guard import Guard
 from covey.kv.elastic import Budget, Goodput, Never, Policy, Pressure, Thresholds
 from covey.memory import Memory, Wish
 from covey.roster import Roster, State
@@ -146,6 +147,7 @@ class Server:
         names: tuple[str, ...] = ("one", "two"),
         *,
         depth: int = 0,
+        guard: Guard | None = None,
     ) -> None:
         self.clock = ManualClock()
         self.pool = Pool(self.clock)
@@ -172,6 +174,7 @@ class Server:
             draft_deadline=60.0,
             recover=lambda _error: self.pool.restart(),
             memory=made,
+            guard=guard,
         )
         for name in names:
             self.engine.roster.came(name, facts(name))
@@ -421,7 +424,37 @@ def test_a_budget_is_kept_whatever_drafters_turn_out_to_hold() -> None:
     assert (budget.spare(["one", "two"]), budget.blocks(["one", "two"])) == (65, 26)
     assert (budget.blocks(["two"]), budget.blocks([])) == (36, 40)
     assert Budget(20, 10, 210, {"one": 95}).spare(["one"]) == -85
-    assert Budget(20, 10, 0, {"one": 95, "two": 40}).blocks(["one"]) == 24, "a part of a block is none"
+    free = Budget(20, 10)
+    assert [free.learn(name, held, 0) for name, held in (("one", 95), ("two", 40), ("one", 99))] == [True, True, False]
+    assert free.whole == 335, "what was held at first"
+    assert free.blocks(["one"]) == 23, "a part of a block is none"
+    assert free.blocks(["two"]) == 29, "the ninety-five that there were, and not the ninety-nine"
+    assert free.spare(["one", "two"]) == -4
+    assert free.fits(["one", "two"])
+    assert not Budget(20, 10, 335, {"one": 99, "two": 40}).fits(["one", "two"])
+
+
+def test_what_all_hold_together_is_what_they_held_at_first_whatever_they_hold_when_they_are_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[dict[str, int]] = []
+    server = Server(Thresholds(0.1, 3))
+    server.memory._remember = lambda first: told.append(dict(first))
+    server.run(1)
+    whole = server.memory.report()["budget_bytes"]
+    assert whole == LEAST * BLOCK + SIZES["one"] + SIZES["two"]
+    assert told[-1] == {"one": SIZES["one"], "two": SIZES["two"]}
+    at_first = SIZES["one"]
+    for more in (40, -90, 7):
+        monkeypatch.setitem(SIZES, "one", at_first + more)
+        server.house.budget = whole + max(0, more)
+        server.pool.blocks = LEAST  # until it is known what the drafter holds that has come back
+        server.engine.roster.came("one", facts("one"))
+        server.run(1)
+        assert server.memory.report()["budget_bytes"] == whole
+        assert server.house.moves == [], "who holds more by now is not sent away for it"
+        assert server.pool.blocks == LEAST + max(0, -more) // BLOCK, "what it holds less is the pool's"
+        assert len(told) == 2
 
 
 def pressure(**changes: Any) -> Pressure:

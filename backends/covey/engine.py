@@ -11,6 +11,8 @@ One call of `Engine.round` is one round over the running batch:
     learn    tell planner and observer what the round cost and brought; what can wait is learnt while drafters work
     breathe  drafters leave or come back, and the KV pool follows, where there is a reason to        (memory)
 
+What only plans, learns or observes is called through a guard: it may fail, and the round goes on.
+
 The engine imports neither torch nor Triton: everything outside is a port (`covey.ports`). It runs in one thread;
 `submit` and `cancel` may be called from any other. A drafter that fails costs speed, never a request. A target that
 fails is reloaded through `recover` and every request is replayed from its tokens.
@@ -29,10 +31,12 @@ from covey.active import ActiveRequest, crop
 from covey.channel import Channel
 from covey.drafting import Drafting
 from covey.errors import BadField, CoveyError, Overloaded, PortError
+from covey.guard import Guard
 from covey.kv.elastic import Pressure
 from covey.ledger import new_origin
 from covey.memory import Memory
 from covey.planner.choice import Planner
+from covey.planner.guarded import Guarded
 from covey.ports import Clock, Drafter, Sink, Target
 from covey.roster import Roster
 from covey.rounds import Plan, Round, RoundRecord, Times, pressure_of, record_of
@@ -42,6 +46,7 @@ from covey.worker import Thread, Worker
 
 log = logging.getLogger("covey.engine")
 
+MEMORY = "memory"  # the part that has drafters leave and come back
 RECOVERIES = 3  # failures of the target, no token in between, before the requests that run fail
 
 
@@ -65,22 +70,25 @@ class Engine:
         plain: Callable[[], float | None] = lambda: None,
         worker: Callable[[str], Worker] = Thread,
         memory: Callable[[Roster, Callable[[str], None]], Memory] | None = None,
+        guard: Guard | None = None,
     ) -> None:
         """`caller` is what this engine and those after it are to target and drafters: what an engine of the same name
         left there when it ended is closed. Engines of several names share a drafter, which is told how many seconds a
         token takes without it (`plain`). `worker` makes what a drafter's calls run in, a thread. `memory` makes what
         has drafters leave and come back: it is given the roster, and whom to tell of a drafter that is asked nothing
-        more."""
+        more. Without a `guard` what fails raises."""
         self.scheduler = scheduler
-        self.planner = planner
+        self._guard = guard or Guard(strict=True)
+        self.planner: Planner = Guarded(planner, self._guard)
         self._target = target
         self._sink = sink
         self._clock = clock
         self._origin = new_origin(caller)
         self.roster = Roster(drafters or {}, clock)
         sequence = count(1)
+        failed = None if drafter_failed is None else self._guard.around("drafter failures", drafter_failed)
         channels = {
-            name: Channel(name, drafter, self.roster, clock, drafter_failed, self._origin, sequence, plain, worker)
+            name: Channel(name, drafter, self.roster, clock, failed, self._origin, sequence, plain, worker)
             for name, drafter in (drafters or {}).items()
         }
         self._drafting = Drafting(channels, self.roster, clock, draft_deadline)
@@ -156,7 +164,7 @@ class Engine:
         while True:
             with self._wake:
                 while not (self._stopped or self._suspected or self._inbox) and self.scheduler.idle:
-                    if not self._wake.wait(None if self.memory is None else self.memory.pause):
+                    if not self._wake.wait(self._pause):
                         break  # time to look after memory
                 if self._stopped:
                     break
@@ -179,7 +187,7 @@ class Engine:
         drafted = self._drafting.draft(batch, plan, partial(self.planner.meanwhile, batch, plan, self.roster))
         kept = self.planner.select(batch, drafted, scheduler.token_budget)
         selected = now()
-        self._drafting.read(batch, plan.readers)
+        self._guard("reading", self._drafting.read, batch, plan.readers)
         reply = self._verify(batch, kept, plan.divergence)
         if reply is None:
             self._drafting.put_back(drafted)
@@ -192,19 +200,10 @@ class Engine:
         emitted = sum(len(item.tokens) for item in progress)
         queued = len(scheduler.waiting), len(scheduler.running), scheduler.preemptions
         done = Round(batch, plan, drafted, kept, reply, emitted, times, *queued)
-        decoded = int(reply.offsets[batch.decoding])
-        scheduler.pace.update(
-            times.whole,
-            batch.decoding,
-            decoded,
-            done.prefill_tokens,
-            beside=times.whole - times.verify,
-            drafts=len(kept.tokens),
-        )
+        self._guard("pace", self._keep_pace, done)
         self.planner.learn(done)
         self._breathe(pressure_of(done, scheduler.max_running))
-        if self._observe is not None:
-            self._observe(record_of(done))
+        self._guard("observer", self._tell, done)
         return True
 
     def _intake(self, now: float) -> None:
@@ -334,12 +333,26 @@ class Engine:
             except Exception as problem:  # the next request tries again
                 log.error("the target could not be recovered: %s: %s", type(problem).__name__, problem)
 
+    def _keep_pace(self, done: Round) -> None:
+        times, rows = done.times, done.batch.decoding
+        decoded = int(done.reply.offsets[rows])
+        beside, drafts = times.whole - times.verify, len(done.kept.tokens)
+        self.scheduler.pace.update(times.whole, rows, decoded, done.prefill_tokens, beside=beside, drafts=drafts)
+
+    def _tell(self, done: Round) -> None:
+        if self._observe is not None:
+            self._observe(record_of(done))
+
     def _breathe(self, pressure: Pressure) -> None:
-        if self.memory is None:
-            return
-        total = self.memory.tick(pressure)
-        self._free_blocks += total - self._total_blocks
-        self._total_blocks = total
+        total = None if self.memory is None else self._guard(MEMORY, self.memory.tick, pressure)
+        if total is not None:
+            self._free_blocks += total - self._total_blocks
+            self._total_blocks = total
+
+    @property
+    def _pause(self) -> float | None:
+        """How long memory may be left alone while nothing runs; None where nobody looks after it."""
+        return None if self.memory is None or MEMORY in self._guard.aside else self.memory.pause
 
     def _drop(self, name: str) -> None:
         self._drafting.drop(name, (*self.scheduler.running.values(), *self.scheduler.waiting))

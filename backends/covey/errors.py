@@ -14,13 +14,18 @@ CoveyError
 
 from __future__ import annotations
 
+MOST_WORDS, MOST_LETTERS = 400, 400  # of a message, and of one of its words: a path may be long
+
 
 class CoveyError(Exception):
     """Base of all errors raised on purpose."""
 
 
 class SettingError(CoveyError):
-    """A setting that cannot work; the message says what to change."""
+    """A setting that cannot work; the message says what to change, in one line whatever a stranger's file held."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(one_line(word) for word in message.split(" ")[:MOST_WORDS]))
 
 
 class UnsupportedModel(SettingError):
@@ -66,3 +71,9 @@ class StubDead(PortError):
 
 class RankDied(PortError):
     """A target spread over several devices has lost one of its processes."""
+
+
+def one_line(text: str, most: int = MOST_LETTERS) -> str:
+    """Text that anybody may have written, for people: short, and without what a terminal would obey."""
+    cut = text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 4 :]}"
+    return cut if cut.isprintable() else "".join(each if each.isprintable() else ascii(each)[1:-1] for each in cut)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -87,12 +87,15 @@ class Memory:
         device: str = "",
         calm: float = 5.0,
         breathes: bool = True,
+        remember: Callable[[Mapping[str, int]], None] = lambda _first: None,
     ) -> None:
         """`drop` is told of a drafter that is asked nothing more. Of drafters that hold another `device`'s memory the
         pool gains nothing. Drafters come back when the policy has said so for `calm` seconds. Unless it `breathes` the
-        pool keeps its size. A drafter whose process has ended is left alone until whoever brings it back has."""
+        pool keeps its size. A drafter whose process has ended is left alone until whoever brings it back has.
+        `remember` is told what drafters held at first, when one more is known."""
         self._residency, self._roster, self._clock = residency, roster, clock
         self._policy, self._worker, self._drop = policy, worker, drop
+        self._remember = remember
         self._calm, self._breathes = calm, breathes
         self.budget, self._device = budget, device
         self._wishes: dict[str, Wish] = dict.fromkeys(roster.names, Wish.AUTO)
@@ -193,8 +196,8 @@ class Memory:
             here = facts.device in ("", self._device)
             shrunk = (facts.most_blocks - facts.total_blocks) * facts.block_bytes if here else 0
             self._yields[name] = (facts.most_blocks - facts.least_blocks) * facts.block_bytes if here else 0
-            self.budget.shrunk[name] = shrunk
-            self.budget.held[name] = facts.resident_bytes + shrunk if here else 0
+            if self.budget.learn(name, facts.resident_bytes + shrunk if here else 0, shrunk):
+                self._remember(self.budget.first)
 
     # ---- what to do next --------------------------------------------------------------------------------------------
 
@@ -216,6 +219,7 @@ class Memory:
         """Whose bytes the pool is to have, if anybody's: KV memory that nobody drafts with, then who drafts least."""
         resident = self._resident()
         spare, blocks, used = self.budget.spare(resident), self.budget.blocks(resident), sum(self._used.values())
+        crowded = not self.budget.fits(resident)
         free = [name for name in resident if self._wishes[name] is Wish.AUTO and self._roster.serves(name)]
         free.sort(key=self._used.__getitem__)
         unused = [name for name in free if self._ticks - self._drafted[name] > UNUSED]
@@ -223,7 +227,7 @@ class Memory:
             for name in names:
                 after = self._after(name, act)
                 gain = self.budget.blocks(*after) - blocks
-                must = spare < 0 and self.budget.spare(*after) > spare
+                must = crowded and self.budget.spare(*after) > spare
                 more = gain > 0 and blocks <= self._pool.total  # else the pool is yet to take what it was given
                 if not self._may(name, act) or not (must or more):
                     continue
@@ -243,7 +247,7 @@ class Memory:
         name = max(back, key=lambda each: (self._used[each], -self.budget.held.get(each, 0)))
         after, now = self._after(name, act), self._clock.now()
         needed = max(0, self._pool.total - self.budget.blocks(*after))
-        if self.budget.spare(*after) < 0 or not self._policy.contracts(pressure, needed):
+        if not self.budget.fits(*after) or not self._policy.contracts(pressure, needed):
             self._calm_since = None
             return None
         if self._calm_since is None:

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 from covey.errors import CoveyError, Overloaded, PortError, RequestError
 from covey.objectives import judge
 from covey.ports import Clock
-from covey.text import Detokenizer, context_of
+from covey.text import Detokenizer, context_of, last_output
 from covey.types import NO_FLOATS, NO_INTS, NO_OBJECTIVE, Attainment, Finish, Floats, Ints, Objective, Progress, Top
 
 log = logging.getLogger("covey.streaming")
@@ -132,7 +132,7 @@ class _Answer:
     ids: list[Ints] = field(default_factory=list)
     scores: list[Floats] = field(default_factory=list)
     top: list[Top] = field(default_factory=list)
-    before: list[int] = field(default_factory=list)  # kept where the outlet needs state
+    before: list[int] = field(default_factory=list)  # output; what comes is added where the outlet needs state
 
     @property
     def ttft(self) -> float | None:
@@ -200,13 +200,17 @@ class Streamer:
         prefix: str = "",
         arrival: float | None = None,
         objective: Objective = NO_OBJECTIVE,
+        num_prompt: int | None = None,
     ) -> None:
         """Expect progress of a request; call before the engine gets it. Its times count from `arrival`; without one,
-        from now. Any thread."""
-        context, detokenizer = [], None
+        from now. The tokens of `prompt` behind the first `num_prompt` are output that came before: text and stop words
+        go on from there. Any thread."""
+        context, before, detokenizer = [], list[int](), None
         if self._tokenizer is not None:
-            context = context_of(self._tokenizer, prompt[-32:].tolist())
+            before = [] if num_prompt is None else last_output(prompt[num_prompt:].tolist(), stop_words)
+            context = context_of(self._tokenizer, prompt[: len(prompt) - len(before)][-32:].tolist())
             detokenizer = Detokenizer(self._tokenizer, context, stop_words)
+            detokenizer.push(before)
         answer = _Answer(
             key,
             outlet,
@@ -220,6 +224,7 @@ class Streamer:
             logprobs,
             started=self._clock.now() if arrival is None else arrival,
             objective=objective,
+            before=before,
         )
         with self._wake:
             self._answers[key] = answer

@@ -26,6 +26,12 @@ def context_of(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
     return list(tokens[-CONTEXT:])
 
 
+def last_output(output: Sequence[int], stop_words: Sequence[str]) -> list[int]:
+    """The last tokens of `output` that matter to the text of what follows: a stop word or a character may have begun
+    among them."""
+    return list(output[-(WINDOW + max(map(len, stop_words), default=0)) :])
+
+
 class Detokenizer:
     """Turns a request's growing output into text. Text that may turn out to be part of a stop word is held back."""
 
@@ -40,14 +46,14 @@ class Detokenizer:
 
     def push(self, tokens: Sequence[int]) -> tuple[str, int]:
         """Text that is now certain, and how many of `tokens` belong to the output: all, or those up to the one that
-        completed a stop word, after which `stopped` is set."""
+        completed a stop word, after which `stopped` is set and none of them does."""
         if not self._stops:
             return self._advance(tokens), len(tokens)
-        text = []
+        text: list[str] = []
         for index, token in enumerate(tokens):
-            text.append(self._past_stops(self._advance([token])))
             if self.stopped:
-                return "".join(text), index + 1
+                return "".join(text), index
+            text.append(self._past_stops(self._advance([token])))
         return "".join(text), len(tokens)
 
     def finish(self) -> str:

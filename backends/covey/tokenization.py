@@ -46,9 +46,9 @@ def _read(folder: str | Path) -> Tokenizer | None:
     from transformers import AutoTokenizer  # slow to import, and seldom needed
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # transformers raises many kinds; all mean that it cannot read this
-        said = str(error).splitlines()[0]
+        said = next(iter(str(error).splitlines()), type(error).__name__)
         raise SettingError(f"{folder}: its tokenizer cannot be read; save it with tokenizer.json: {said}") from None
     if not tokenizer.is_fast:
         raise SettingError(f"{folder}: its tokenizer has no fast form; save it with tokenizer.json")

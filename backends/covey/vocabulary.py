@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from covey.errors import SettingError
+from covey.model_folder import read_object
 from covey.tokenization import load_tokenizer
 
 UNKNOWN = 0  # the size where the folder does not say
@@ -16,11 +16,12 @@ def size(folder: str | Path) -> int:
     path = Path(folder) / "config.json"
     if not path.is_file():
         return UNKNOWN
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-        return int(config.get("vocab_size") or config.get("text_config", {}).get("vocab_size") or UNKNOWN)
-    except (ValueError, TypeError, AttributeError) as error:
-        raise SettingError(f"{path}: not a model's configuration: {error}") from None
+    config = read_object(path)
+    inner = config.get("text_config")
+    found = config.get("vocab_size") or (inner.get("vocab_size") if isinstance(inner, dict) else None) or UNKNOWN
+    if type(found) is not int:
+        raise SettingError(f"{path}: vocab_size is {found!r}, allowed: a whole number")
+    return found
 
 
 def misfit(drafter: str | Path, target: str | Path) -> str:

@@ -33,6 +33,7 @@ from covey.care.watch import Watch
 from covey.clock import RealClock
 from covey.engine import Engine
 from covey.errors import BadField, CoveyError, Overloaded, PortError, RequestError, SettingError, StubDead
+from covey.guard import Guard
 from covey.kv.elastic import POLICIES, Budget
 from covey.measure import Curves
 from covey.memory import AWAY, Memory
@@ -41,7 +42,7 @@ from covey.planner import learnt
 from covey.planner.baseline import Baseline
 from covey.planner.build import build, measured
 from covey.planner.cost_table import load_costs
-from covey.planner.round_planner import RoundPlanner
+from covey.planner.guarded import Kept
 from covey.ports import Drafter, Ports
 from covey.private import kept_folder
 from covey.roster import Roster, State
@@ -55,6 +56,7 @@ from covey.tritonio.log import to_triton
 from covey.tritonio.long_prompts import LONG, LongPrompts
 from covey.tritonio.metrics import Metrics
 from covey.tritonio.outlets import INSPECT, Asked, PeerOutlet, Sender, SenderOutlet, take_each
+from covey.tritonio.remembered import Remembered
 from covey.tritonio.reports import SECRET, Reports
 from covey.tritonio.residency import TritonResidency
 from covey.types import ANY_VOCABULARY, NO_OBJECTIVE, DrafterInfo, TargetInfo
@@ -108,7 +110,8 @@ class TritonPythonModel:
             cared = {self._target_model: TARGET} | dict.fromkeys(drafters, DRAFTER)
             self._care = Care(self._control, os.getppid(), cared)
         self._keys = itertools.count(1)
-        self._metrics = Metrics(self._name)
+        self._guard = Guard()
+        self._metrics = Metrics(self._name, guard=self._guard)
         self._asked = threading.Event()  # by a caller for tokens
         self._started = threading.Event()
         self._stopping = threading.Event()
@@ -233,7 +236,9 @@ class TritonPythonModel:
         )
         try:
             return curves.get()
-        except PortError as error:
+        except Exception as error:  # whatever it is, the server can do without them
+            if not isinstance(error, PortError):
+                log.exception("measuring failed")
             log.warning("cost curves are learnt from nothing: %s", error)
             return None
 
@@ -258,7 +263,10 @@ class TritonPythonModel:
         settings, slo, tenants = self._profile.scheduler, self._profile.slo, self._profile.tenants
         tokenizer = load_tokenizer(info.folder)
         self._streamer = Streamer(
-            tokenizer, self._clock, served=self._metrics.served, emulated=self._profile.target.kind == "emulated"
+            tokenizer,
+            self._clock,
+            served=self._guard.around("metrics", self._metrics.served),
+            emulated=self._profile.target.kind == "emulated",
         )
         self._metrics.target(info, profile.left_out(), model_folder.read(info.folder))
         scheduler = Scheduler(
@@ -285,10 +293,11 @@ class TritonPythonModel:
             tokenizer=tokenizer_digest(info.folder),
         )
         self._metrics.follow(planner.figures)
-        state_file = self._state_file or self._private_state_file(info, planner, tuple(drafters))
+        kept = Kept(planner, self._guard)
+        state_file = self._state_file or self._private_state_file(info, kept, tuple(drafters))
         if state_file is not None:
             target = f"{info.folder} {info.dtype} {info.device} {info.identity}"
-            self._keeper = learnt.Keeper(state_file, planner, name=speculation.policy, target=target)
+            self._keeper = learnt.Keeper(state_file, kept, name=speculation.policy, target=target)
         self._engine = Engine(
             self._target,
             scheduler,
@@ -303,6 +312,7 @@ class TritonPythonModel:
             caller=self._caller,
             plain=lambda: self._baseline.seconds,
             memory=partial(self._memory, info),
+            guard=self._guard,
         )
         roster, memory = self._engine.roster, self._engine.memory
         assert memory is not None, "it was given"
@@ -325,19 +335,20 @@ class TritonPythonModel:
         log.info("serving %s: %s, %s numerics, %d KV blocks", info.model, info.dtype, info.numerics, info.total_blocks)
 
     def _memory(self, info: TargetInfo, roster: Roster, drop: Callable[[str], None]) -> Memory:
-        settings = self._profile.memory
+        settings, remembered = self._profile.memory, Remembered(self._name)
         return Memory(
             self._target,
             TritonResidency(self._control, self._ports, self._calls),
             roster,
             self._clock,
             POLICIES[settings.policy](settings),
-            Budget(info.least_blocks, info.block_bytes, settings.budget_mb << 20),
+            Budget(info.least_blocks, info.block_bytes, settings.budget_mb << 20, first=remembered.recall()),
             worker=Thread("residency"),
             drop=drop,
             device=info.device.partition(":")[0],
             calm=settings.calm_seconds,
             breathes=settings.policy != "off" and info.block_bytes > 0,
+            remember=remembered.remember,
         )
 
     def _find_drafters(self, info: TargetInfo) -> tuple[dict[str, Drafter], list[str]]:
@@ -367,7 +378,7 @@ class TritonPythonModel:
             if states.get(name) == UNLOADED:
                 self._engine.roster.moves(name, State.UNLOADED)
 
-    def _private_state_file(self, info: TargetInfo, planner: RoundPlanner, drafters: tuple[str, ...]) -> Path | None:
+    def _private_state_file(self, info: TargetInfo, planner: Kept, drafters: tuple[str, ...]) -> Path | None:
         """Where `speculation.state` leaves it to us and there is something to keep. Deployments that differ do not
         write over each other's."""
         folder = kept_folder("learnt")
@@ -382,9 +393,9 @@ class TritonPythonModel:
             return None
 
     def _observe(self, record: RoundRecord) -> None:
-        self._baseline.update(record)
-        self._metrics.round(record)
-        self._reports.round(record)
+        self._guard("baseline", self._baseline.update, record)
+        self._guard("metrics", self._metrics.round, record)
+        self._guard("reports", self._reports.round, record)
 
     def _drafter_failed(self, name: str, error: CoveyError) -> None:
         """A process that Triton takes for dead it asks nothing more, though it may only have found no processor for a
@@ -433,8 +444,8 @@ class TritonPythonModel:
         if model == self._target_model:
             self._engine.suspect()
         elif self._engine.roster.state(model) not in (*AWAY, State.ABSENT):
-            self._metrics.drafter_failed(model)
             self._engine.roster.gone(model)
+            self._metrics.drafter_failed(model)
 
     # ---- Triton's threads, and the line's ---------------------------------------------------------------------------
 
@@ -449,7 +460,9 @@ class TritonPythonModel:
         try:
             self._wait()
             outlet.report(self._reports.answer(asked.reshape(-1)[0].decode(errors="replace"), secret))
-        except CoveyError as error:
+        except Exception as error:
+            if not isinstance(error, CoveyError):
+                log.exception("a question could not be answered")
             outlet.fail(error)
 
     def _wait(self) -> None:
@@ -495,6 +508,7 @@ class TritonPythonModel:
                 key,
                 outlet,
                 prompt=wanted.request.prompt,
+                num_prompt=wanted.request.num_prompt,
                 seed=wanted.request.sampling.seed,
                 stream=wanted.stream,
                 logprobs=wanted.request.sampling.logprobs,

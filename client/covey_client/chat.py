@@ -97,12 +97,14 @@ class Chat:
 
 def _of_folder(folder: Path) -> Template:
     try:
-        settings: dict[str, Any] = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        settings: dict[str, Any] = dict(
+            json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8")).items()
+        )
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise InvalidRequest(f"template: {folder} has no readable tokenizer_config.json ({error})") from None
     separate, source, with_tools = folder / "chat_template.jinja", settings.get("chat_template"), None
     if isinstance(source, list):  # several, by name
-        named = {entry.get("name"): entry.get("template") for entry in source}
+        named = {str(entry.get("name")): entry.get("template") for entry in source if isinstance(entry, dict)}
         source, with_tools = named.get("default"), named.get(WITH_TOOLS)
     if separate.is_file():
         beside = folder / "additional_chat_templates" / f"{WITH_TOOLS}.jinja"
@@ -113,7 +115,7 @@ def _of_folder(folder: Path) -> Template:
     tokens = {}
     for name in ("bos_token", "eos_token", "unk_token", "pad_token"):
         value = settings.get(name)
-        tokens[name] = str(value["content"] if isinstance(value, dict) else value or "")
+        tokens[name] = str(value.get("content", "") if isinstance(value, dict) else value or "")
     return Template(source, tokens=tokens, with_tools=with_tools if isinstance(with_tools, str) else "")
 
 

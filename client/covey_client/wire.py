@@ -89,7 +89,7 @@ INPUTS = (
     Field("repetition_penalty", "FP32", SAMPLING, "on prompt and output, as Hugging Face's", 1.0, low=0.01, high=100.0),
     Field("presence_penalty", "FP32", SAMPLING, "on tokens of the output, as OpenAI's", 0.0, low=-100.0, high=100.0),
     Field("frequency_penalty", "FP32", SAMPLING, "on them by their count, as OpenAI's", 0.0, low=-100.0, high=100.0),
-    Field("min_tokens", "INT32", OWN, "no end token before so many tokens of output; up to `max_tokens`", 0),
+    Field("min_tokens", "INT32", OWN, "no end token before so many of the output; up to `max_tokens` and what came", 0),
     Field("stop_words", "BYTES", OWN, "texts that end the output, and are no part of it", many=True),
     Field("bad_words", "BYTES", OWN, "texts that are never produced", many=True),
     Field("logit_bias_ids", "INT32", OWN, "token ids whose logits get a bias", many=True),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -112,6 +113,7 @@ class Serving:
         budget: int = 64,
         drafter: Callable[[ManualClock], PrefixDrafter] | None = None,
         names: tuple[str, ...] = ("first", "second"),
+        **more: Any,
     ) -> None:
         clock = ManualClock()
         scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=budget, growth_tokens=16, block_size=4)
@@ -119,7 +121,9 @@ class Serving:
         self.drafters = (make(clock), make(clock))
         self.target, self.sink, self.planner = SlowTarget(clock), Collector(), planner
         drafters = dict(zip(names, self.drafters))
-        self.engine = Engine(self.target, scheduler, planner, self.sink, clock, drafters=drafters, draft_deadline=60.0)
+        self.engine = Engine(
+            self.target, scheduler, planner, self.sink, clock, drafters=drafters, draft_deadline=60.0, **more
+        )
 
     def run(self, rounds: int = 1000) -> None:
         for _ in range(rounds):

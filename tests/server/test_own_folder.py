@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
 import shutil
@@ -153,11 +154,97 @@ def adapter_in_a_profile(at: Path) -> Path:
     return at
 
 
+def indexed(file: Any) -> Callable[[Path], Path]:
+    """Weights whose index says that one of them is in another file."""
+
+    def build(at: Path) -> Path:
+        without_a_shard(at)
+        names = {"w": "model-00001-of-00002.safetensors", "v": file}
+        (at / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))
+        (at.parent / "out").write_text("who must not be read")
+        (at.parent / "out.safetensors").write_text("nor who")
+        return at
+
+    return build
+
+
+def with_text(name: str, text: str | bytes) -> Callable[[Path], Path]:
+    def build(at: Path) -> Path:
+        without_a_shard(at)
+        if not name.endswith("index.json"):
+            (at / "model.safetensors.index.json").unlink()
+            (at / "model-00001-of-00002.safetensors").rename(at / "model.safetensors")
+        (at / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+        return at
+
+    return build
+
+
+def headed(header: bytes) -> Callable[[Path], Path]:
+    return with_text("model.safetensors", len(header).to_bytes(8, "little") + header)
+
+
 def saying(**config: Any) -> Callable[[Path], Path]:
     return lambda at: written(at, **config)
 
 
+DEEP, LONG = "[" * 200_000, "n" * 100_000
+INDEX, SAME = "model.safetensors.index.json", "safetensors files of the same folder"
 REFUSED: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
+    "an index of another folder": (indexed("../out.safetensors"), (f"{INDEX}: names '../out.safetensors' as", SAME)),
+    "an index of the machine": (indexed("/etc/hostname"), ("names '/etc/hostname' as a file of weights", SAME)),
+    "an index of a process": (indexed("/proc/self/environ"), ("names '/proc/self/environ'", SAME)),
+    "an index of no weights": (indexed("config.json"), ("names 'config.json'", SAME)),
+    "an index of a number": (indexed(7), ("names 7 as", SAME)),
+    "an index of a name too long": (indexed(LONG + ".safetensors"), (f"{INDEX}: names 'nnn", SAME)),
+    "an index of two lines": (indexed("a\nb.safetensors"), (SAME,)),
+    "a deep index": (with_text(INDEX, DEEP), (f"{INDEX}: not a JSON object: nested deeper than", "copy it again")),
+    "an index with a deep map": (
+        with_text(INDEX, '{"metadata": {}, "weight_map": ' + "[" * 500 + "]" * 500 + "}"),
+        (f"{INDEX}: not a JSON object: nested deeper than", "copy it again"),
+    ),
+    "an index without a map": (with_text(INDEX, '{"metadata": {}, "weight_map": [1]}'), ("no weight_map",)),
+    "an index of bytes": (with_text(INDEX, b"\xff\xfe{}"), (f"{INDEX}: not a JSON object", "copy it again")),
+    "a deep configuration": (with_text("config.json", DEEP), ("config.json: not a JSON object: nested", "copy it")),
+    "a configuration of one long number": (
+        with_text("config.json", '{"vocab_size": ' + "9" * 100_000 + "}"),
+        ("config.json: ",),
+    ),
+    "a configuration of another's weights": (
+        saying(transformers_weights="../out.safetensors"),
+        ("transformers_weights of config.json is '../out.safetensors'", "a file of the same folder"),
+    ),
+    "a model type too long": (saying(model_type=LONG), ("model type 'nnn", "serve a family of docs/models.md")),
+    "a layer type too long": (saying(layer_types=[LONG]), ("layer type nnn", "is not supported")),
+    "layers without end": (saying(num_hidden_layers=10**9), ("num_hidden_layers of config.json is 1000000000",)),
+    "an endless vocabulary": (saying(vocab_size=math.inf), ("vocab_size of config.json is inf",)),
+    "an MPT of numbers": (saying(model_type="mpt", attn_config=[3]), ("attn_config [3] of an MPT is not supported",)),
+    "deep generation": (with_text("generation_config.json", DEEP), ("generation_config.json: not a JSON object",)),
+    "ends too long": (generating({"eos_token_id": [LONG]}), ("eos_token_id: got ['nnn", "allowed: one token id")),
+    "a deep tokenizer": (with_text("tokenizer.json", DEEP), ("tokenizer.json: not a tokenizer", "copy it again")),
+    "a tokenizer of one long name": (
+        with_text("tokenizer.json", json.dumps({"version": LONG})),
+        ("tokenizer.json: not a tokenizer", "copy it again"),
+    ),
+    "a deep header": (headed(DEEP.encode()), ("model.safetensors cannot be read as safetensors: copy it again",)),
+    "a header of bad shapes": (
+        headed(b'{"model.embed_tokens.weight": {"dtype": "F32", "shape": "ab", "data_offsets": [0, 4]}}'),
+        ("model.safetensors cannot be read as safetensors: copy it again",),
+    ),
+    "embeddings without a shape": (
+        headed(b'{"embed_tokens.weight": {"dtype": "F32", "shape": [], "data_offsets": [0, 0]}}'),
+        ("embed_tokens.weight has 1 tokens",),
+    ),
+    "a tensor's name too long": (holding(LONG + ".weight", "I8", 4), ("weights of type I8", "that it was made from")),
+    "a deep adapter": (
+        lambda at: (adapter()(at) / "adapter_config.json").write_text(DEEP) and at,
+        ("adapter_config.json: not a JSON object: nested deeper", "copy it again"),
+    ),
+    "an adapter of a base too long": (
+        adapter(base_model_name_or_path=LONG),
+        ("adapter_config.json names no base_model_name_or_path",),
+    ),
+    "an adapter of two lines": (adapter(base_model_name_or_path="a\nb"), ("names no base_model_name_or_path",)),
     "nowhere": (lambda at: at / "nowhere", ("no such folder",)),
     "empty": (lambda at: at, ("no config.json",)),
     "gguf file": (gguf_file, ("GGUF is not read", "base_model of its card")),
@@ -239,6 +326,8 @@ def test_refused_in_one_line_that_says_what_to_do(case: str, tmp_path: Path) -> 
     said = str(caught.value)
     assert time.process_time() - begun < SECONDS
     assert "\n" not in said
+    assert len(said) < 2000, "nobody reads more"
+    assert "who must" not in said
     assert all(part in said for part in wanted), said
     assert str(tmp_path) in said
 

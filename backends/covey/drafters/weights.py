@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from covey.models.model import PagedModel
+from covey.models.refusals import weight_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ def read_llama(folder: Path, model: PagedModel) -> LlamaWeights:
     if config.model_type != "llama" or config.hidden_act != "silu":
         raise KeyError(f"{config.model_type} with {getattr(config, 'hidden_act', 'no activation')}")
     stored: dict[str, torch.Tensor] = {}
-    for path in sorted(folder.glob("*.safetensors")):
+    for path in weight_files(folder):
         stored.update(load_file(path))
 
     def take(*names: str) -> torch.Tensor:

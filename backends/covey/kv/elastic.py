@@ -47,17 +47,32 @@ class Pressure:
 @dataclass(slots=True)
 class Budget:
     """What drafters and pool may hold of one device together. `held` is what each drafter holds when it is there with
-    all its KV memory, `shrunk` what it has given up of that."""
+    all its KV memory, `shrunk` what it has given up of that, and `first` what it held when that was first known."""
 
     least: int  # blocks, that the pool always has
     block_bytes: int
-    limit: int = 0  # bytes; 0: what the pool was loaded with and all drafters hold
+    limit: int = 0  # bytes; 0: what the pool was loaded with and all drafters held at first
     held: dict[str, int] = field(default_factory=dict)
     shrunk: dict[str, int] = field(default_factory=dict)
+    first: dict[str, int] = field(default_factory=dict)
 
     @property
     def whole(self) -> int:
-        return self.limit or self.least * self.block_bytes + sum(self.held.values())
+        """Stays, once all drafters have been there: one that died may hold another number of bytes when it is back."""
+        return self.limit or self.least * self.block_bytes + sum(self.first.values())
+
+    def learn(self, name: str, held: int, shrunk: int) -> bool:
+        """What a drafter says of itself. Whether nothing was known of it."""
+        self.held[name], self.shrunk[name] = held, shrunk
+        new = held > 0 and name not in self.first
+        if new:
+            self.first[name] = held
+        return new
+
+    def fits(self, resident: Iterable[str], shrunk: Mapping[str, int] | None = None) -> bool:
+        """Whether these drafters may be there together. Without a limit all of them may, as they were at first, and
+        one that holds more by now leaves less to the pool."""
+        return not self.limit or self.spare(resident, shrunk) >= 0
 
     def holds(self, name: str) -> int:
         """Bytes of a drafter that is in memory."""

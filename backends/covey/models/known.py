@@ -24,6 +24,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from covey.errors import SettingError
+from covey.model_folder import read_object
 from covey.models.fuse import FAMILIES
 from covey.models.identity import of_model
 from covey.models.loading import choose_device, choose_dtype
@@ -195,8 +196,8 @@ def _differences(modules: Modules, known: Known) -> Iterator[str]:
 
 def _may_be_short(folder: Path) -> bool:
     try:
-        return json.loads((folder / "config.json").read_text()).get("model_type") in FAMILIES
-    except (OSError, ValueError, AttributeError):
+        return read_object(folder / "config.json").get("model_type") in list(FAMILIES)
+    except SettingError:
         return False  # whoever reads it says so
 
 

@@ -7,7 +7,6 @@ after many. Every refusal is one line that says what to serve instead.
 from __future__ import annotations
 
 import ast
-import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib.util import find_spec
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.errors import SettingError, UnsupportedModel
+from covey.model_folder import is_own_file, read_object
 
 # Model types whose greedy text was seen to be that of transformers, token for token (tests/models/test_families.py),
 # and what is particular about them.
@@ -150,6 +150,7 @@ _FAMILIES = {
 # What transformers' code computes of an MPT whatever its file says.
 _MPT = {"alibi": True, "alibi_bias_max": 8, "attn_type": "multihead_attention", "prefix_lm": False, "qk_ln": False}
 _MPT_WHOLE = {"no_bias": True, "logit_scale": None}
+MOST = 1 << 24  # of a configuration's sizes
 _SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
 _OPTIONAL_SIZES = ("num_key_value_heads", "head_dim", "max_position_embeddings")
 _LISTS = ("architectures", "layer_types")
@@ -199,6 +200,8 @@ def by_config(folder: Path, get: Callable[[str], Any]) -> None:
 
 def _as_computed(get: Callable[[str], Any], refuse: Callable[[str, str], None]) -> None:
     inner = get("attn_config") or {}
+    if isinstance(inner, (str, int, float, list)):
+        refuse(f"attn_config {inner!r} of an MPT", "it is an object; copy config.json again")
     inner = inner if isinstance(inner, dict) else vars(inner)
     for key, computed, found in (
         *((f"attn_config.{key}", value, inner.get(key, value)) for key, value in _MPT.items()),
@@ -220,7 +223,7 @@ def by_files(folder: Path) -> None:
         )
     adapter = folder / "adapter_config.json"
     if adapter.is_file():
-        base = _object(adapter).get("base_model_name_or_path") or "its base"
+        base = read_object(adapter).get("base_model_name_or_path") or "its base"
         raise SettingError(
             f"{folder}: an adapter is not served by itself: MODEL= merges one into {base}; or do that once (peft's "
             "merge_and_unload, then save_pretrained) and give the folder of the result"
@@ -244,12 +247,17 @@ def weight_files(folder: Path) -> list[Path]:
             f"{folder}: {files[0].name} is there, and neither model.safetensors nor {index.name}, which says what lies "
             "in which file: copy the model whole"
         )
-    try:
-        content = json.loads(index.read_text())
-        content["metadata"]  # transformers wants it, too
-        named = sorted({folder / name for name in content["weight_map"].values()})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SettingError(f"{index}: not an index of weights: {error}") from error
+    content = read_object(index)
+    held = content.get("weight_map")
+    if "metadata" not in content or not isinstance(held, dict):  # transformers wants both
+        raise SettingError(f"{index}: not an index of weights: it has no metadata or no weight_map; copy it again")
+    strange = [name for name in held.values() if not (is_own_file(name) and name.endswith(".safetensors"))]
+    if strange:
+        raise SettingError(
+            f"{index}: names {strange[0]!r} as a file of weights, allowed: safetensors files of the same folder; copy "
+            "it again from where the model comes from"
+        )
+    named = sorted({folder / name for name in held.values()})
     if not named:
         raise SettingError(f"{index}: not an index of weights: it names no file; copy it again")
     missing = [path.name for path in named if not path.is_file()]
@@ -262,19 +270,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 def described(folder: Path, name: str = "config.json") -> dict[str, Any]:
     """The folder's config.json, or another file of settings, as it is written."""
-    return _object(folder / name)
-
-
-def _object(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise SettingError(f"{path}: not a JSON object: {error}") from error
-    if not isinstance(content, dict):
-        raise SettingError(f"{path}: not a JSON object: {type(content).__name__}")
-    return content
+    return read_object(folder / name)
 
 
 @cache
@@ -304,8 +300,13 @@ def by_values(folder: Path, config: Mapping[str, Any]) -> None:
         raise UnsupportedModel(f"{folder}: {_UNLIKE[0]} is not supported: {_UNLIKE[1]}")
     for key in (*_SIZES, *_OPTIONAL_SIZES):
         value = config.get(key, 1)
-        if (type(value) is not int or value < 1) and not (value is None and key in _OPTIONAL_SIZES):
-            raise SettingError(f"{folder}: {key} of config.json is {value!r}, allowed: a whole number from 1")
+        if (type(value) is not int or not 1 <= value <= MOST) and not (value is None and key in _OPTIONAL_SIZES):
+            allowed = f"a whole number from 1 to {MOST}"
+            raise SettingError(f"{folder}: {key} of config.json is {value!r}, allowed: {allowed}")
+    named = config.get("transformers_weights")
+    if named is not None and not is_own_file(named):
+        allowed = "the name of a file of the same folder"
+        raise SettingError(f"{folder}: transformers_weights of config.json is {named!r}, allowed: {allowed}")
     end_ids(folder, config.get("eos_token_id"))
 
 
@@ -313,7 +314,7 @@ def end_ids(folder: Path, otherwise: Any) -> list[int]:
     """Tokens that end a text: those of generation_config.json, else `otherwise`, of config.json; one id or a list."""
     path, ends = folder / "generation_config.json", None
     if path.is_file():
-        ends = _object(path).get("eos_token_id")
+        ends = read_object(path).get("eos_token_id")
     if ends is None:
         ends = otherwise
     ids = [] if ends is None else ends if isinstance(ends, (list, tuple)) else [ends]

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from covey.errors import SettingError, UnsupportedModel
+from covey.model_folder import read_object
 
+MOST_HEADER = 100_000_000  # bytes, as safetensors itself has it
 LFS = b"version https://git-lfs"  # how a file begins that git has not fetched yet
 PLAIN = frozenset({"F64", "F32", "F16", "BF16"})  # types whose numbers are a weight's own
 _EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight")
@@ -41,7 +43,7 @@ def _header(path: Path) -> list[tuple[str, Stored]]:
                 raise SettingError(f"{path} is a pointer of Git LFS, not the weights: run git lfs pull in its folder")
             file.seek(0)
             (length,) = struct.unpack("<Q", file.read(8))
-            content: dict[str, Any] = json.loads(file.read(length))
+            content: dict[str, Any] = json.loads(file.read(length) if length <= MOST_HEADER else "")
             content.pop("__metadata__", None)
             found = [(name, *_tensor(path, each)) for name, each in content.items()]
     except (
@@ -51,8 +53,7 @@ def _header(path: Path) -> list[tuple[str, Stored]]:
         KeyError,
         AttributeError,
         struct.error,
-        MemoryError,
-        OverflowError,
+        RecursionError,
     ) as error:
         raise SettingError(f"{path} cannot be read as safetensors: copy it again") from error
     whole, there = 8 + length + max((end for *_, end in found), default=0), path.stat().st_size
@@ -62,8 +63,8 @@ def _header(path: Path) -> list[tuple[str, Stored]]:
 
 
 def _tensor(path: Path, written: dict[str, Any]) -> tuple[Stored, int]:
-    begin, end = written["data_offsets"]
-    return Stored(path, str(written["dtype"]), tuple(written["shape"]), end - begin), int(end)
+    begin, end = map(int, written["data_offsets"])
+    return Stored(path, str(written["dtype"]), tuple(map(int, written["shape"])), end - begin), end
 
 
 def check(folder: Path, found: dict[str, Stored], vocabulary: int) -> None:
@@ -74,9 +75,10 @@ def check(folder: Path, found: dict[str, Stored], vocabulary: int) -> None:
                 f"{folder}: weights of type {tensor.dtype} are not supported: {name} is quantised, and config.json "
                 "does not say how; serve the model that it was made from"
             )
-        if name.endswith(_EMBEDDINGS) and vocabulary and tensor.shape[0] != vocabulary:
+        rows = tensor.shape[0] if tensor.shape else 1
+        if name.endswith(_EMBEDDINGS) and vocabulary and rows != vocabulary:
             raise SettingError(
-                f"{folder}: {name} has {tensor.shape[0]} tokens, vocab_size of config.json is {vocabulary}: copy both "
+                f"{folder}: {name} has {rows} tokens, vocab_size of config.json is {vocabulary}: copy both "
                 "from one model"
             )
 
@@ -85,7 +87,7 @@ def check_index(index: Path, found: dict[str, Stored]) -> None:
     """Refuse shards that lack what their index says they hold."""
     if not index.is_file():
         return
-    missing = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"]) - found.keys())
+    missing = sorted(set(read_object(index)["weight_map"]) - found.keys())
     if missing:
         raise SettingError(
             f"{index.parent}: the weights lack {missing[0]} and {len(missing) - 1} more of {index.name}; "

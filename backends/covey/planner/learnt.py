@@ -61,7 +61,7 @@ class Keeper:
     def _save(self) -> None:
         try:
             save(self._path, self._learner, name=self._name, target=self._target)
-        except (OSError, ValueError) as error:
+        except Exception as error:  # whatever it is, the thread goes on: what comes later may be saved
             if not self._failed:  # once: it will be so every minute
                 log.warning("what policy %s has learnt cannot be saved in %s: %s", self._name, self._path, error)
             self._failed = True
@@ -104,7 +104,7 @@ def restore(path: str | Path, policy: Learner, *, name: str, target: str) -> boo
         policy.restore(learnt["state"])
     except FileNotFoundError:
         return False
-    except (OSError, ValueError, KeyError, RecursionError) as error:
-        log.warning("learnt state in %s is ignored: %s", path, error)
+    except Exception as error:  # a file may hold anything, and a policy may stumble over any of it
+        log.warning("learnt state in %s is ignored: %s: %s", path, type(error).__name__, error)
         return False
     return True

@@ -39,7 +39,8 @@ class Outlook:
         self._stacked: dict[bool, tuple[Array, Array]] = {}
 
     def add(self, nodes: Nodes, paths: Floats, ranks: Ranks) -> None:
-        """A round's candidates. Of trees, what is on the path of best guesses tells of chains too."""
+        """A round's candidates. Of trees, what is on the path of best guesses tells of chains too. What lies deeper
+        than is planned tells nothing: a request may ask for more."""
         if not len(paths):
             return
         off = np.append(ranks > 0, False)
@@ -50,7 +51,8 @@ class Outlook:
         order = np.argsort(nodes.depth.astype(np.uint8), kind="stable")
         ends = np.bincount(nodes.depth).cumsum()
         by_depth, straight = paths[order], ~off[order]
-        for depth, (start, end) in enumerate(zip(ends[:-1].tolist(), ends[1:].tolist())):
+        planned = len(self._samples)
+        for depth, (start, end) in enumerate(zip(ends[:planned].tolist(), ends[1 : planned + 1].tolist())):
             here = by_depth[start:end]
             if wide:
                 _append(self._samples, depth, here, rows)

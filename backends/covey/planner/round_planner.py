@@ -134,7 +134,7 @@ class RoundPlanner:
             try:
                 if before is None or self.policy.state() is not None:
                     self.policy.restore(state)
-            except ValueError:
+            except Exception:
                 if before is not None:
                     self.selector.restore(before)
                 raise

@@ -75,7 +75,7 @@ def base_of(adapter: Path) -> str:
     if not (adapter / WEIGHTS).is_file():
         raise SettingError(f"{adapter}: no {WEIGHTS}; save the adapter with peft's save_pretrained")
     base = config.get("base_model_name_or_path")
-    if not base or not isinstance(base, str):
+    if not base or not isinstance(base, str) or not base.isprintable() or max(map(len, base.split("/"))) > 255:
         raise SettingError(
             f"{adapter}: {CONFIG} names no base_model_name_or_path: write the base's folder or name there"
         )
@@ -132,7 +132,9 @@ def _changes(adapter: Path, where: Mapping[str, stored.Stored]) -> dict[str, _Ch
             raise SettingError(f"{adapter}: {WEIGHTS} lacks {other}; copy it again")
         if leaf == "A.weight":
             a, b = held[name], held[f"{_PREFIX}{module}.lora_B.weight"]
-            changes[_stored_name(adapter, f"{module}.weight", where)] = _Change(a, b, _scale(config, module, len(a)))
+            changes[_stored_name(adapter, f"{module}.weight", where)] = _Change(
+                a, b, _scaled(adapter, config, module, len(a))
+            )
     if not changes:
         raise SettingError(f"{adapter}: {WEIGHTS} is empty; save the adapter with peft's save_pretrained")
     return changes
@@ -144,6 +146,13 @@ def _stored_name(adapter: Path, name: str, where: Mapping[str, stored.Stored]) -
     if not found:
         raise SettingError(f"{adapter}: its base has no {name} of its own: it is tied to another, or of another model")
     return found[0]
+
+
+def _scaled(adapter: Path, config: Mapping[str, Any], module: str, rank: int) -> float:
+    try:
+        return _scale(config, module, rank)
+    except (ValueError, TypeError, AttributeError, ArithmeticError, re.error) as error:
+        raise SettingError(f"{adapter}: lora_alpha or alpha_pattern of {CONFIG} is no scale: {error}") from error
 
 
 def _scale(config: Mapping[str, Any], module: str, rank: int) -> float:

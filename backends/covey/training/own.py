@@ -87,7 +87,7 @@ def make(options: argparse.Namespace) -> Made:
     device = torch.device(options.device)
     target = loading.load_module(folder, config, torch.float32, device, attention_of(config), streamed=False)
     assert isinstance(target, PreTrainedModel)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = _tokenizer(folder)
     texts = read_prompts(options.prompts)
     lessons, held_out = _lessons(folder, target, tokenizer, texts, options)
     torch.manual_seed(options.seed)
@@ -113,6 +113,13 @@ def make(options: argparse.Namespace) -> Made:
     )
     _save(student, folder, made)
     return made
+
+
+def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # transformers raises many kinds; all mean that it cannot read this
+        raise SettingError(f"{folder}: its tokenizer cannot be read: {error}; copy its files again") from error
 
 
 def attention_of(config: PretrainedConfig) -> str:

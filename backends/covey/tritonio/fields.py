@@ -95,8 +95,9 @@ class RequestParser:
         max_tokens = read.integer("max_tokens", default=max(1, min(self._limits.max_tokens, left)))
         self._check_room(len(prompt), max_tokens)
         end_id = read.integer("end_id", high=self._info.vocab_size - 1)
+        num_prompt = read.integer("num_prompt_tokens", default=len(prompt), high=len(prompt))
         sampling = Sampling(
-            min_tokens=read.integer("min_tokens", high=max_tokens),
+            min_tokens=read.integer("min_tokens", high=len(prompt) - num_prompt + max_tokens),
             end_ids=self._info.end_ids if end_id < 0 else (end_id,),
             bad_words=self._bad_words(read.texts("bad_words")),
             logit_bias=self._logit_bias(read.values("logit_bias_ids"), read.values("logit_bias")),
@@ -111,7 +112,7 @@ class RequestParser:
             prompt=prompt,
             max_tokens=max_tokens,
             sampling=sampling,
-            num_prompt=read.integer("num_prompt_tokens", default=len(prompt), high=len(prompt)),
+            num_prompt=num_prompt,
             speculation=self._speculation(read),
             drafter=read.choice("drafter", ("", *self._roster.names)),
             arrival=arrival,

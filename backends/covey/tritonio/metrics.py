@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from covey.guard import Guard
 from covey.model_folder import ModelFolder
 from covey.rounds import RoundRecord
 from covey.streaming import Served
@@ -19,6 +20,10 @@ from covey.types import Attainment, Objective, TargetInfo
 
 FLUSH_SECONDS = 0.25
 
+SET_ASIDE = {
+    "covey_set_aside_total": "Parts that plan, learn or observe and failed: without them the model serves on until its "
+    "process ends",
+}
 COUNTERS = {
     "covey_requests_total": "Requests by outcome",
     "covey_prompt_tokens_total": "Prompt tokens of finished requests",
@@ -52,6 +57,7 @@ COUNTERS = {
     "outcome: done, failed or refused (both are tried again)",
     "covey_memory_seconds_total": "What they took; of expand and contract, time that rounds waited",
     "covey_drafter_failures_total": "Calls to a drafter that brought nothing: late, broken or gone",
+    **SET_ASIDE,
     # A histogram of many values at once, which Triton's own would take one by one.
     "covey_inter_token_seconds_bucket": "Gaps between rounds that brought a finished request tokens, of at most le",
     "covey_inter_token_seconds_sum": "Their sum",
@@ -79,6 +85,7 @@ DRAFT_COUNTERS = {
     "covey_draft_levels_total": "Levels of drafts; service by level is t_s",
     "covey_draft_idle_seconds_total": "Time in which the drafter had nothing to do; by call it is T_idle",
     "covey_draft_joined_total": "Calls that went along in another origin's pass",
+    **SET_ASIDE,
 }
 DRAFT_GAUGES = {
     "covey_draft_senders": "Senders that the drafter serves",
@@ -126,6 +133,8 @@ class Metrics:
         counters: Mapping[str, str] = COUNTERS,
         gauges: Mapping[str, str] = GAUGES,
         histograms: Mapping[str, tuple[str, list[float]]] = HISTOGRAMS,
+        *,
+        guard: Guard | None = None,
     ) -> None:
         self._model = model
         self._families: dict[str, Any] = {}
@@ -142,7 +151,8 @@ class Metrics:
         self._set: dict[tuple[str, Labels], float] = {}
         self._observed: list[tuple[str, float]] = []
         self._drafts = Drafts()
-        self._followed: list[Totals] = [self._drafts.totals]
+        self._guard = guard or Guard()
+        self._followed: list[Totals] = [self._guard.figures, self._drafts.totals]
         self._watched: list[Totals] = []
         self._shown: dict[tuple[str, Labels], float] = {}
         self._reached: dict[tuple[str, Labels], float] = defaultdict(float)
@@ -266,12 +276,10 @@ class Metrics:
             added, self._added = self._added, defaultdict(float)
             put, self._set = self._set, {}
             observed, self._observed = self._observed, []
-        for name, given, total in (row for totals in self._followed for row in totals()):
-            key = name, tuple(sorted(given.items()))
+        for key, total in self._told(self._followed):
             added[key] += total - self._reached[key]
             self._reached[key] = total
-        for name, given, value in (row for gauges in self._watched for row in gauges()):
-            key = name, tuple(sorted(given.items()))
+        for key, value in self._told(self._watched):
             if self._shown.get(key) != value:
                 put[key] = self._shown[key] = value
         for (name, labels), value in added.items():
@@ -280,6 +288,12 @@ class Metrics:
             self._metric(name, labels).set(value)
         for name, value in observed:
             self._metric(name, ()).observe(value)
+
+    def _told(self, sources: Iterable[Totals]) -> Iterator[tuple[tuple[str, Labels], float]]:
+        """What each source says now; nothing of one that is set aside."""
+        for source in sources:
+            for name, labels, value in self._guard(source.__qualname__, _listed, source) or ():
+                yield (name, tuple(sorted(labels.items()))), value
 
     def _metric(self, name: str, labels: Labels) -> Any:
         series = self._series.get((name, labels))
@@ -291,3 +305,8 @@ class Metrics:
                 series = self._families[name].Metric(labels=all_labels)
             self._series[name, labels] = series
         return series
+
+
+def _listed(source: Totals) -> list[tuple[str, dict[str, str], float]]:
+    """All that it says, or what it raises on its way."""
+    return list(source())

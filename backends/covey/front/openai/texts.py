@@ -88,7 +88,7 @@ class Texts:
         """Tokens that the model can read, as its configuration says."""
         try:
             return int(self._config()["max_position_embeddings"])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
             return None
 
     def _config(self) -> Any:
@@ -112,7 +112,7 @@ class Texts:
         if self._marks is None:
             try:
                 most = int(self._config()["vocab_size"])
-            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
                 raise ServerError(f"{self._folder}: its config.json says no vocab_size: {error}") from None
             added = self._read().get_added_tokens_decoder()
             found = {

@@ -118,7 +118,9 @@ class CoveyDrafters:
 
     def hear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
         if situation.rows and not situation.prefill and self._expectations.known:
-            self._reading.expected(self._expectations.of(situation).seconds[depth])
+            seconds = self._expectations.of(situation).seconds
+            if depth < len(seconds):  # a request may ask for more than is ever planned
+                self._reading.expected(seconds[depth])
         if self._teaches and situation.rows:
             self._expectations.overhear(situation, depth, outcome, usual=True)
 

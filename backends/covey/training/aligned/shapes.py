@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from transformers import LlamaConfig, PretrainedConfig, Qwen2Config
 
 from covey.errors import SettingError, UnsupportedModel
+from covey.model_folder import read_object
 from covey.models.loading import check_config
 
 __all__ = ["SIZES", "check_layers", "default_layers", "read_shape", "shape"]
@@ -49,15 +49,7 @@ def shape(size: str, vocabulary: int | None = None) -> PretrainedConfig:
 
 def read_shape(path: Path, vocabulary: int | None = None) -> PretrainedConfig:
     """The configuration in a Hugging Face config.json."""
-    try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingError(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise SettingError(f"{path}: not a JSON object: {error}") from None
-    if not isinstance(settings, dict):
-        raise SettingError(f"{path}: not a JSON object")
-    return configured(settings, str(path), vocabulary)
+    return configured(read_object(path), str(path), vocabulary)
 
 
 def configured(settings: Mapping[str, Any], where: str, vocabulary: int | None) -> PretrainedConfig:

@@ -1,0 +1,61 @@
+"""A planner that may fail: from then on every row decodes plainly, which needs no planner, and nothing that it learnt
+is saved any more."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from covey.guard import Guard
+from covey.planner.choice import Planner
+from covey.planner.learnt import Learner
+from covey.roster import Roster
+from covey.rounds import Drafted, Plan, Round
+from covey.scheduler import Batch
+from covey.types import JsonDict, Trees
+
+PART = "planner"
+
+
+class Guarded:
+    """Implements `Planner` around another one. All of its methods are one part: what one leaves half done the others
+    would go on from."""
+
+    def __init__(self, planner: Planner, guard: Guard) -> None:
+        self._planner = planner
+        self._guard = guard
+
+    def plan(self, batch: Batch, roster: Roster, budget: int) -> Plan:
+        plan = self._guard(PART, self._planner.plan, batch, roster, budget)
+        return _plain(len(batch.rows)) if plan is None else plan
+
+    def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:
+        """What is drafted has room in the pass, so that all of it may be verified."""
+        kept = self._guard(PART, self._planner.select, batch, drafted, budget)
+        return drafted.trees if kept is None else kept
+
+    def readable(self, rows: int, drafts: float, tpot: float, seconds: float) -> int | None:
+        return self._guard(PART, self._planner.readable, rows, drafts, tpot, seconds)
+
+    def learn(self, done: Round) -> None:
+        self._guard(PART, self._planner.learn, done)
+
+    def meanwhile(self, batch: Batch, plan: Plan, roster: Roster) -> None:
+        self._guard(PART, self._planner.meanwhile, batch, plan, roster)
+
+
+class Kept:
+    """Implements `Learner` around a planner: it keeps nothing once it is set aside."""
+
+    def __init__(self, planner: Learner, guard: Guard) -> None:
+        self._planner = planner
+        self._guard = guard
+
+    def state(self) -> JsonDict | None:
+        return None if PART in self._guard.aside else self._guard("planner's state", self._planner.state)
+
+    def restore(self, state: JsonDict) -> None:
+        self._planner.restore(state)
+
+
+def _plain(rows: int) -> Plan:
+    return Plan(np.zeros(rows, np.int32), np.ones(rows, np.int32), ("",) * rows)

@@ -1,0 +1,54 @@
+"""What a model must not forget when its process dies, and must when its server ends: numbers by name, in a file of the
+server's private folder (`covey.tritonio.link`)."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from covey.errors import SettingError
+from covey.private import checked, private_folder
+from covey.tritonio.link import address
+from covey_client import files
+
+log = logging.getLogger("covey.memory")
+
+
+class Remembered:
+    """One model's numbers."""
+
+    def __init__(self, model: str) -> None:
+        server = os.getppid()
+        self._path = address(f"{model}.json", server)
+        self._server = f"{server} {_began(server)}"  # another server may get its process id
+
+    def recall(self) -> dict[str, int]:
+        """None where nothing was remembered of this server, or nothing that can be read."""
+        try:
+            checked(self._path.parent)
+            told = json.loads(self._path.read_text(encoding="utf-8"))
+            return {str(name): int(number) for name, number in told["numbers"].items()} if self._is_own(told) else {}
+        except (OSError, SettingError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            return {}
+
+    def remember(self, numbers: Mapping[str, int]) -> None:
+        """In place of what was remembered. A failure is logged: it costs nothing until this process dies."""
+        try:
+            private_folder(self._path.parent)
+            files.replace(self._path, json.dumps({"server": self._server, "numbers": dict(numbers)}))
+        except (OSError, SettingError) as error:
+            log.warning("what drafters held at first is forgotten if this process dies: %s", error)
+
+    def _is_own(self, told: Mapping[str, object]) -> bool:
+        return told["server"] == self._server
+
+
+def _began(server: int) -> str:
+    """When a process began, in the kernel's ticks; "" where there is none."""
+    try:
+        return Path("/proc", str(server), "stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
