@@ -46,12 +46,12 @@ class Admission:
         self.draining = False
 
     def caller(self, address: str, authorization: str) -> Caller:
-        """Who asks. Raises NoKey, which costs an address as much as a request."""
+        """Who asks. Raises NoKey, or Overloaded where keys cannot be read: both cost an address as much as a request."""
         if self._keys is None:
             return Caller(address)
         try:
             tenant = self._keys.owner(authorization).name
-        except NoKey:
+        except (NoKey, Overloaded):
             self.charge(address)
             raise
         return Caller(f"{OF_KEY}{tenant}", tenant)
