@@ -46,7 +46,7 @@ class Admission:
         self.draining = False
 
     def caller(self, address: str, authorization: str) -> Caller:
-        """Who asks. Raises NoKey, or Overloaded where keys cannot be read: both cost an address as much as a request."""
+        """Who asks. Raises NoKey, or Overloaded where keys cannot be read; either costs as much as a request."""
         if self._keys is None:
             return Caller(address)
         try:
