@@ -55,8 +55,8 @@ class Template:
         raise InvalidRequest(f"template: got {name!r}, allowed: {', '.join(BUILT_IN)}, a Jinja file or a model folder")
 
     def render(self, messages: Sequence[Mapping[str, Any]], /, **settings: Any) -> str:
-        """`settings` are for the template, which knows some by name; they may have any. How much memory and time it takes
-        is the template's to say: whoever does not trust it has it rendered within `rendering.bounded`, or `apart`."""
+        """`settings` are for the template, which knows some by name; they may have any. Memory and time are the
+        template's to take: whoever does not trust it renders within `rendering.bounded`, or `apart`."""
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
         )

@@ -1,8 +1,8 @@
 """Rendering a stranger's template within bounds of memory and of processor time; `python -m covey_client.rendering`
 renders one, for a process that must outlive it.
 
-A sandbox keeps a template from the machine, but not from `{{ 'a' * 10 ** 10 }}`, a filter that pads by as much, or loops
-in loops. The kernel bounds them all, whatever they are made of.
+A sandbox keeps a template from the machine, but not from `{{ 'a' * 10 ** 10 }}`, a filter that pads by as much, or
+loops in loops. The kernel bounds them all, whatever they are made of.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def bounded() -> Iterator[None]:
 def apart(template: Template, messages: Sequence[Mapping[str, Any]]) -> str:
     """The prompt, rendered by a process of its own. Raises InvalidRequest."""
     words = [sys.executable, "-m", "covey_client.rendering"]
-    done = subprocess.run(words, input=json.dumps([asdict(template), messages]).encode(), stdout=subprocess.PIPE)
+    given = json.dumps([asdict(template), messages]).encode()
+    done = subprocess.run(words, input=given, stdout=subprocess.PIPE, check=False)
     if done.returncode == KILLED:
         raise InvalidRequest(TOO_LONG)
     if done.returncode:

@@ -1,4 +1,4 @@
-"""Templates that take all memory or all time are refused in one line, and their process is the only one that notices."""
+"""Templates that take all memory or all time are refused in one line."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from covey.front.admission import DOWN, Admission, Caller
 from covey.front.asked import Asked
 from covey.front.openai.texts import Texts
+from covey.front.openai.workers import Workers
 from covey.front.upstream import Upstream
 from covey.profile import Profile
 from covey_client.async_client import AsyncStream
@@ -29,7 +30,8 @@ class Door:
         self.settings = profile.front
         self.prompt_bytes = profile.limits.prompt_bytes
         self.most_tokens = profile.limits.max_tokens  # of a request that says nothing
-        self.texts = {name: Texts(folder, self.prompt_bytes) for name, folder in folders.items()}
+        self.workers = Workers(self.prompt_bytes, self.settings.message_bytes)
+        self.texts = {name: Texts(folder, self.workers) for name, folder in folders.items()}
         self.admission = Admission(profile.front)
         self.upstream = Upstream(grpc_url, metrics_url, deaths, lambda: self.admission.draining)
 
