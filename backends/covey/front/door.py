@@ -39,12 +39,18 @@ class Door:
     def ready(self) -> bool:
         return self.upstream.up and not self.admission.draining
 
+    def announced(self, caller: Caller, size: int) -> None:
+        """A request of so many bytes, which may still be on its way. Raises Overloaded."""
+        self.admission.announce(caller.name, size)
+        if not self.upstream.up:
+            raise Overloaded(DOWN)
+
     @contextmanager
-    def admitted(self, caller: Caller, size: int) -> Iterator[None]:
-        """While one request is in flight. Raises Overloaded."""
-        with self.admission.request(caller.name, size):
-            if not self.upstream.up:
-                raise Overloaded(DOWN)
+    def admitted(self, caller: Caller, size: int | None = None) -> Iterator[None]:
+        """While one request is in flight; of so many bytes, where that is not announced. Raises Overloaded."""
+        if size is not None:
+            self.announced(caller, size)
+        with self.admission.place(caller.name):
             yield
 
     def stream(self, asked: Asked, caller: Caller, seconds: float | None = None) -> AsyncStream:

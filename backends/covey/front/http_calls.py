@@ -68,8 +68,9 @@ class Posted:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = Call(self._door, Request(scope, receive), send)
         with suppress(Gone), call.admitted as admitted:
-            admitted.enter_context(self._door.admitted(call.caller, call.turn.size))
+            self._door.announced(call.caller, call.turn.size)
             body = await _body(receive)
+            admitted.enter_context(self._door.admitted(call.caller))
             await _unless_gone(receive, self._answering(call, body))
 
 
