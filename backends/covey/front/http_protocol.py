@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from typing import Any
 
 import h11
@@ -86,6 +87,7 @@ class BoundedProtocol(H11Protocol):
         try:
             self._stay = self.admission.connections.enter(self.client[0] if self.client else "", self._cut)
         except TooMany as error:
+            self._refused = True
             self._answer(429, str(error))
             transport.close()
             return
@@ -181,9 +183,12 @@ class BoundedProtocol(H11Protocol):
     def _end(self) -> None:
         """What still comes is read by nobody, for a while: a connection that is cut at once takes its answer along."""
         self._refused = True
+        if self._stay is not None:
+            self._stay.leave()
         self.flow.resume_reading()
         if self.transport.can_write_eof():
-            self.transport.write_eof()
+            with suppress(OSError):  # the caller has gone
+                self.transport.write_eof()
         self.loop.call_later(LINGER_SECONDS, self.transport.abort)
 
 
