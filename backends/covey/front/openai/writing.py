@@ -100,7 +100,7 @@ class Writing:
         }
         return Marks(found, frozenset(text for text, number in found.items() if added[number].special))
 
-    def _rendered(self, messages: Sequence[Mapping[str, Any]], **settings: Any) -> str:
+    def _rendered(self, messages: Sequence[Mapping[str, Any]], /, **settings: Any) -> str:
         with bounded():
             return self._own_template().render(messages, **settings)
 
