@@ -346,10 +346,12 @@ def test_slow_senders_hold_no_places_and_go_first_where_there_is_no_room(front: 
     held += [half_sent("127.0.0.1") for _ in range(30)]  # the caller's own address
     for _ in range(5):
         assert post(front, GENERATE, {"text_input": "count 1"})[0] == 200
-    answers = [connection.recv(100) for connection in held]
-    assert {answer[9:12] for answer in answers} == {b"408", b"429"}
+    answers = set()
     for connection in held:
+        with suppress(ConnectionResetError):  # one that was not let in had sent what nobody reads
+            answers.add(connection.recv(100)[9:12])
         connection.close()
+    assert answers == {b"408", b"429"}
 
 
 def test_grpc_calls_without_a_message_go_first_where_there_is_no_room(front: Front) -> None:
