@@ -72,7 +72,7 @@ class Room:
             raise TooMany(f"more than {self._most // 2} {self._what} of one address; try again in 1 s")
         if sum(map(len, self._stays.values())) >= self._most:
             waiting = max((_waiting(each) for each in self._stays.values()), key=len)
-            if len(waiting) <= len(own) or not self._cut(waiting):
+            if not self._cut(waiting if len(waiting) > len(own) else own):
                 raise TooMany(f"more than {self._most} {self._what}; try again in 1 s")
         stay = Stay(self, address, cut)
         self._stays.setdefault(address, {})[stay] = None
