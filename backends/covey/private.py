@@ -34,8 +34,8 @@ def checked(path: Path) -> Path:
 def private_text(path: str | Path) -> str:
     """A file that nobody else may read."""
     try:
-        mode = Path(path).stat().st_mode
-        text = Path(path).read_text(encoding="utf-8")
+        with open(path, encoding="utf-8") as file:
+            mode, text = os.fstat(file.fileno()).st_mode, file.read()  # of one file, also where it is being replaced
     except (OSError, UnicodeDecodeError) as error:
         raise SettingError(f"{path}: cannot be read: {error}") from None
     if mode & 0o077:

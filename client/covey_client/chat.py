@@ -15,6 +15,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from covey_client.errors import InvalidRequest
+from covey_client.rendering import apart
 
 PLAIN = (
     "{% for m in messages %}"
@@ -54,7 +55,8 @@ class Template:
         raise InvalidRequest(f"template: got {name!r}, allowed: {', '.join(BUILT_IN)}, a Jinja file or a model folder")
 
     def render(self, messages: Sequence[Mapping[str, Any]], /, **settings: Any) -> str:
-        """`settings` are for the template, which knows some by name; they may have any."""
+        """`settings` are for the template, which knows some by name; they may have any. Memory and time are the
+        template's to take: whoever does not trust it renders within `rendering.bounded`, or `apart`."""
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
         )
@@ -82,7 +84,7 @@ class Chat:
 
     def prompt(self, said: str) -> str:
         """The prompt that has the assistant answer `said`. Does not mutate; `remember` does."""
-        return self._template.render([*self._all(), {"role": "user", "content": said}])
+        return apart(self._template, [*self._all(), {"role": "user", "content": said}])
 
     def remember(self, said: str, answer: str) -> None:
         """Take one exchange into the history."""

@@ -72,17 +72,6 @@ def test_one_address_has_half_of_the_requests_and_all_together_no_more_than_all(
     asked(admission, "a")
 
 
-def test_connections_are_counted_apart() -> None:
-    admission = Admission(SETTINGS, Clock())
-    with ExitStack() as held:
-        for _ in range(4):
-            held.enter_context(admission.connection("a"))
-        with pytest.raises(TooMany), admission.connection("a"):
-            pass
-        with admission.connection("b"):
-            asked(admission, "a")
-
-
 def test_a_drain_refuses_with_a_time() -> None:
     admission = Admission(SETTINGS, Clock())
     admission.draining = True
@@ -103,7 +92,11 @@ def test_callers_are_forgotten() -> None:
 def test_who_has_the_whole_answer_may_ask_again(streams: bool) -> None:
     """A caller of one request at a time asks the next when it has the last byte, whatever the loop does meanwhile."""
     admission = Admission(SETTINGS, Clock())
-    door: Any = SimpleNamespace(admission=admission, admitted=lambda caller, size: admission.request(caller.name, size))
+    door: Any = SimpleNamespace(
+        admission=admission,
+        announced=lambda caller, size: admission.announce(caller.name, size),
+        admitted=lambda caller: admission.place(caller.name),
+    )
     in_flight = []
 
     async def receive() -> Message:

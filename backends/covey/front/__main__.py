@@ -79,6 +79,7 @@ async def serve(wanted: argparse.Namespace) -> None:
     watching.cancel()
     await calls.stop(CLOSING_SECONDS)
     await serving
+    door.workers.close()
     await door.upstream.close()
 
 

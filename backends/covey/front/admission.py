@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from covey.front.failures import NoKey, TooMany
 from covey.front.keys import Key, Keys
+from covey.front.rooms import Room
 from covey.profile import FrontSettings
 from covey_client.errors import Overloaded
 
@@ -40,18 +41,19 @@ class Admission:
     def __init__(self, settings: FrontSettings, now: Callable[[], float] = time.monotonic) -> None:
         self._settings, self._now = settings, now
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # caller -> tokens, and when
-        self._connections: Counter[str] = Counter()
+        bounds = settings.connections, settings.message_bytes, settings.read_pace
+        self.connections, self.calls = Room(*bounds, "connections", now), Room(*bounds, "calls", now)
         self._requests: Counter[str] = Counter()
         self._keys = Keys(settings.keys) if settings.keys else None
         self.draining = False
 
     def caller(self, address: str, authorization: str) -> Caller:
-        """Who asks. Raises NoKey, which costs an address as much as a request."""
+        """Who asks. Raises NoKey, or Overloaded where keys cannot be read; either costs as much as a request."""
         if self._keys is None:
             return Caller(address)
         try:
             tenant = self._keys.owner(authorization).name
-        except NoKey:
+        except (NoKey, Overloaded):
             self.charge(address)
             raise
         return Caller(f"{OF_KEY}{tenant}", tenant)
@@ -59,23 +61,32 @@ class Admission:
     @contextmanager
     def request(self, caller: str, size: int) -> Iterator[None]:
         """While a request of so many bytes is in flight. Raises Overloaded, or TooMany where it is the caller."""
+        self.announce(caller, size)
+        with self.place(caller):
+            yield
+
+    def announce(self, caller: str, size: int) -> None:
+        """A request of so many bytes, which may still be on its way. Raises as `request`."""
         if self.draining:
             raise Overloaded(DRAINING)
         self.charge(caller, size)
+
+    @contextmanager
+    def place(self, caller: str) -> Iterator[None]:
+        """While a request that was announced, and is here, is in flight. Raises as `request`."""
         if sum(self._requests.values()) >= self._settings.requests:
             raise Overloaded(f"queue full: {self._settings.requests} requests are in flight; try again in 1 s")
         key = self._key(caller)
         most = key.requests if key is not None and key.requests else self._settings.requests // 2
-        with _counted(self._requests, caller, most, "requests in flight of one caller"):
+        if self._requests[caller] >= most:
+            raise TooMany(f"more than {most} requests in flight of one caller; try again in 1 s")
+        self._requests[caller] += 1
+        try:
             yield
-
-    @contextmanager
-    def connection(self, caller: str) -> Iterator[None]:
-        """While a connection, or a gRPC call, of this caller's is open."""
-        with _counted(
-            self._connections, caller, self._settings.connections // 2, "connections or calls of one address"
-        ):
-            yield
+        finally:
+            self._requests[caller] -= 1
+            if not self._requests[caller]:
+                del self._requests[caller]
 
     def charge(self, caller: str, size: int = 0) -> None:
         """Take a request's weight from the caller's bucket; raises TooMany."""
@@ -96,16 +107,3 @@ class Admission:
         if self._keys is None or not caller.startswith(OF_KEY):
             return None
         return self._keys.named(caller.removeprefix(OF_KEY))
-
-
-@contextmanager
-def _counted(counts: Counter[str], caller: str, most: int, what: str) -> Iterator[None]:
-    if counts[caller] >= most:
-        raise TooMany(f"more than {most} {what}; try again in 1 s")
-    counts[caller] += 1
-    try:
-        yield
-    finally:
-        counts[caller] -= 1
-        if not counts[caller]:
-            del counts[caller]

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from covey.front.admission import DOWN, Admission, Caller
 from covey.front.asked import Asked
 from covey.front.openai.texts import Texts
+from covey.front.openai.workers import Workers
 from covey.front.upstream import Upstream
 from covey.profile import Profile
 from covey_client.async_client import AsyncStream
@@ -29,7 +30,8 @@ class Door:
         self.settings = profile.front
         self.prompt_bytes = profile.limits.prompt_bytes
         self.most_tokens = profile.limits.max_tokens  # of a request that says nothing
-        self.texts = {name: Texts(folder, self.prompt_bytes) for name, folder in folders.items()}
+        self.workers = Workers(self.prompt_bytes, self.settings.message_bytes)
+        self.texts = {name: Texts(folder, self.workers) for name, folder in folders.items()}
         self.admission = Admission(profile.front)
         self.upstream = Upstream(grpc_url, metrics_url, deaths, lambda: self.admission.draining)
 
@@ -37,12 +39,18 @@ class Door:
     def ready(self) -> bool:
         return self.upstream.up and not self.admission.draining
 
+    def announced(self, caller: Caller, size: int) -> None:
+        """A request of so many bytes, which may still be on its way. Raises Overloaded."""
+        self.admission.announce(caller.name, size)
+        if not self.upstream.up:
+            raise Overloaded(DOWN)
+
     @contextmanager
-    def admitted(self, caller: Caller, size: int) -> Iterator[None]:
-        """While one request is in flight. Raises Overloaded."""
-        with self.admission.request(caller.name, size):
-            if not self.upstream.up:
-                raise Overloaded(DOWN)
+    def admitted(self, caller: Caller, size: int | None = None) -> Iterator[None]:
+        """While one request is in flight; of so many bytes, where that is not announced. Raises Overloaded."""
+        if size is not None:
+            self.announced(caller, size)
+        with self.admission.place(caller.name):
             yield
 
     def stream(self, asked: Asked, caller: Caller, seconds: float | None = None) -> AsyncStream:

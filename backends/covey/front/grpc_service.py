@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 from urllib.parse import unquote
 
@@ -18,7 +18,9 @@ from covey.front import answers, failures, grpc_bodies
 from covey.front.admission import Caller
 from covey.front.asked import MOST_ID, NOT_IN_PARTS, UNARY, VERSION, served
 from covey.front.door import Door, Gone
-from covey_client.errors import CoveyClientError
+from covey.front.failures import TooMany
+from covey.front.rooms import Room, Stay
+from covey_client.errors import CoveyClientError, DeadlineExceeded, InvalidRequest
 
 SERVICE = "inference.GRPCInferenceService"
 NOT_HERE = (
@@ -50,7 +52,7 @@ def server(door: Door) -> grpc.aio.Server:
             ("grpc.keepalive_time_ms", 60_000),  # finds callers that have gone without a word
             ("grpc.keepalive_timeout_ms", 20_000),
         ],
-        maximum_concurrent_rpcs=door.settings.connections,
+        maximum_concurrent_rpcs=2 * door.settings.connections,  # `Admission.calls` chooses which of them stay
     )
 
 
@@ -98,7 +100,7 @@ class Service:
                 raise failures.refused("model", asked.model, NOT_IN_PARTS)
             return grpc_bodies.answer(await self._door.whole(asked, caller, context.time_remaining()), asked)
 
-    async def stream(self, messages: AsyncIterator[bytes], context: Any) -> None:
+    async def stream(self, messages: AsyncIterator[bytes], context: Any, stay: Stay) -> None:
         """Answers requests as they come, several at once. When the caller leaves, all are given up."""
         running: set[asyncio.Task[None]] = set()
         room, writing = asyncio.Semaphore(MOST_AT_ONCE), asyncio.Lock()
@@ -106,9 +108,12 @@ class Service:
         def ended(task: asyncio.Task[None]) -> None:
             running.discard(task)
             room.release()
+            if not running:
+                stay.wait()
 
         try:
             async for data in messages:
+                stay.serve()
                 await room.acquire()
                 task = asyncio.ensure_future(self._one(data, context, writing))
                 running.add(task)
@@ -156,33 +161,57 @@ class Service:
 
 
 class _Rest(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Every other method."""
+    """Every other method; no message is waited for."""
 
     def service(self, details: Any) -> Any:
-        async def refuse(_data: bytes, context: Any) -> bytes:
+        async def refuse(_messages: AsyncIterator[bytes], context: Any) -> None:
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{details.method[:100]}: {NOT_HERE}")
-            return b""
 
-        return grpc.unary_unary_rpc_method_handler(refuse)
+        return grpc.stream_stream_rpc_method_handler(refuse)
+
+
+@asynccontextmanager
+async def _stay(room: Room, address: str) -> AsyncIterator[Stay]:
+    """While a call is open. Raises TooMany, also where it waits for a message when others need its room."""
+    task, told = asyncio.current_task(), list[str]()
+
+    def cut(text: str) -> None:
+        told.append(text)
+        assert task is not None
+        task.cancel()
+
+    stay = room.enter(address, cut)
+    try:
+        yield stay
+    except asyncio.CancelledError:
+        if told:
+            raise TooMany(told[0]) from None
+        raise
+    finally:
+        stay.leave()
 
 
 def _handlers(service: Service) -> grpc.GenericRpcHandler:
+    calls, seconds = service._door.admission.calls, service._door.settings.read_seconds
+
     def unary(act: Act) -> Any:
-        async def answer(data: bytes, context: Any) -> bytes:
+        async def answer(messages: AsyncIterator[bytes], context: Any) -> bytes:
             try:
-                with service._door.admission.connection(_address(context)):
+                async with _stay(calls, _address(context)) as stay:
+                    data = await _first(messages, seconds)
+                    stay.serve()
                     return bytes((await act(data, context)).SerializeToString())
             except Exception as problem:
                 error = failures.told("a gRPC call", problem)
                 await context.abort(failures.kind(error).grpc, failures.text(error))
                 raise
 
-        return grpc.unary_unary_rpc_method_handler(answer)
+        return grpc.stream_unary_rpc_method_handler(answer)  # so that it begins before its message is here
 
     async def stream(messages: AsyncIterator[bytes], context: Any) -> None:
         try:
-            with service._door.admission.connection(_address(context)):
-                await service.stream(messages, context)
+            async with _stay(calls, _address(context)) as stay:
+                await service.stream(messages, context, stay)
         except CoveyClientError as error:
             await context.abort(failures.kind(error).grpc, failures.text(error))
 
@@ -197,6 +226,15 @@ def _handlers(service: Service) -> grpc.GenericRpcHandler:
         "ModelStreamInfer": grpc.stream_stream_rpc_method_handler(stream),
     }
     return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+
+async def _first(messages: AsyncIterator[bytes], seconds: float) -> bytes:
+    try:
+        return await asyncio.wait_for(anext(messages), seconds)
+    except StopAsyncIteration:
+        raise InvalidRequest("the call has no message") from None
+    except (TimeoutError, asyncio.TimeoutError):
+        raise DeadlineExceeded(f"the request was not here after {seconds:g} s") from None
 
 
 def _address(context: Any) -> str:

@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from covey.front.admission import Caller
 from covey.front.door import Door, Gone
+from covey.front.turns import Turn
 
 # nginx would keep events until it has a page of them.
 EVENTS = {
@@ -21,6 +22,7 @@ EVENTS = {
     "cache-control": "no-cache",
     "x-accel-buffering": "no",
 }
+JSON = {"content-type": "application/json"}
 Answering = Callable[["Call", bytes], Coroutine[Any, Any, None]]
 
 
@@ -31,6 +33,7 @@ class Call:
         """Raises NoKey."""
         self.door, self.request, self._send = door, request, send
         self.caller = caller_of(door, request)
+        self.turn = Turn(self.caller.name, int(request.headers.get("content-length", 0)))
         self.begun = False  # the status is sent: errors can no longer be one
         self.admitted = ExitStack()  # left as soon as the last byte is sent: who has it may ask the next at once
 
@@ -40,7 +43,7 @@ class Call:
         self.admitted.close()
 
     async def json(self, value: Any, headers: Mapping[str, str] | None = None) -> None:
-        await self.answer(json.dumps(value).encode(), {"content-type": "application/json", **(headers or {})})
+        await self.answer(json.dumps(value).encode(), {**JSON, **(headers or {})})
 
     async def event(self, data: bytes, headers: Mapping[str, str] | None = None) -> None:
         """One event of a stream, which the first begins."""
@@ -65,8 +68,9 @@ class Posted:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = Call(self._door, Request(scope, receive), send)
         with suppress(Gone), call.admitted as admitted:
-            admitted.enter_context(self._door.admitted(call.caller, int(call.request.headers.get("content-length", 0))))
+            self._door.announced(call.caller, call.turn.size)
             body = await _body(receive)
+            admitted.enter_context(self._door.admitted(call.caller))
             await _unless_gone(receive, self._answering(call, body))
 
 

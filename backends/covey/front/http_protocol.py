@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import ExitStack
+from contextlib import suppress
 from typing import Any
 
 import h11
@@ -17,11 +17,13 @@ from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 from covey.front.admission import Admission
 from covey.front.failures import TooMany
 from covey.front.openai import errors
+from covey.front.rooms import GRACE_SECONDS, Stay
 from covey.profile import FrontSettings
 
 HEADER_BYTES = 16 << 10
 MOST_HEADERS = 64
 SLOW_READER_SECONDS = 60.0  # in which a caller must read something of what waits for it
+LOOK_SECONDS = 1.0  # between two looks at whether a request keeps its pace
 LINGER_SECONDS = 1.0  # in which a refused sender may find the answer before the connection is cut
 
 
@@ -75,7 +77,7 @@ class BoundedProtocol(H11Protocol):
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self.conn: BoundedConnection = BoundedConnection(self.settings.message_bytes)
-        self._held = ExitStack()
+        self._stay: Stay | None = None
         self._refused = False
         self._late: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
@@ -83,18 +85,18 @@ class BoundedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         try:
-            if len(self.connections) > self.settings.connections:
-                raise TooMany(f"more than {self.settings.connections} connections; try again in 1 s")
-            self._held.enter_context(self.admission.connection(self.client[0] if self.client else ""))
+            self._stay = self.admission.connections.enter(self.client[0] if self.client else "", self._cut)
         except TooMany as error:
+            self._refused = True
             self._answer(429, str(error))
             transport.close()
             return
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._held.close()
-        self._wait_no_more()
+        if self._stay is not None:
+            self._stay.leave()
+        self._stop_clock()
         self._read_again()
         super().connection_lost(exc)
 
@@ -105,13 +107,19 @@ class BoundedProtocol(H11Protocol):
         if self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
             if self._late is None:
                 self._wait()
+            if self._stay is not None:
+                self._stay.came(len(data))
         else:
-            self._wait_no_more()
+            self._stop_clock()
+            if self._stay is not None:
+                self._stay.serve()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.conn.their_state is h11.SEND_BODY and self._late is None:  # the next one's beginning came with the last
             self._wait()
+        elif self._stay is not None and self.conn.their_state is h11.IDLE:  # it is kept alive for another request
+            self._stay.wait()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -133,17 +141,34 @@ class BoundedProtocol(H11Protocol):
         self._end()
 
     def _wait(self) -> None:
-        self._late = self.loop.call_later(self.settings.read_seconds, self._too_late)
+        """For a request, from now on."""
+        assert self._stay is not None
+        self._stay.wait()
+        self._late = self.loop.call_later(min(GRACE_SECONDS, self.settings.read_seconds), self._look, self.loop.time())
 
-    def _wait_no_more(self) -> None:
+    def _stop_clock(self) -> None:
         if self._late is not None:
             self._late.cancel()
             self._late = None
 
-    def _too_late(self) -> None:
-        self._late = None
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            self._answer(408, f"the request was not here after {self.settings.read_seconds:g} s")
+    def _look(self, since: float) -> None:
+        """Whether the request that has been waited for since then is to be waited for any longer."""
+        left = since + self.settings.read_seconds - self.loop.time()
+        if left <= 0:
+            self._give_up(408, f"the request was not here after {self.settings.read_seconds:g} s")
+        elif self._stay is not None and self._stay.late:
+            self._give_up(408, f"the request came with less than {self.settings.read_pace:g} bytes a second")
+        else:
+            self._late = self.loop.call_later(min(LOOK_SECONDS, left), self._look, since)
+
+    def _cut(self, text: str) -> None:
+        self._give_up(429, text)
+
+    def _give_up(self, status: int, text: str) -> None:
+        self._stop_clock()
+        begun = self.cycle is None or self.conn.their_state is not h11.IDLE  # else it is only kept alive
+        if begun and self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self._answer(status, text)
         self._end()
 
     def _answer(self, status: int, text: str) -> None:
@@ -158,9 +183,12 @@ class BoundedProtocol(H11Protocol):
     def _end(self) -> None:
         """What still comes is read by nobody, for a while: a connection that is cut at once takes its answer along."""
         self._refused = True
+        if self._stay is not None:
+            self._stay.leave()
         self.flow.resume_reading()
         if self.transport.can_write_eof():
-            self.transport.write_eof()
+            with suppress(OSError):  # the caller has gone
+                self.transport.write_eof()
         self.loop.call_later(LINGER_SECONDS, self.transport.abort)
 
 

@@ -2,7 +2,8 @@
 
 A line is `NAME HASH [RATE [REQUESTS]]`: the name is the tenant of all that the key's owner asks, the hash is SHA-256 of
 the key in hex, and the others are this key's own in place of `front.rate` and of half of `front.requests`. The file is
-read again when it changes. `python -m covey.front.keys NAME` draws a key and says its line.
+read again when it changes; while what it says cannot be read nobody has a key, because one may have been revoked.
+`python -m covey.front.keys NAME` draws a key and says its line.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 import re
 import secrets
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +21,11 @@ from pathlib import Path
 from covey.errors import SettingError
 from covey.front.failures import NoKey
 from covey.private import private_text
+from covey_client.errors import Overloaded
 
 SCHEME = "bearer "
+UNREAD = "the server's file of keys cannot be read now, as its log says; try again in 2 s"
+SETTLED_NS = 1_000_000_000  # a file that changed less long ago may change again within its time stamp's resolution
 MOST_NAME = 256  # bytes, as a tenant's
 _HASH = re.compile(r"[0-9a-f]{64}")
 log = logging.getLogger("covey.front")
@@ -40,15 +45,16 @@ class Keys:
         """Raises SettingError."""
         self._path = Path(path)
         self._keys: Mapping[str, Key] = {}
-        self._changed: object = None
+        self._state: object = None  # of the file, as it was when `_keys` were read; None where they must be read
         self._read()
 
     def owner(self, authorization: str) -> Key:
-        """Whose a request with this header is. Raises NoKey."""
+        """Whose a request with this header is. Raises NoKey, and Overloaded where nobody knows which keys hold."""
         try:
             self._read()
-        except SettingError as error:  # what was read last holds on
+        except SettingError as error:
             log.error("%s", error)
+            raise Overloaded(UNREAD) from None
         given = authorization[len(SCHEME) :] if authorization.lower().startswith(SCHEME) else ""
         found = self._keys.get(hashed(given.strip()))
         if found is None:
@@ -59,14 +65,17 @@ class Keys:
         return next((key for key in self._keys.values() if key.name == name), None)
 
     def _read(self) -> None:
+        """Raises SettingError, and again for each caller until the file can be read."""
         try:
             said = self._path.stat()
         except OSError as error:
+            self._state = None
             raise SettingError(f"{self._path}: cannot be read: {error}") from None
-        changed = said.st_mtime_ns, said.st_size, said.st_ino
-        if changed != self._changed:
-            self._changed = changed
+        state = said.st_ctime_ns, said.st_mtime_ns, said.st_size, said.st_ino, said.st_dev  # chmod changes ctime alone
+        if state != self._state:
+            self._state = None
             self._keys = read(self._path)
+            self._state = state if said.st_ctime_ns < time.time_ns() - SETTLED_NS else None
 
 
 def hashed(key: str) -> str:

@@ -21,9 +21,10 @@ from covey.front.openai.pieces import Offsets
 from covey.front.openai.said import Reader, Said
 from covey.front.openai.served import Model, served
 from covey.front.openai.shapes import Shape, log_probs, usage
-from covey.front.openai.texts import Prompt
 from covey.front.openai.thinking import Hidden, Thinking, Thoughts
 from covey.front.openai.tools import Tools, taken
+from covey.front.openai.writing import Prompt
+from covey.front.turns import Turn
 from covey_client.errors import InvalidRequest
 from covey_client.response import Chunk
 from covey_client.wire import MODEL
@@ -60,7 +61,7 @@ async def completions(call: Call, body: bytes) -> None:
 async def _answer(call: Call, body: bytes, *, chat: bool) -> None:
     said = json_object(body)
     try:
-        wanted = await _wanted(call.door, said, chat)
+        wanted = await _wanted(call, said, chat)
         with ExitStack() as held:
             for _ in wanted.asked[1:]:
                 held.enter_context(call.door.admitted(call.caller, 0))
@@ -69,8 +70,8 @@ async def _answer(call: Call, body: bytes, *, chat: bool) -> None:
         raise fields.renamed(error, said, chat=chat) from None
 
 
-async def _wanted(door: Door, said: Mapping[str, Any], chat: bool) -> Wanted:
-    tools = None
+async def _wanted(call: Call, said: Mapping[str, Any], chat: bool) -> Wanted:
+    door, tools = call.door, None
     if chat:
         tools, said = taken(said)
     given = fields.read(said, chat=chat, most_tokens=door.most_tokens)
@@ -78,7 +79,7 @@ async def _wanted(door: Door, said: Mapping[str, Any], chat: bool) -> Wanted:
     found: list[str | list[int]] = []
     reading: Callable[[], Reader | None] | None = None
     if chat:
-        prompt = await rendered(model, said, tools)
+        prompt = await rendered(call.turn, model, said, tools)
         if tools is not None or prompt.thinking is not None:
             given, reading = await _held(given, tools, prompt.thinking, model)
         found.append(prompt.ids)
@@ -90,14 +91,14 @@ async def _wanted(door: Door, said: Mapping[str, Any], chat: bool) -> Wanted:
     return Wanted(model, given, asked, Shape(chat, model.name), tuple(reading() if reading else None for _ in asked))
 
 
-async def rendered(model: Model, said: Mapping[str, Any], tools: Tools | None) -> Prompt:
+async def rendered(turn: Turn, model: Model, said: Mapping[str, Any], tools: Tools | None) -> Prompt:
     """The conversation in a body as the model's template writes it."""
     messages, settings = prompts.messages(said.get("messages")), prompts.template_settings(said)
     if prompts.with_calls(messages) and (await model.texts.form()).textual:
         messages = prompts.with_textual_arguments(messages)
     if tools is not None:
         settings["tools"] = list(tools.told)
-    return await model.texts.chat(messages, settings)
+    return await model.texts.chat(turn, messages, settings)
 
 
 async def _held(
@@ -117,7 +118,7 @@ async def _held(
     between = (
         {marks.ids[each]: each for each in (thinking.begin, thinking.end) if each in marks.hidden} if thinking else {}
     )
-    hidden = Hidden(between, model.texts.shown) if between else None
+    hidden = Hidden(between, await model.texts.shows()) if between else None
 
     def reading() -> Reader | None:
         calls = Reading(form, marks, tools) if tools and form else None

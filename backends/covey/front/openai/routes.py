@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -13,7 +14,7 @@ from starlette.routing import BaseRoute, Route
 from covey.front.door import Door
 from covey.front.failures import refused
 from covey.front.http_bodies import json_object
-from covey.front.http_calls import Call, Posted, caller_of
+from covey.front.http_calls import JSON, Call, Posted, caller_of
 from covey.front.openai import generation
 from covey.front.openai.served import names, served
 from covey.front.openai.tools import taken
@@ -24,15 +25,17 @@ async def tokenize(call: Call, body: bytes) -> None:
     model = served(call.door, said.get("model"), said.get("target"))
     if said.get("messages") is not None:
         tools, said = taken(said)
-        found = (await generation.rendered(model, said, tools)).ids
+        found = (await generation.rendered(call.turn, model, said, tools)).ids
+        count, tokens = len(found), json.dumps(found).encode()
     else:
         text, special = said.get("prompt"), said.get("add_special_tokens")
         if not isinstance(text, str):
             raise refused("prompt", text, "a text, or messages")
         if not isinstance(special, (bool, type(None))):
             raise refused("add_special_tokens", special, "true or false")
-        found = await model.texts.encode(text, special=special is not False)
-    await call.json({"count": len(found), "max_model_len": model.texts.context(), "tokens": found})
+        count, tokens = await model.texts.encode(call.turn, text, special=special is not False)
+    told = json.dumps({"count": count, "max_model_len": model.texts.context()}).encode()
+    await call.answer(b'%s, "tokens": %s}' % (told[:-1], tokens), JSON)
 
 
 async def detokenize(call: Call, body: bytes) -> None:
@@ -40,7 +43,7 @@ async def detokenize(call: Call, body: bytes) -> None:
     model, ids = served(call.door, said.get("model"), said.get("target")), said.get("tokens")
     if not isinstance(ids, list) or not all(type(each) is int and 0 <= each < 1 << 31 for each in ids):
         raise refused("tokens", ids, "a list of token ids")
-    await call.json({"prompt": await model.texts.decode(ids)})
+    await call.json({"prompt": await model.texts.decode(call.turn, ids)})
 
 
 def routes(door: Door, health: Callable[[Request], Awaitable[Response]]) -> list[BaseRoute]:

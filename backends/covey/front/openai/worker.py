@@ -1,0 +1,74 @@
+"""`python -m covey.front.openai.worker PROMPT_BYTES`: the process in which templates are rendered and texts cut into
+tokens, one after the other, so that neither holds the front's interpreter, its memory or its processor.
+
+A question and an answer are each a length of four bytes and a pickle; both ends are Covey's own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import signal
+import struct
+import sys
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO
+
+from covey.front import failures
+from covey.front.log import to_stderr
+from covey.front.openai.writing import Answer, Writing
+from covey_client.errors import InvalidRequest
+
+LENGTH = struct.Struct("<I")
+LONG_BYTES = 64 << 10  # of a question, after which memory is given back: a text needs 300 times its length
+NICE = 5  # of the one for long texts: a third of a processor that one other wants
+_PR_SET_PDEATHSIG = 1
+
+
+def answered(texts: dict[str, Writing], prompt_bytes: int, question: bytes) -> Answer:
+    folder, act, given = pickle.loads(question)
+    if folder not in texts:
+        texts[folder] = Writing(folder, prompt_bytes)
+        texts[folder].read()  # which is no caller's time
+    began = time.process_time()
+    try:
+        answer = Answer(getattr(texts[folder], act)(*given))
+    except InvalidRequest as error:
+        answer = Answer(refused=str(error), field=error.field)
+    except Exception as error:
+        answer = Answer(failed=str(failures.told(f"a text's {act}", error)))
+    return replace(answer, seconds=time.process_time() - began)
+
+
+def main(arguments: list[str]) -> None:
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one text at a time, by this thread
+    if "--nice" in arguments:
+        os.nice(NICE)
+        with suppress(OSError):  # where sessions share processors and not processes; this one has its own
+            Path("/proc/self/autogroup").write_text(str(NICE))
+    to_stderr()
+    texts: dict[str, Writing] = {}
+    asked, told = sys.stdin.buffer, sys.stdout.buffer
+    while question := _next(asked):
+        answer = pickle.dumps(answered(texts, int(arguments[0]), question), pickle.HIGHEST_PROTOCOL)
+        told.write(LENGTH.pack(len(answer)) + answer)
+        told.flush()
+        if len(question) > LONG_BYTES and hasattr(libc, "malloc_trim"):
+            libc.malloc_trim(0)
+
+
+def _next(asked: BinaryIO) -> bytes:
+    """Nothing where the front has ended."""
+    head = asked.read(LENGTH.size)
+    return asked.read(LENGTH.unpack(head)[0]) if len(head) == LENGTH.size else b""
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

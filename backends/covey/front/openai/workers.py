@@ -1,0 +1,107 @@
+"""The front's own workers at texts: one for short texts and one for long ones, so that no chat waits for a megabyte."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import pickle
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from covey.front.openai.worker import LENGTH, LONG_BYTES
+from covey.front.openai.writing import Answer
+from covey.front.turns import Turn, Turns
+from covey_client.errors import InvalidRequest, ServerError
+from covey_client.rendering import KILLED, TOO_LONG
+
+PATIENT_SECONDS = 60.0  # for one answer, on whatever machine: what takes long is bounded by the worker itself
+REAP_SECONDS = 1.0  # in which the status of a process that has closed its end is known
+WAITING_MESSAGES = 8  # of the longest, that wait at each worker
+SHARES = {False: 1.0, True: 0.5}  # what one caller has for long, of a processor: of long texts half
+log = logging.getLogger("covey.front")
+
+
+class Workers:
+    """Made in the event loop; a worker is begun when it is first needed."""
+
+    def __init__(self, prompt_bytes: int, message_bytes: int) -> None:
+        words = [sys.executable, "-m", "covey.front.openai.worker", str(prompt_bytes)]
+        self._workers = {False: _Worker(words), True: _Worker([*words, "--nice"])}
+        self._turns = {
+            long: Turns(WAITING_MESSAGES * message_bytes, SHARES[long], partial(getattr, worker, "seconds"))
+            for long, worker in self._workers.items()
+        }
+
+    async def ask(self, turn: Turn, folder: str, act: str, *given: Any) -> Any:
+        """What `Writing.act` finds for a folder. Raises what it raises, and Overloaded."""
+        long = turn.size > LONG_BYTES
+        question = pickle.dumps((folder, act, given), pickle.HIGHEST_PROTOCOL)
+        return await self._turns[long].of(turn, lambda: self._workers[long].ask(question))
+
+    def close(self) -> None:
+        for worker in self._workers.values():
+            worker.end()
+
+
+class _Worker:
+    """One process, begun again where it has ended."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._words = words
+        self._process: asyncio.subprocess.Process | None = None
+        self.seconds = 0.0  # of a processor, that its answers have taken
+
+    async def ask(self, question: bytes) -> Any:
+        """One at a time."""
+        began = time.monotonic()
+        try:
+            answer: Answer = pickle.loads(await asyncio.wait_for(self._answer(question), PATIENT_SECONDS))
+        except (OSError, EOFError, TimeoutError, asyncio.TimeoutError):
+            self.seconds += time.monotonic() - began
+            raise await self._ended() from None
+        self.seconds += answer.seconds
+        if answer.refused:
+            raise InvalidRequest(answer.refused, answer.field)
+        if answer.failed:
+            raise ServerError(answer.failed)
+        return answer.found
+
+    def end(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGKILL)  # asyncio's own way reaps it, and loses its status
+
+    async def _answer(self, question: bytes) -> bytes:
+        process = self._process
+        if process is None or process.returncode is not None:
+            pipe = asyncio.subprocess.PIPE
+            process = self._process = await asyncio.create_subprocess_exec(
+                *self._words, stdin=pipe, stdout=pipe, start_new_session=True
+            )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(LENGTH.pack(len(question)))
+        process.stdin.write(question)
+        await process.stdin.drain()
+        return await process.stdout.readexactly(LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))[0])
+
+    async def _ended(self) -> Exception:
+        """The worker's end as the caller is told it."""
+        if self._process is None:
+            return ServerError("the process for texts could not be started")
+        try:
+            status = await asyncio.wait_for(self._process.wait(), REAP_SECONDS)
+        except (TimeoutError, asyncio.TimeoutError):
+            self.end()
+            status = await self._process.wait()
+        self._process = None
+        if status == KILLED:
+            return InvalidRequest(f"messages: {TOO_LONG}", "messages")
+        log.error("the process for texts ended with status %d", status)
+        return ServerError("the process for texts ended and is begun again; the server's log says how")

@@ -1,0 +1,156 @@
+"""One target's chat template and tokenizer at work: what `worker` does. Knows no event loop.
+
+A chat's prompt is made of tokens here and not by `covey`, because templates write the special tokens that a tokenizer
+would otherwise add a second time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from covey.errors import SettingError
+from covey.front.failures import refused
+from covey.front.openai import forms, thinking
+from covey.front.openai.forms import Form
+from covey.front.openai.marks import Marks
+from covey.front.openai.thinking import Thinking
+from covey_client.chat import Template
+from covey_client.errors import InvalidRequest, ServerError
+from covey_client.rendering import bounded
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A conversation."""
+
+    ids: list[int]
+    thinking: Thinking | None  # how an answer may begin, where it may begin with thoughts
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a worker tells: what was found, or else a kind of error and its text."""
+
+    found: Any = None
+    refused: str = ""
+    field: str = ""  # of what is refused
+    failed: str = ""
+    seconds: float = 0.0  # of a processor
+
+
+class Writing:
+    """Of one target's folder, whose files are read when they are first needed."""
+
+    def __init__(self, folder: str, prompt_bytes: int) -> None:
+        """`prompt_bytes`: the longest text that is cut into tokens."""
+        self._folder, self._most = Path(folder), prompt_bytes
+        self._tokenizer: Tokenizer | None = None
+        self._template: Template | None = None
+        self._thinking: tuple[Thinking | None] | None = None  # once it is known
+
+    def read(self) -> None:
+        """Read what most requests need; what is wrong with it is told to whoever needs it."""
+        with suppress(Exception):
+            self._read()
+            self._own_template()
+
+    def chat(self, messages: list[dict[str, Any]], settings: Mapping[str, Any]) -> Prompt:
+        """A conversation as tokens. Raises InvalidRequest where the model has no template, or refuses."""
+        try:
+            text = self._rendered(messages, **settings)
+        except InvalidRequest as error:
+            raise InvalidRequest(f"messages: {error}; /v1/completions takes any prompt", "messages") from None
+        known = self._read_thinking()
+        return Prompt(self._encode(text, special=False), known and known.after(text))
+
+    def encode(self, text: str, special: bool) -> tuple[int, bytes]:
+        """How many tokens, and all of them as JSON."""
+        ids = self._encode(text, special=special)
+        return len(ids), json.dumps(ids).encode()
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self._read().decode(ids, skip_special_tokens=False))
+
+    def form(self) -> Form:
+        """How the model writes calls of functions. Raises InvalidRequest where its template knows none."""
+        try:
+            return forms.of_template(self._rendered)
+        except InvalidRequest as error:
+            raise InvalidRequest(f"tools: {error}", "tools") from None
+
+    def marks(self) -> Marks:
+        """Those that a grammar can name, of which there are none beyond the model's own vocabulary."""
+        try:
+            most = int(configuration(self._folder)["vocab_size"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+            raise ServerError(f"{self._folder}: its config.json says no vocab_size: {error}") from None
+        added = self._read().get_added_tokens_decoder()
+        found = {
+            each.content: number
+            for number, each in added.items()
+            if number < most and (each.special or _tag(each.content))
+        }
+        return Marks(found, frozenset(text for text, number in found.items() if added[number].special))
+
+    def _rendered(self, messages: Sequence[Mapping[str, Any]], /, **settings: Any) -> str:
+        with bounded():
+            return self._own_template().render(messages, **settings)
+
+    def _read_thinking(self) -> Thinking | None:
+        if self._thinking is None:
+            added = self._read().get_added_tokens_decoder().values()
+            template = self._own_template()
+            self._thinking = (
+                thinking.known([template.source, template.with_tools, *(each.content for each in added)]),
+            )
+        return self._thinking[0]
+
+    def _own_template(self) -> Template:
+        if self._template is None:
+            self._template = Template.named(str(self._folder))
+        return self._template
+
+    def _encode(self, text: str, *, special: bool) -> list[int]:
+        try:
+            size = len(text.encode())
+        except UnicodeEncodeError:
+            raise refused("prompt", "a lone surrogate", "Unicode text") from None
+        if size > self._most:
+            raise refused("prompt", f"{size} bytes", f"at most {self._most} bytes")
+        return list(self._read().encode_batch_fast([text], add_special_tokens=special)[0].ids)
+
+    def _read(self) -> Tokenizer:
+        if self._tokenizer is None:
+            self._tokenizer = tokenizer(self._folder)
+        return self._tokenizer
+
+
+def tokenizer(folder: Path) -> Tokenizer:
+    """Raises ServerError, or InvalidRequest where the model has none."""
+    from covey.tokenization import load_tokenizer  # memory that a front without such requests does not need
+
+    try:
+        found = load_tokenizer(folder)
+    except SettingError as error:
+        raise ServerError(str(error)) from None
+    if found is None:
+        raise InvalidRequest("prompt: this model has no tokenizer; send token ids to /v1/completions", "prompt")
+    return found
+
+
+def configuration(folder: Path) -> Any:
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return config.get("text_config", config)
+
+
+def _tag(text: str) -> bool:
+    """Which added tokens llguidance takes for no text, beside those that are special."""
+    return text.startswith("<") and text.endswith(">")

@@ -1,0 +1,99 @@
+"""Rendering a stranger's template within bounds of memory and of processor time; `python -m covey_client.rendering`
+renders one, for a process that must outlive it.
+
+A sandbox keeps a template from the machine, but not from `{{ 'a' * 10 ** 10 }}`, a filter that pads by as much, or
+loops in loops. The kernel bounds them all, whatever they are made of.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from covey_client.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from covey_client.chat import Template
+
+MEMORY_BYTES = 512 << 20  # beyond what the process has; real templates take a few times what they write
+SECONDS = 2  # of processor time; real templates take milliseconds for a hundred messages
+TOO_LONG = f"template: it takes longer than {SECONDS} s"
+TOO_LARGE = f"template: it takes more than {MEMORY_BYTES >> 20} MiB of memory"
+KILLED = -signal.SIGVTALRM  # the status of a process that was ended in `bounded`
+
+
+class _Late(BaseException):
+    """No handler of a library takes it for an error of its own."""
+
+
+@contextmanager
+def bounded() -> Iterator[None]:
+    """While a template is rendered by the main thread of a process of its own. Raises InvalidRequest. One call into C
+    that takes all the time cannot be interrupted: the kernel ends the process at twice the time."""
+    import resource  # which not every system has that has clients
+
+    space = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (_held_bytes() + MEMORY_BYTES, space[1]))
+    before = signal.signal(signal.SIGPROF, _late)
+    signal.setitimer(signal.ITIMER_VIRTUAL, 2 * SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    try:
+        yield
+    except MemoryError:
+        raise InvalidRequest(TOO_LARGE) from None
+    except _Late:
+        raise InvalidRequest(TOO_LONG) from None
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGPROF, before)
+        resource.setrlimit(resource.RLIMIT_AS, space)
+
+
+def apart(template: Template, messages: Sequence[Mapping[str, Any]]) -> str:
+    """The prompt, rendered by a process of its own. Raises InvalidRequest."""
+    words = [sys.executable, "-m", "covey_client.rendering"]
+    given = json.dumps([asdict(template), messages]).encode()
+    done = subprocess.run(words, input=given, stdout=subprocess.PIPE, check=False)
+    if done.returncode == KILLED:
+        raise InvalidRequest(TOO_LONG)
+    if done.returncode:
+        raise InvalidRequest(f"template: rendering it ended with status {done.returncode}")
+    text, problem = json.loads(done.stdout)
+    if problem:
+        raise InvalidRequest(problem)
+    return str(text)
+
+
+def _late(_number: int, _frame: object) -> None:
+    raise _Late
+
+
+def _held_bytes() -> int:
+    import resource
+
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+def main() -> None:
+    from covey_client.chat import Template  # which imports this module
+
+    template, messages = json.load(sys.stdin)
+    text, problem = "", ""
+    try:
+        with bounded():
+            text = Template(**template).render(messages)
+    except InvalidRequest as error:
+        problem = str(error)
+    print(json.dumps([text, problem]))
+
+
+if __name__ == "__main__":
+    main()

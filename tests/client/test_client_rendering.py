@@ -1,0 +1,53 @@
+"""Templates that take all memory or all time are refused in one line."""
+
+from __future__ import annotations
+
+import resource
+
+import pytest
+
+from covey_client import InvalidRequest
+from covey_client.chat import Chat, Template
+from covey_client.rendering import MEMORY_BYTES, SECONDS, apart
+
+DOUBLED = "{% set ns = namespace(s='aaaaaaaaaa') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}"
+LARGE = [
+    "{{ 'a' * (10 ** 10) }}",
+    "{{ [1] * 10 ** 10 }}",
+    "{{ 'a' | center(10 ** 10) }}",
+    "{{ '%10000000000d' % 1 }}",
+    "{{ '%*d' | format(2000000000, 1) }}",
+    "{{ '{:>10000000000}'.format(1) }}",
+    "{{ 'a'.ljust(10 ** 10) }}",
+    "{{ ('a' * 10000).replace('a', 'a' * 1000000) }}",
+    "{{ range(99999) | join('a' * 100000) }}",
+    "{{ ('a\\n' * 10000) | indent(10 ** 6) }}",
+    "{{ 'a\\tb'.expandtabs(2000000000) }}",
+    DOUBLED,
+]
+ENDLESS = [
+    "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+    "{% macro f(x) %}{% if x %}{{ f(x - 1) }}{{ f(x - 1) }}{% endif %}{% endmacro %}{{ f(99) }}",
+    "{{ (7 ** 99999999) % 10 }}",
+]
+
+
+@pytest.mark.parametrize("source", LARGE)
+def test_memory_is_bounded(source: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"^template: it takes more than 512 MiB of memory$"):
+        apart(Template(source), [])
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10 < MEMORY_BYTES + (200 << 20)
+
+
+@pytest.mark.parametrize("source", ENDLESS)
+def test_time_is_bounded(source: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"takes longer than {SECONDS} s"):
+        apart(Template(source), [])
+
+
+def test_a_conversation_s_template_is_rendered_apart() -> None:
+    """What it writes comes unchanged, its ends of lines too."""
+    template = Template("{{ messages[0].content }}é\n\n{{ eos_token }}", tokens={"eos_token": "</s>"})
+    assert Chat(template).prompt("ü\r\n") == template.render([{"role": "user", "content": "ü\r\n"}]) == "ü\r\né\n\n</s>"
+    with pytest.raises(InvalidRequest, match="of memory"):
+        Chat(Template(LARGE[0])).prompt("a")

@@ -1,0 +1,93 @@
+"""A revoked key opens nothing, whatever happens to the file of keys."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from covey.errors import SettingError
+from covey.front.failures import NoKey, kind
+from covey.front.keys import Keys, hashed
+from covey_client.errors import Overloaded
+
+OLD, NEW = f"old {hashed('of old')}\n", f"new {hashed('of new')}\n"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    made = tmp_path / "keys"
+    made.write_text(OLD)
+    made.chmod(0o600)
+    long_ago = made.stat().st_mtime_ns - 10**10
+    os.utime(made, ns=(long_ago, long_ago))
+    return made
+
+
+def replaced(path: Path, text: str, mode: int = 0o600) -> None:
+    beside = path.with_suffix(".new")
+    beside.write_text(text)
+    beside.chmod(mode)
+    beside.replace(path)
+
+
+def test_keys_hold_until_the_file_says_otherwise(path: Path) -> None:
+    keys = Keys(str(path))
+    assert keys.owner("Bearer of old").name == "old"
+    replaced(path, NEW)
+    assert keys.owner("Bearer of new").name == "new"
+    with pytest.raises(NoKey):
+        keys.owner("Bearer of old")
+
+
+def test_a_key_that_was_revoked_while_others_could_read_the_file(path: Path) -> None:
+    """The file's size and time stamp stay as they are from the refusal on."""
+    keys = Keys(str(path))
+    replaced(path, NEW, 0o644)
+    for _ in range(2):
+        with pytest.raises(Overloaded, match="cannot be read now") as caught:
+            keys.owner("Bearer of old")
+        assert kind(caught.value).http == 503
+    path.chmod(0o600)
+    with pytest.raises(NoKey):
+        keys.owner("Bearer of old")
+    assert keys.owner("Bearer of new").name == "new"
+
+
+@pytest.mark.parametrize(
+    "hurt",
+    [
+        Path.unlink,
+        lambda path: replaced(path, NEW[:-10]),
+        lambda path: replaced(path, NEW + NEW),
+        lambda path: path.write_bytes(b"\xff\xfe"),
+        lambda path: path.chmod(0o604),
+        lambda path: (path.unlink(), path.mkdir()),
+    ],
+    ids=["removed", "half-written", "twice", "no text", "readable by others", "a folder"],
+)
+def test_nobody_has_a_key_while_the_file_cannot_be_read(path: Path, hurt: Callable[[Path], object]) -> None:
+    keys = Keys(str(path))
+    hurt(path)
+    for _ in range(2):
+        with pytest.raises(Overloaded):
+            keys.owner("Bearer of old")
+    with pytest.raises(SettingError):
+        Keys(str(path))
+    if path.is_dir():
+        path.rmdir()
+    replaced(path, OLD)
+    assert keys.owner("Bearer of old").name == "old"
+
+
+def test_a_file_that_is_written_twice_within_one_time_stamp(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `stat` says of a file tells nothing of a change within the resolution of its clock."""
+    keys = Keys(str(path))
+    said = path.stat()
+    monkeypatch.setattr(Path, "stat", lambda *_, **__: said)
+    assert keys.owner("Bearer of old").name == "old"
+    path.write_text(NEW)
+    with pytest.raises(NoKey):
+        keys.owner("Bearer of old")

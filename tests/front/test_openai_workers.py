@@ -1,0 +1,177 @@
+"""The processes in which the front has templates rendered and texts cut into tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from covey.front.openai.texts import Texts
+from covey.front.openai.worker import LONG_BYTES
+from covey.front.openai.workers import Workers
+from covey.front.openai.writing import Writing
+from covey.front.turns import Turn
+from covey_client import InvalidRequest
+from covey_client.errors import ServerError
+
+FOLDER = Path(__file__).resolve().parents[2] / "model_repository" / "target" / "1"
+SHORT, LONG = Turn("a", 10), Turn("a", LONG_BYTES + 1)
+MESSAGES = [{"role": "user", "content": "Who is there?"}]
+BLANKS = " " * (1 << 19)
+
+
+@asynccontextmanager
+async def workers() -> AsyncIterator[Workers]:
+    made = Workers(1 << 19, 2 << 20)
+    try:
+        yield made
+    finally:
+        made.close()
+        for worker in made._workers.values():
+            if worker._process is not None:
+                await worker._process.wait()
+
+
+def run(act: Callable[[Workers], Coroutine[Any, Any, None]]) -> None:
+    async def within() -> None:
+        async with workers() as made:
+            await act(made)
+
+    asyncio.run(asyncio.wait_for(within(), 60))
+
+
+def folder(path: Path, template: str) -> str:
+    for name in ("tokenizer.json", "config.json"):
+        (path / name).symlink_to(FOLDER / name)
+    (path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    return str(path)
+
+
+def test_they_find_what_is_found_in_one_process() -> None:
+    here = Writing(str(FOLDER), 1 << 20)
+
+    async def act(made: Workers) -> None:
+        texts = Texts(str(FOLDER), made)
+        for turn in (SHORT, LONG):
+            assert await texts.chat(turn, MESSAGES, {}) == here.chat(MESSAGES, {})
+            count, ids = await texts.encode(turn, "Grüße, " * 9, special=True)
+            assert count == len(json.loads(ids))
+            assert await texts.decode(turn, json.loads(ids)) == "Grüße, " * 9
+        assert await texts.form() == here.form()
+        assert await texts.marks() == here.marks()
+        with pytest.raises(InvalidRequest, match="at most 524288 bytes") as caught:
+            await texts.encode(LONG, "a" + BLANKS, special=True)
+        assert caught.value.field == "prompt"
+        with pytest.raises(InvalidRequest, match="Unicode"):
+            await texts.encode(SHORT, "\ud800", special=True)
+
+    run(act)
+
+
+def test_a_chat_waits_for_no_long_text() -> None:
+    """Nor for the short ones of a caller that has many."""
+
+    async def act(made: Workers) -> None:
+        texts, done = Texts(str(FOLDER), made), list[str]()
+
+        async def note(name: str, asked: Coroutine[Any, Any, Any]) -> None:
+            await asked
+            done.append(name)
+
+        await texts.chat(SHORT, MESSAGES, {})
+        await texts.encode(LONG, "a", special=True)
+        long = [note("long", texts.encode(Turn("b", 1 << 20), BLANKS, special=True)) for _ in range(2)]
+        short = [note("short", texts.encode(Turn("b", 9), "a" * 30_000, special=True)) for _ in range(200)]
+        tasks = [asyncio.ensure_future(each) for each in (*long, *short)]
+        await asyncio.sleep(0)
+        await texts.chat(SHORT, MESSAGES, {})
+        assert "long" not in done
+        assert len(done) < 40
+        await asyncio.gather(*tasks)
+
+    run(act)
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("{{ 'a' * (10 ** 10) }}", "more than 512 MiB of memory"),
+        ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "longer than 2 s"),
+        ("{{ (7 ** 99999999) % 10 }}", "longer than 2 s"),
+    ],
+)
+def test_a_template_of_all_memory_or_all_time_is_refused_and_others_are_answered(
+    tmp_path: Path, source: str, said: str
+) -> None:
+    async def act(made: Workers) -> None:
+        texts = Texts(folder(tmp_path, source), made)
+        with pytest.raises(InvalidRequest, match=f"^messages: template: it takes {said}") as caught:
+            await texts.chat(SHORT, MESSAGES, {})
+        assert "\n" not in str(caught.value)
+        assert (await Texts(str(FOLDER), made).chat(SHORT, MESSAGES, {})).ids
+
+    run(act)
+
+
+def test_a_worker_that_dies_fails_what_it_has_and_is_begun_again() -> None:
+    async def act(made: Workers) -> None:
+        texts = Texts(str(FOLDER), made)
+        await texts.encode(LONG, "a", special=True)
+        process = made._workers[True]._process
+        assert process is not None
+        os.kill(process.pid, signal.SIGSTOP)
+        first, second = (asyncio.ensure_future(texts.encode(LONG, "a", special=True)) for _ in range(2))
+        await asyncio.sleep(0.1)
+        os.kill(process.pid, signal.SIGKILL)
+        with pytest.raises(ServerError, match="begun again"):
+            await first
+        assert (await second)[0] == 1
+
+    run(act)
+
+
+def test_a_worker_keeps_no_memory_of_long_texts_and_no_life_without_a_front() -> None:
+    async def act(made: Workers) -> None:
+        texts = Texts(str(FOLDER), made)
+        await texts.encode(LONG, "a", special=True)
+        process = made._workers[True]._process
+        assert process is not None
+        seen = psutil.Process(process.pid)
+        before = seen.memory_info().rss
+        await texts.encode(LONG, "1" * (1 << 18), special=True)  # which takes 80 MiB
+        await texts.encode(SHORT, "a", special=True)
+        assert seen.memory_info().rss < before + (24 << 20)
+        assert process.stdin is not None
+        process.stdin.close()
+        assert await process.wait() == 0
+
+    run(act)
+
+
+def test_it_ends_with_the_front() -> None:
+    code = (
+        "import asyncio, sys\nfrom covey.front.openai.workers import Workers\nfrom covey.front.turns import Turn\n"
+        "async def act():\n    made = Workers(1 << 20, 1 << 20)\n"
+        "    await made.ask(Turn('', 0), sys.argv[1], 'encode', 'a', True)\n"
+        "    print(made._workers[False]._process.pid, flush=True)\n    await asyncio.sleep(60)\nasyncio.run(act())"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(FOLDER)], stdout=subprocess.PIPE, text=True) as front:
+        assert front.stdout is not None
+        worker = psutil.Process(int(front.stdout.readline()))
+        worker.suspend()  # it reads nothing any more
+        front.kill()
+        until = time.monotonic() + 10
+        while worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < until
+            time.sleep(0.02)

@@ -1,0 +1,153 @@
+"""Work of many callers at one worker: in turns, within bounds, and never lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from covey.front.failures import TooMany, kind, retry_after
+from covey.front.turns import BURST_SECONDS, Turn, Turns
+from covey_client.errors import Overloaded
+
+
+class Bench:
+    """A worker whose time is counted and not waited for."""
+
+    def __init__(self, most_bytes: int = 1000, share: float = 0.5) -> None:
+        self.now, self.done = 0.0, list[str]()
+        self.turns = Turns(most_bytes, share, lambda: self.now, lambda: self.now)
+        self.working, self.open = 0, asyncio.Event()
+        self.open.set()
+
+    def task(self, caller: str, seconds: float = 1.0, size: int = 1) -> asyncio.Task[str]:
+        async def work() -> str:
+            self.working += 1
+            assert self.working == 1
+            await asyncio.sleep(0)
+            await self.open.wait()
+            self.now += seconds
+            self.done.append(caller)
+            self.working -= 1
+            return caller
+
+        return asyncio.ensure_future(self.turns.of(Turn(caller, size), work))
+
+
+def run(act: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(act, 10))
+
+
+def test_who_comes_waits_for_the_work_at_hand_alone() -> None:
+    async def act() -> None:
+        bench = Bench()
+        flood = [bench.task("a") for _ in range(7)]
+        await asyncio.sleep(0)
+        other = [bench.task("b", 0.1) for _ in range(3)]
+        await asyncio.gather(*flood, *other)
+        assert bench.done[:4] == ["a", "b", "b", "b"]
+
+    run(act())
+
+
+def test_callers_of_equal_work_alternate_and_nobody_saves_turns_up() -> None:
+    async def act() -> None:
+        bench = Bench(share=1.0)
+        for _ in range(3):
+            await bench.task("a")
+        both = [bench.task("a") for _ in range(3)]
+        await asyncio.sleep(0)
+        both += [bench.task("late") for _ in range(3)]
+        await asyncio.gather(*both)
+        assert sorted(bench.done[3:7]) == ["a", "a", "late", "late"]
+
+    run(act())
+
+
+def test_what_waits_is_bounded_and_who_has_most_waiting_goes_first() -> None:
+    async def act() -> None:
+        bench = Bench(most_bytes=100)
+        bench.open.clear()
+        told = [bench.task("a", size=1)]
+        for caller, size in (("a", 25), ("a", 25), ("a", 1), ("b", 25), ("b", 20), ("c", 20), ("d", 30)):
+            told.append(bench.task(caller, size=size))
+            await asyncio.sleep(0)
+        bench.open.set()
+        await asyncio.wait(told)
+        whole, late, _, room, more = (told[place].exception() for place in (3, 2, 4, 5, 7))
+        assert isinstance(whole, TooMany), "half is for one caller"
+        assert "more than 50 bytes" in str(whole)
+        assert isinstance(late, TooMany), "c and d have less than a had"
+        assert kind(late).http == 429
+        assert isinstance(room, TooMany), "d made b the one with most"
+        assert more is None
+        assert bench.done == ["a", "b", "c", "d", "a"]
+
+    run(act())
+
+
+def test_who_would_have_most_is_refused_as_anybody() -> None:
+    async def act() -> None:
+        bench = Bench(most_bytes=100)
+        bench.open.clear()
+        told = [bench.task("a"), *(bench.task(caller, size=25) for caller in "bcdef")]
+        await asyncio.sleep(0)
+        bench.open.set()
+        await asyncio.wait(told)
+        assert type(told[-1].exception()) is Overloaded
+        assert bench.done == list("abcde")
+
+    run(act())
+
+
+def test_a_caller_has_its_share_of_the_time_in_the_long_run() -> None:
+    async def act() -> None:
+        bench = Bench(share=0.5)
+        while bench.now < 2 * BURST_SECONDS - 1:
+            await bench.task("a")
+        with pytest.raises(TooMany) as caught:
+            await bench.task("a", 0.0) + await bench.task("a") + await bench.task("a") + await bench.task("a")
+        assert retry_after(caught.value) == 1
+        assert 2 * BURST_SECONDS <= bench.now <= 2 * BURST_SECONDS + 2
+        await bench.task("b")
+        bench.now += 1
+        await bench.task("a")
+
+    run(act())
+
+
+def test_who_leaves_takes_no_turn_along() -> None:
+    async def act() -> None:
+        bench = Bench()
+        tasks = [bench.task("a"), bench.task("b"), bench.task("c"), bench.task("d")]
+        await asyncio.sleep(0)
+        tasks[0].cancel()  # it has begun, and is done to its end
+        tasks[2].cancel()
+        assert await tasks[1] == "b"
+        assert await tasks[3] == "d"
+        assert bench.done == ["a", "b", "d"]
+        again = [bench.task("a"), bench.task("b"), bench.task("c")]
+        while not bench.done[3:]:
+            await asyncio.sleep(0)
+        again[1].cancel()  # at the moment in which it is to begin
+        assert await again[2] == "c"
+        assert not bench.turns._busy
+        assert not bench.turns._waiting
+
+    run(act())
+
+
+def test_work_that_fails_ends_its_turn() -> None:
+    async def act() -> None:
+        bench = Bench()
+
+        async def fail() -> None:
+            raise ValueError("no")
+
+        with pytest.raises(ValueError, match="no"):
+            await bench.turns.of(Turn("a", 1), fail)
+        assert await bench.task("a") == "a"
+
+    run(act())
