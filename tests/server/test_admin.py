@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
 import json
 import stat
@@ -117,6 +118,16 @@ def test_a_page_in_a_browser_cannot_run_code(running: Server, tmp_path: Path) ->
         answered, said = asked(running, "POST", "/v2/repository/models/evil/load", body, **secret)
         assert (answered, "restricted" in said) == (403, True), said
     assert not ran.exists()
+
+
+@pytest.mark.e2e
+def test_no_command_line_has_the_secret(running: Server) -> None:
+    shown = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            shown.append(path.read_bytes())
+    assert any(b"--http-restricted-api=" in line for line in shown)
+    assert not any(tools.kept(running.options.http_port).encode() in line for line in shown)
 
 
 @pytest.mark.e2e

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing.connection
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -15,7 +16,17 @@ from typing import Any
 
 import pytest
 
-from covey.server import FREE, Options, StartError, port_claim, preflight, private_memory, shared_memory
+from covey.care import processes
+from covey.server import (
+    FREE,
+    Options,
+    StartError,
+    leftovers,
+    port_claim,
+    preflight,
+    private_memory,
+    shared_memory,
+)
 from covey.tritonio import link
 from covey_client import Client
 from covey_client import secret as tools
@@ -78,18 +89,58 @@ def test_folders_of_servers_that_are_gone_are_removed(tmp_path: Path, monkeypatc
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     child = subprocess.Popen(["true"])
     child.wait()
-    gone, living = (link.address("covey", pid) for pid in (child.pid, os.getpid()))
+    program = tmp_path / "tritonserver"
+    shutil.copy("/bin/sleep", program)
+    server = subprocess.Popen([program, "60"])
+    gone, another, living = (link.address("covey", pid) for pid in (child.pid, os.getpid(), server.pid))
     elsewhere = link.address("covey", (1 << 30) + 1)  # no process here has that number
-    for path in (gone, living, elsewhere):
+    for path in (gone, another, living, elsewhere):
         path.parent.mkdir(mode=0o700)
     gone.touch()
-    with multiprocessing.connection.Listener(str(elsewhere), "AF_UNIX"):
+    while server.pid not in processes.called("tritonserver"):  # the kernel names it a moment after it has begun
+        assert server.poll() is None
+    with server, multiprocessing.connection.Listener(str(elsewhere), "AF_UNIX"):
         link.sweep()
         assert not gone.parent.exists()
+        assert not another.parent.exists(), "its number is that of a process that is no server"
         assert living.parent.exists()
         assert elsewhere.parent.exists(), "somebody listens"
-    link.forget(os.getpid())
-    assert not living.parent.exists()
+        link.forget(server.pid)
+        assert not living.parent.exists()
+        server.kill()
+
+
+def test_temporary_folders_of_killed_processes_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(processes, "called", {"tritonserver": [1]}.get)
+    child = subprocess.Popen(["true"])
+    child.wait()
+    environment, filled = tmp_path / "python_env_a", tmp_path / "python_env_b"
+    dead, living = (tmp_path / f"covey-ranks-{pid}-x" for pid in (child.pid, os.getpid()))
+    for path in (environment, filled, dead, living):
+        path.mkdir()
+    (filled / "lib").touch()
+    (dead / "socket").touch()
+    leftovers.sweep(tmp_path)
+    assert not dead.exists()
+    assert living.exists()
+    assert environment.exists(), "it may be that of the server that lives"
+    monkeypatch.setattr(processes, "called", {"tritonserver": []}.get)
+    leftovers.sweep(tmp_path)
+    assert not environment.exists()
+    assert filled.exists(), "Covey's are empty"
+
+
+def test_programs_are_found_by_name_while_they_live(tmp_path: Path) -> None:
+    program = tmp_path / "some_program"
+    shutil.copy("/bin/sleep", program)
+    with subprocess.Popen([program, "60"]) as running:
+        while not processes.called("some_program"):
+            assert running.poll() is None
+        assert processes.called("some_program") == [running.pid]
+        running.kill()
+        os.waitid(os.P_PID, running.pid, os.WEXITED | os.WNOWAIT)
+        assert processes.called("some_program") == [], "it has ended, and its parent does not know it yet"
 
 
 def test_a_folder_that_another_server_removes_meanwhile_is_nobody_s_trouble(

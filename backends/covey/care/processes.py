@@ -85,6 +85,18 @@ def end(pids: Iterable[int]) -> None:
             continue
 
 
+def called(name: str) -> list[int]:
+    """This user's living processes of a program's name."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.name() == name and process.uids().real == os.getuid() and lives(process.pid):
+                found.append(process.pid)
+        except psutil.Error:  # it has ended meanwhile
+            continue
+    return found
+
+
 def named_by(marker: str) -> bool:
     """Whether a process has `marker` on its command line."""
     return any(True for _ in _marked(marker))

@@ -32,12 +32,14 @@ from covey.server import (
     command,
     hub,
     installation,
+    leftovers,
     log,
     port_claim,
     preflight,
     private_memory,
     shared_memory,
     targets,
+    unseen,
 )
 from covey.server.errors import Crashed, ServerDied, StartError
 from covey.server.guardian import Guardian
@@ -144,13 +146,15 @@ class Server:
             backend_dir.prune(self.options.state)
             self.swept = shared_memory.sweep()
             link.sweep()
+            leftovers.sweep()
             self._claim = shared_memory.claim(self.options.http_port)
             self._secret = admin.settle(self.options.http_port, self.options.admin_secret, self.options.host)
             settled = replace(self.options, admin_secret=self._secret)
             words = command.command(settled, triton, self._backends.path, self.models, self._claim.prefix)
             with self._open_log() as output:
-                self._process = subprocess.Popen(
+                self._process = unseen.start(
                     words,
+                    self._secret,
                     env=command.environment(settled, triton, self.left_out),
                     stdin=subprocess.DEVNULL,
                     stdout=output,
@@ -158,7 +162,7 @@ class Server:
                     start_new_session=True,  # Ctrl-C is for the launcher, which drains
                     pass_fds=(self._claim.fd, self._backends.fd),
                     umask=private_memory.UMASK,
-                    preexec_fn=_in_child(),  # noqa: PLW1509 - system calls alone, looked up before
+                    preexec_fn=_in_child(),  # system calls alone, looked up before
                 )
             self._guardian = Guardian(self._claim.prefix, self._process.pid, self.options.http_port, self.options.host)
             folder = self.options.repository_folder()

@@ -59,12 +59,20 @@ def forget(server: int) -> None:
     shutil.rmtree(_folder(server), ignore_errors=True)
 
 
+def _is_server(pid: str) -> bool:
+    """Whether that process is a tritonserver; the number of one that has ended may have come to another process."""
+    try:
+        return Path("/proc", pid, "comm").read_text() == "tritonserver\n"
+    except OSError:
+        return False
+
+
 def sweep() -> None:
     """Remove the folders of this user's servers that live no more."""
     for path in Path(tempfile.gettempdir()).glob(f"covey-{os.getuid()}-*"):
         server = path.name.rpartition("-")[2]
         with suppress(FileNotFoundError):  # another server that starts or ends has removed it
-            if server.isdigit() and not Path("/proc", server).exists() and not any(map(_listens, path.iterdir())):
+            if server.isdigit() and not _is_server(server) and not any(map(_listens, path.iterdir())):
                 forget(int(server))
 
 

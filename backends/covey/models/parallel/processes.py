@@ -35,7 +35,8 @@ class Followers:
     thread, when one of them ends before `close`."""
 
     def __init__(self, size: int, order: dict[str, Any], lost: Callable[[], None]) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="covey-ranks-"))  # they meet here; nobody else may enter
+        # They meet here, and nobody else may enter; the number is for who removes what a killed process has left.
+        self.folder = Path(tempfile.mkdtemp(prefix=f"covey-ranks-{os.getpid()}-"))
         self._size, self._lost = size, lost
         self._lives, self._lifeline = os.pipe()
         self._channels: list[socket.socket] = []

@@ -1,0 +1,80 @@
+"""Starts a program some of whose arguments other users of the machine cannot read.
+
+Triton takes its secret as an argument and in no other way, and the kernel shows everybody the arguments of every
+process. What it shows is the place where they lay when the program began, not what `argv` points to. The program is
+therefore started traced, which stops it before its first instruction; `argv` is then pointed into its environment,
+which only its own user can read, and the program goes on:
+
+    argv  [0] "tritonserver"  [1] ------.    the place that the kernel shows:  tritonserver --http-restricted-api=unseen
+    environment  UNSEEN_1=--http-restricted-api=model-repository:admin-key=5f3a
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import struct
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+VARIABLE = "UNSEEN_"
+_TRACED_BY_PARENT, _DETACH = 0, 17  # of ptrace
+_START_OF_STACK = 25  # in /proc/PID/stat, counted behind the name; there lie the count, `argv`, `environ`
+_WORD = struct.calcsize("P")
+_log = logging.getLogger("covey.server")
+
+
+def start(
+    words: Sequence[str], secret: str, env: dict[str, str], preexec_fn: Callable[[], None], **settings: Any
+) -> subprocess.Popen[bytes]:
+    """`subprocess.Popen`, with the words that contain `secret` unseen. Where the kernel lets nobody trace a child, they
+    are seen, and the log says so."""
+    hidden = {index: word for index, word in enumerate(words) if secret in word}
+    # A program that should go on without us must refuse what it sees instead of taking it for the secret.
+    shown = [f"{word.partition('=')[0]}=unseen" if index in hidden else word for index, word in enumerate(words)]
+    variables = {f"{VARIABLE}{index}": word for index, word in hidden.items()}
+    ptrace = ctypes.CDLL(None, use_errno=True).ptrace  # looked up before the fork
+    ptrace.restype, ptrace.argtypes = ctypes.c_long, [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+
+    def in_child() -> None:
+        preexec_fn()
+        if ptrace(_TRACED_BY_PARENT, 0, None, None) != 0:
+            raise OSError(ctypes.get_errno(), "ptrace")
+
+    process = None
+    try:
+        process = subprocess.Popen(shown, env=env | variables, preexec_fn=in_child, **settings)  # noqa: PLW1509
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        _point(process.pid, hidden)
+        if ptrace(_DETACH, process.pid, None, None) != 0:
+            raise OSError(ctypes.get_errno(), "ptrace")
+    except (subprocess.SubprocessError, OSError) as error:
+        if process is not None:
+            with process:  # its pipes are closed
+                process.kill()
+        _log.warning("other users of this machine can read the secret on the command line of %s: %s", words[0], error)
+        return subprocess.Popen(words, env=env, preexec_fn=preexec_fn, **settings)  # noqa: PLW1509
+    return process
+
+
+def _point(pid: int, hidden: dict[int, str]) -> None:
+    """Have these entries of a stopped program's `argv` point to its environment."""
+    stack = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[_START_OF_STACK])
+    with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
+
+        def pointer(index: int) -> int:
+            memory.seek(stack + index * _WORD)
+            return int(struct.unpack("P", memory.read(_WORD))[0])
+
+        place = pointer(0) + 2  # behind the count, `argv` and the null that ends it
+        while (address := pointer(place)) != 0:
+            memory.seek(address)
+            name, _, _ = memory.read(len(VARIABLE) + len(str(max(hidden))) + 1).partition(b"=")
+            index = name.decode(errors="replace").removeprefix(VARIABLE)
+            if name.startswith(VARIABLE.encode()) and index.isdigit() and int(index) in hidden:
+                memory.seek(stack + (1 + int(index)) * _WORD)
+                memory.write(struct.pack("P", address + len(name) + 1))
+            place += 1
