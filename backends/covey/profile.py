@@ -30,9 +30,11 @@ T = TypeVar("T")
 PROFILE_VARIABLE = "COVEY_PROFILE"
 FOLDER_VARIABLE = "COVEY_TARGET_FOLDER"
 DRAFTER_VARIABLE = "COVEY_DRAFTER_FOLDER"
+DTYPE_VARIABLE = "COVEY_DTYPE"
 LEFT_OUT_VARIABLE = "COVEY_LEFT_OUT"  # drafters of the profile that the launcher did not load, by commas
 DEFAULT_PROFILE = "demo-cpu"
 AUTO = "auto"
+DTYPES = (AUTO, "bfloat16", "float16", "float32", "float64")
 GENERAL = "draft_general"  # the entry that runs a drafter which is named by its folder alone
 TABLE = ("1:5", "4:4", "8:3", "16:2", "32:0")
 
@@ -57,7 +59,11 @@ class TargetSettings:
         "neural", "a model that runs here, or an emulated device: section emulated", choices=("neural", "emulated")
     )
     folder: str = setting("", "Hugging Face folder of the target; empty: the version folder of its model entry")
-    dtype: str = setting("auto", "weights and KV", choices=("auto", "bfloat16", "float16", "float32", "float64"))
+    dtype: str = setting(
+        "auto",
+        "weights and KV; auto: the checkpoint's own, and float32 where the device does not multiply it",
+        choices=DTYPES,
+    )
     device: str = setting("auto", "where the target runs", choices=("auto", "cpu", "cuda"))
     tensor_parallel: int = setting(1, "devices that the target is spread over, kv_memory_mb on each", low=1, high=64)
     numerics: str = setting(
@@ -206,7 +212,9 @@ class SpeculationSettings:
 
 @dataclass(frozen=True, slots=True)
 class DrafterSettings:
-    dtype: str = setting("auto", "weights and KV", choices=("auto", "bfloat16", "float16", "float32", "float64"))
+    dtype: str = setting(
+        "auto", "weights and KV; auto: bfloat16 where the device multiplies it, whatever the checkpoint", choices=DTYPES
+    )
     device: str = setting("cpu", "where neural drafters run", choices=("auto", "cpu", "cuda"))
     block_size: int = setting(16, "tokens in a KV block of a drafter", low=1, high=256)
     kv_memory_mb: int = setting(32, "KV memory of each neural drafter", low=1, high=1 << 20)
@@ -465,6 +473,7 @@ def from_environment() -> Profile:
         target = profile.target
         threads = 0 if profile.name == DEFAULT_PROFILE else target.threads  # its number is for the bundled model
         profile = dataclasses.replace(profile, target=dataclasses.replace(target, folder=folder, threads=threads))
+    profile = with_dtype(profile, os.environ.get(DTYPE_VARIABLE, ""))
     drafter = os.environ.get(DRAFTER_VARIABLE)
     return without(with_drafter(profile, drafter) if drafter else profile, left_out())
 
@@ -472,6 +481,15 @@ def from_environment() -> Profile:
 def left_out() -> tuple[str, ...]:
     """The profile's drafters that do not fit the target and that the launcher therefore left out."""
     return tuple(filter(None, os.environ.get(LEFT_OUT_VARIABLE, "").split(",")))
+
+
+def with_dtype(profile: Profile, dtype: str) -> Profile:
+    """The same deployment with its target in that type; "" leaves it."""
+    if not dtype:
+        return profile
+    if dtype not in DTYPES:
+        raise SettingError(f"dtype: got {dtype!r}, allowed: {', '.join(DTYPES)}")
+    return dataclasses.replace(profile, target=dataclasses.replace(profile.target, dtype=dtype))
 
 
 def with_drafter(profile: Profile, folder: str) -> Profile:

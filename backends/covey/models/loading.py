@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -17,11 +18,12 @@ import torch
 from safetensors import SafetensorError
 
 from covey.errors import SettingError, UnsupportedModel
-from covey.models import refusals
+from covey.models import refusals, stored
 from covey.models.device import weights
 from covey.models.refusals import weight_files
 
 _LOG = logging.getLogger(__name__)
+_STORED = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 @contextlib.contextmanager
@@ -102,9 +104,9 @@ def load_module(
     missing = sorted(report.get("missing_keys", ()))
     if missing:
         raise SettingError(f"{folder}: the weights lack {missing[0]} and {len(missing) - 1} more; copy them whole")
-    for name, stored, wanted in sorted(report.get("mismatched_keys", ())):
+    for name, held, wanted in sorted(report.get("mismatched_keys", ())):
         raise SettingError(
-            f"{folder}: {name} is {tuple(stored)}, by config.json {tuple(wanted)}: copy both from one model"
+            f"{folder}: {name} is {tuple(held)}, by config.json {tuple(wanted)}: copy both from one model"
         )
     return module.to(device).eval().requires_grad_(False)
 
@@ -200,6 +202,35 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
     return torch.bfloat16 if _multiplies_bfloat16() else torch.float32
+
+
+def serving_dtype(name: str, device: torch.device, folder: str | Path) -> str:
+    """The type that a target is served in: `auto` is its checkpoint's own, so that its text is the checkpoint's. Types
+    of two bytes that the device does not multiply become float32."""
+    if name != "auto":
+        return name
+    own = _own_dtype(Path(folder))
+    if own in ("float32", "float64"):
+        return own
+    best = str(choose_dtype("auto", device)).removeprefix("torch.")
+    if own != "float16":
+        return best
+    if device.type == "cuda":
+        return own
+    _LOG.warning("%s is in float16, which no CPU multiplies well: it is served in float32", folder)
+    return "float32"
+
+
+def _own_dtype(folder: Path) -> str:
+    """What the configuration says, else what most of the stored numbers are in; "" where neither says it."""
+    written = refusals.described(folder)
+    said = str(written.get("dtype") or written.get("torch_dtype") or "")
+    if said or not (files := sorted(folder.glob("*.safetensors"))):
+        return said.removeprefix("torch.")
+    counts: Counter[str] = Counter()
+    for tensor in stored.tensors(files).values():
+        counts[tensor.dtype] += tensor.size
+    return _STORED.get(counts.most_common(1)[0][0], "") if counts else ""
 
 
 @cache

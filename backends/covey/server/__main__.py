@@ -15,7 +15,7 @@ from rich.console import Console
 from covey.care.restarts import Restarts
 from covey.errors import SettingError
 from covey.front.tls import Tls
-from covey.server import front
+from covey.server import front, log
 from covey.server.errors import ServerDied
 from covey.server.options import parse, reachable
 from covey.server.process import Server
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     options = server.options if door is None else door.options
     ports = Ports(reachable(options.host), options.grpc_port, options.http_port, options.metrics_port, os.getpid())
     ports.write()
-    say(ready_message(options, str(server.log_file), server.left_out), sys.stdout)
+    say(ready_message(options, str(server.log_file), server.left_out, log.serving(server.log_text())), sys.stdout)
     try:
         return _serve(server, door)
     finally:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from covey.care.control import HTTP_VARIABLE
 from covey.private import KEPT_VARIABLE, private_folder
-from covey.profile import DRAFTER_VARIABLE, FOLDER_VARIABLE, LEFT_OUT_VARIABLE, PROFILE_VARIABLE
+from covey.profile import DRAFTER_VARIABLE, DTYPE_VARIABLE, FOLDER_VARIABLE, LEFT_OUT_VARIABLE, PROFILE_VARIABLE
 from covey.server.backend_dir import OWN_LIBRARY
 from covey.server.installation import Installation
 from covey.server.options import Options, reachable
@@ -81,6 +81,8 @@ def environment(options: Options, installation: Installation, left_out: Iterable
     values[PROFILE_VARIABLE] = str(profile.resolve()) if profile.is_file() else options.profile
     if options.model:
         values[FOLDER_VARIABLE] = str(Path(options.model).resolve())
+    if options.dtype:
+        values[DTYPE_VARIABLE] = options.dtype
     if options.drafter:
         values[DRAFTER_VARIABLE] = str(Path(options.drafter).resolve())
     values[LEFT_OUT_VARIABLE] = ",".join(left_out)

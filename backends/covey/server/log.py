@@ -11,6 +11,7 @@ _CODE = re.compile(r"^(Internal|Invalid argument|Not found|Unavailable|Unsupport
 _CLASS = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|UnsupportedModel): ")
 _KILLED = re.compile(r"Stub process '(\S+?)(?:_\d+){2}' is not healthy|Timed out occurred while waiting for the stub")
 _FATAL = re.compile(r"^error: (?:creating server: )?(.*)", re.MULTILINE)
+_SERVING = re.compile(r"covey\.orchestrator: serving \S+: (\w+, \w+ numerics)")
 _LINE = re.compile(r'^[EW]\d{4} \S+ \d+ [\w.]+:\d+\] "?(.*?)"?$', re.MULTILINE)
 
 
@@ -32,6 +33,12 @@ def reason(text: str) -> str:
         return _first_line(fatal[1])
     errors = [line for line in _LINE.findall(text) if "CudaDriverHelper" not in line and "pinned" not in line]
     return _first_line(errors[-1]) if errors else ""
+
+
+def serving(text: str) -> str:
+    """What the orchestrator said last of the target that it serves: type and mode; "" while it has not."""
+    found = _SERVING.findall(text)
+    return str(found[-1]) if found else ""
 
 
 def lost_process(text: str) -> bool:

@@ -51,6 +51,7 @@ class Options:
     profile: str = DEFAULT_PROFILE  # name or path, as covey.profile.load takes it
     model: str = ""  # the target, a folder or a name on the hub; "": what the model repository names
     drafter: str = ""  # the same of a model that drafts for it; "": those of the profile
+    dtype: str = ""  # of the target's weights and KV; "": what the profile says
     dequantise: bool = False  # serve models with quantised weights as plain ones
     models: tuple[str, ...] | None = None  # Triton models to load; None: those of the profile
     model_repository: Path | None = None
@@ -73,7 +74,7 @@ class Options:
 
     def deployment(self) -> Profile:
         """The profile, with the drafter that was named."""
-        chosen = profile.load(self.profile)
+        chosen = profile.with_dtype(profile.load(self.profile), self.dtype)
         return profile.with_drafter(chosen, self.drafter) if self.drafter else chosen
 
     def kept_folder(self) -> Path:
@@ -103,6 +104,7 @@ def parse(arguments: Sequence[str]) -> Options:
     named = "folder, or name on the Hugging Face hub (MODEL or MODEL@REVISION), of the"
     parser.add_argument("--model", default="", metavar="MODEL", help=f"{named} target")
     parser.add_argument("--drafter", default="", metavar="MODEL", help=f"{named} model that drafts for it")
+    parser.add_argument("--dtype", default="", choices=profile.DTYPES, help="of the target; auto: its checkpoint's own")
     parser.add_argument("--dequantise", action="store_true", help="serve quantised weights as the plain ones they mean")
     parser.add_argument("--model-repository", type=Path, metavar="FOLDER")
     parser.add_argument("--backends", type=Path, metavar="FOLDER", help="folder with orchestrator/, target/, ...")

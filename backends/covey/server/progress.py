@@ -96,15 +96,20 @@ def _front(options: Options) -> str:
     return f"For strangers: {http}, OpenAI's API at {http}/v1, gRPC {host}:{options.front_grpc_port}.\n"
 
 
-def ready_message(options: Options, log_file: str, left_out: Mapping[str, str] = MappingProxyType({})) -> str:
-    """What to paste now."""
+def ready_message(
+    options: Options, log_file: str, left_out: Mapping[str, str] = MappingProxyType({}), serving: str = ""
+) -> str:
+    """What to paste now. `serving` is what the orchestrator said of its target's type and numerics."""
     host = reachable(options.host)
     http = f"{host}:{options.http_port}"
     flags = "" if options.grpc_port == Options.grpc_port else f" --url {host}:{options.grpc_port}"
     body = '\'{"text_input": "Once upon a time", "max_tokens": 64'
     emulated = options.deployment().target.kind == "emulated"
+    typed = f" The target is in {serving}." if serving else ""
+    if "fast" in serving and options.deployment().target.numerics != "fast":
+        typed += " Invariant is not to be had for it here: texts may differ at near-ties."
     said = "\nIt is emulated: texts are a hash's and timings a cost table's; no model runs." if emulated else ""
-    return f"""Covey is ready. Log: {log_file}{said}{_drafters(options, left_out)}
+    return f"""Covey is ready. Log: {log_file}{typed}{said}{_drafters(options, left_out)}
 
   curl -s http://{http}/v2/models/covey/generate -d {body}}}'
   curl -sN http://{http}/v2/models/covey/generate_stream -d {body}, "stream": true}}'

@@ -23,9 +23,10 @@ def load_target(folder: str | Path, profile: Profile, *, name: str) -> LoadedTar
     """A model's weights and configuration are in `folder`, or an emulated device's tokenizer."""
     if profile.target.kind == "emulated":
         return emulation.load_target(folder, profile, RealClock())
-    from covey.target.runner import TargetRunner, most_blocks  # torch: an emulated device does without
+    from covey.target.runner import TargetRunner, most_blocks, typed  # torch: an emulated device does without
 
     depth = profile.speculation.max_depth if profile.speculation.drafters else 0
     budget = profile.scheduler.token_budget
-    most = most_blocks(folder, profile.target) if profile.memory.policy != "off" else 0
-    return TargetRunner.load(folder, profile.target, token_budget=budget, name=name, depth=depth, most_blocks=most)
+    settings = typed(folder, profile.target)
+    most = most_blocks(folder, settings) if profile.memory.policy != "off" else 0
+    return TargetRunner.load(folder, settings, token_budget=budget, name=name, depth=depth, most_blocks=most)

@@ -24,7 +24,7 @@ from covey.kv.sequences import Sequence, Sequences
 from covey.ledger import Ledger
 from covey.models import known
 from covey.models.identity import of_model
-from covey.models.loading import choose_device, choose_dtype, read_config
+from covey.models.loading import choose_device, choose_dtype, read_config, serving_dtype
 from covey.models.opening import Model, open_model
 from covey.models.parallel.model import ParallelModel
 from covey.models.parallel.plan import share_of_heads
@@ -106,6 +106,7 @@ class TargetRunner:
     ) -> TargetRunner:
         """The target that the settings describe, in `folder`. No pass will have more than `token_budget` tokens, and
         few rows drafts deeper than `depth`. With `most_blocks` its pool can become so large."""
+        settings = typed(folder, settings)
         ranks = settings.tensor_parallel
         torch.set_num_threads(settings.threads or max(1, (os.cpu_count() or 1) // ranks))
         blocks = settings.kv_blocks or blocks_in(settings.kv_memory_mb << 20, folder, settings, "target")
@@ -395,6 +396,11 @@ def blocks_in(memory: int, folder: str | Path, settings: TargetSettings, section
     if memory < block:
         raise SettingError(f"{section}.kv_memory_mb: one KV block of {folder} takes {block} bytes; give it more")
     return memory // block
+
+
+def typed(folder: str | Path, settings: TargetSettings) -> TargetSettings:
+    """The same with the type that the folder's model is served in."""
+    return replace(settings, dtype=serving_dtype(settings.dtype, choose_device(settings.device), folder))
 
 
 def most_blocks(folder: str | Path, settings: TargetSettings) -> int:
