@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from covey.errors import CoveyError, SettingError
+from covey.grammar_limits import too_much
 from covey.tokenization import load_tokenizer
 from covey.types import NO_INTS, Ints, Sampling
 
@@ -25,7 +26,18 @@ log = logging.getLogger("covey.grammar")
 
 Words = npt.NDArray[np.uint32]  # bit i of word j: token 32 * j + i is allowed
 
-LEXER_STATES = 10_000  # of one request, of one or two kilobytes each
+# What one grammar may cost, in llguidance's own counts, the same wherever it is compiled. `covey.grammar_limits` bounds
+# what these do not count. The worst grammars that were looked for compile in some 0.3 s and take 50 ms for a mask.
+LIMITS: dict[str, Any] = {
+    "max_grammar_size": 20_000,  # symbols of its rules
+    "initial_lexer_fuel": 100_000,  # for its regular expressions, when it is compiled
+    "step_lexer_fuel": 50_000,  # for one mask
+    "step_max_items": 20_000,  # of the parser, for one mask
+    "max_items_in_row": 2_000,  # of the parser, after one byte
+    "max_lexer_states": 10_000,  # of one request, of one or two kilobytes each
+}
+REFILL = 16  # tokens of a text that is followed again between masks, each of which gives the lexer its fuel anew
+APART = 32  # tokens at least between two times that a grammar is begun anew for its masks alone
 WORD = 32
 
 
@@ -48,6 +60,22 @@ def of_lark(rules: str) -> str:
     from llguidance import LLMatcher
 
     return LLMatcher.grammar_from_lark(rules)
+
+
+SOURCES = {"grammar_json": of_schema, "grammar_regex": of_regex, "grammar_lark": of_lark}
+
+
+def compiled(name: str, text: str, tokenizer: LLTokenizer) -> str:
+    """The grammar of a request's field of this name; raises ValueError, which says what is allowed instead."""
+    if found := too_much(name, text):
+        raise ValueError(found)
+    try:
+        grammar = SOURCES[name](text)
+    except ValueError as error:
+        raise ValueError(f"a JSON schema: {error}") from None
+    if found := problem(grammar, tokenizer):
+        raise ValueError(f"a grammar that can be compiled: {' '.join(found.split())[:200]}")
+    return grammar
 
 
 def problem(grammar: str, tokenizer: LLTokenizer) -> str:
@@ -85,24 +113,37 @@ class Grammar:
         self._output: Ints = NO_INTS
         self._path: list[int] = []  # what was consumed behind the output
         self._lost = False  # the output does not fit
+        self._drafts = True  # drafts have hit no limit yet
+        self._anew_at = -APART  # tokens of output when it was last begun anew
 
     def follow(self, output: Ints) -> None:
         """From now on the request's output is this."""
         both = min(len(output), len(self._output))
         differing = np.flatnonzero(output[:both] != self._output[:both])
         same = int(differing[0]) if len(differing) else both
-        if self._lost or not self._back(len(self._path) + len(self._output) - same):
-            self._anew(NO_INTS)
-            same = 0
+        if self._matcher.is_error():
+            self._may_begin_anew(output)
+        elif self._lost or not self._back(len(self._path) + len(self._output) - same):
+            self._anew(output)
+        else:
+            self._lost = not self._consume(output[same:].tolist())
         self._output, self._path = output.copy(), []
-        self._lost = not self._consume(output[same:].tolist())
 
     def after(self, path: Sequence[int]) -> Words | None:
-        """What may follow the output and these tokens; None where they do not fit, or the grammar is too large."""
+        """What may follow the output and these tokens; None where they do not fit, or the grammar is too large there.
+
+        A limit that is hit behind drafts costs the request its drafts and not its text: nothing is allowed behind any
+        later draft, and the output goes on without. One that is hit right behind the output may be what all texts
+        before it have cost together, so that the grammar is begun anew, unless that has just been done."""
+        if len(path) and not self._drafts:
+            return None
         allowed = self._after(path)
-        if allowed is None and self._matcher.is_error() and not self._lost:
-            self._anew(self._output)  # what drafts have cost it does not count
-            allowed = self._after(path)
+        if allowed is None and self._matcher.is_error():
+            if len(path):
+                self._drafts = False
+                self._anew(self._output)
+            elif self._may_begin_anew(self._output):
+                allowed = self._after(path)
         return allowed
 
     def _after(self, path: Sequence[int]) -> Words | None:
@@ -127,9 +168,19 @@ class Grammar:
     def _back(self, count: int) -> bool:
         return not count or bool(self._matcher.rollback(count))
 
+    def _may_begin_anew(self, output: Ints) -> bool:
+        if 0 <= len(output) - self._anew_at < APART:
+            return False
+        self._anew_at = len(output)
+        self._anew(output)
+        return True
+
     def _anew(self, output: Ints) -> None:
-        self._matcher, self._path = _matcher(self._grammar, self._tokenizer), []
-        self._lost = not self._consume(output.tolist())
+        self._matcher, self._path, tokens = _matcher(self._grammar, self._tokenizer), [], output.tolist()
+        self._lost = False
+        for at in range(0, len(tokens), REFILL):
+            self._matcher.compute_bitmask()
+            self._lost = self._lost or not self._consume(tokens[at : at + REFILL])
 
 
 class Grammars:
@@ -161,5 +212,4 @@ class Grammars:
 def _matcher(grammar: str, tokenizer: LLTokenizer) -> LLMatcher:
     from llguidance import LLMatcher, LLParserLimits
 
-    limits = LLParserLimits(max_lexer_states=LEXER_STATES, verbose_errors=False)
-    return LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
+    return LLMatcher(tokenizer, grammar, log_level=0, limits=LLParserLimits(verbose_errors=False, **LIMITS))
