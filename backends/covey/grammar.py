@@ -29,7 +29,7 @@ Words = npt.NDArray[np.uint32]  # bit i of word j: token 32 * j + i is allowed
 # What one grammar may cost, in llguidance's own counts, the same wherever it is compiled. `covey.grammar_limits` bounds
 # what these do not count. The worst grammars that were looked for compile in some 0.3 s and take 50 ms for a mask.
 LIMITS: dict[str, Any] = {
-    "max_grammar_size": 20_000,  # symbols of its rules
+    "max_grammar_size": 10_000,  # symbols of its rules
     "initial_lexer_fuel": 100_000,  # for its regular expressions, when it is compiled
     "step_lexer_fuel": 50_000,  # for one mask
     "step_max_items": 20_000,  # of the parser, for one mask
