@@ -15,11 +15,14 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
-CHOICES = 1_000  # in one regular expression or rule, with those of the terminals that it names
+CHOICES = 500  # in one regular expression or rule, with those of the terminals that it names
 PATTERNS = 8  # that one text has to fit, or that one object's names may
 MULTIPLES = 1 << 14  # least common multiple and sum of what numbers have to be multiples of, without zeros at the end
 
 _CHOICE = re.compile(r"[?*+{|~&%\[]")
+_IN_PATTERN = re.compile(
+    r"[?*+{\[]|\|(?=[|)(^$\\\s#]|$)|(?<=[(|:])\||^\|"
+)  # an alternative of letters leaves nothing out
 _RULE = re.compile(r"^[ \t]*[?!]?(\w+)[^\n:\"/]*:", re.MULTILINE)
 _NAME = re.compile(r"\w+")
 _SEVERAL = ("allOf", "anyOf", "oneOf")
@@ -33,7 +36,7 @@ def too_much(name: str, text: str) -> str:
     """What is allowed instead of this `grammar_json`, `grammar_regex` or `grammar_lark`; "" where that is not known to
     be too much."""
     if name == "grammar_regex":
-        return _too_many_choices(_count(text))
+        return _too_many_choices(len(_IN_PATTERN.findall(text)))
     return _in_schema(text) if name == "grammar_json" else _in_rules(text)
 
 
@@ -59,6 +62,8 @@ def _in_rules(text: str) -> str:
     bodies = dict[str, str]()
     for rule, body in zip(parts[1::2], parts[2::2]):
         bodies[rule] = bodies.get(rule, "") + body
+    if "[" not in rest:  # rules without attributes: alternatives of theirs are no part of an expression
+        bodies = {name: body if _is_terminal(name) else body.replace("|", "") for name, body in bodies.items()}
     return _too_many_choices(max(_count(parts[0]), *_totals(bodies).values(), 0))
 
 
@@ -83,7 +88,7 @@ def _totals(bodies: Mapping[str, str]) -> dict[str, int]:
     """Choices of each rule with those of the terminals that it names, as often as it does: they become one expression,
     however short the rules are that double it."""
     totals, waiting = dict[str, int](), [(name, False) for name in bodies]
-    terminals = {name for name in bodies if name.lstrip("_")[:1].isupper()}
+    terminals = set(filter(_is_terminal, bodies))
     named = {name: [each for each in _NAME.findall(body) if each in terminals] for name, body in bodies.items()}
     while waiting:
         name, ready = waiting.pop()
@@ -96,6 +101,10 @@ def _totals(bodies: Mapping[str, str]) -> dict[str, int]:
             waiting.append((name, True))
             waiting += [(each, False) for each in named[name] if each not in totals]
     return totals
+
+
+def _is_terminal(name: str) -> bool:
+    return name.lstrip("_")[:1].isupper()
 
 
 # ---- schemas --------------------------------------------------------------------------------------------------------
@@ -122,7 +131,7 @@ def _of_schema(schema: Any) -> str:
         if len(value) > PATTERNS:
             return f"at most {PATTERNS} patternProperties in one object: {len(value)}"
         for pattern in value:
-            if found := _too_many_choices(_count(pattern)):
+            if found := _too_many_choices(len(_IN_PATTERN.findall(pattern))):
                 return found
     if found := _too_large(multiples):
         return found
