@@ -45,8 +45,8 @@ REFUSED = {
     "doubled by rules": ("grammar_lark", doubled('"a"?', 13), "500 of"),
     "doubled without end": ("grammar_lark", doubled('"a" | ""', 500), "500 of"),
     "hidden behind a schema": ("grammar_lark", f'start: T\nT: /%json ["{"a?" * 2000}"]/', "500 of"),
-    "several patterns": ("grammar_json", json.dumps(fitting(16)), "8 patterns"),
-    "patterns by reference": ("grammar_json", json.dumps(chained(20)), "8 patterns"),
+    "several patterns": ("grammar_json", json.dumps(fitting(16)), "4 patterns"),
+    "patterns by reference": ("grammar_json", json.dumps(chained(20)), "4 patterns"),
     "many names": ("grammar_json", json.dumps({"patternProperties": {name: {} for name in "abcdefghi"}}), "in one"),
     "nesting": ("grammar_json", "[" * 60_000, "nested"),
 }  # fmt: skip

@@ -16,7 +16,8 @@ from decimal import Decimal
 from typing import Any
 
 CHOICES = 500  # in one regular expression or rule, with those of the terminals that it names
-PATTERNS = 8  # that one text has to fit, or that one object's names may
+PATTERNS = 4  # and formats and enumerations, that one text has to fit
+NAMES = 8  # patterns that one object's names may fit
 MULTIPLES = 1 << 14  # least common multiple and sum of what numbers have to be multiples of, without zeros at the end
 
 _CHOICE = re.compile(r"[?*+{|~&%\[]")
@@ -29,7 +30,7 @@ _SEVERAL = ("allOf", "anyOf", "oneOf")
 _ONE_OF = ("anyOf", "oneOf")
 _NAMED = ("properties", "patternProperties")
 _INSIDE = ("items", "additionalProperties", "contains", "not", "if", "then", "else", "unevaluatedItems")
-_OWN = ("pattern", "format")
+_OWN = ("pattern", "format", "enum")
 
 
 def too_much(name: str, text: str) -> str:
@@ -128,15 +129,15 @@ def _of_schema(schema: Any) -> str:
             value = {value: None}
         elif key != "patternProperties" or not isinstance(value, dict):
             continue
-        if len(value) > PATTERNS:
-            return f"at most {PATTERNS} patternProperties in one object: {len(value)}"
+        if len(value) > NAMES:
+            return f"at most {NAMES} patternProperties in one object: {len(value)}"
         for pattern in value:
             if found := _too_many_choices(len(_IN_PATTERN.findall(pattern))):
                 return found
     if found := _too_large(multiples):
         return found
     if (most := _Fitted(schema).most(schema)) > PATTERNS:
-        return f"at most {PATTERNS} patterns and formats for one text, allOf and $ref taken together: up to {most}"
+        return f"at most {PATTERNS} patterns, formats and enumerations for one text, allOf and $ref taken together: up to {most}"
     return ""
 
 
@@ -162,7 +163,7 @@ def _too_large(multiples: set[Decimal]) -> str:
 
 
 class _Fitted:
-    """How many patterns and formats one text may have to fit at once."""
+    """How many patterns, formats and enumerations one text may have to fit at once."""
 
     def __init__(self, root: Any) -> None:
         self._root = root
@@ -178,7 +179,7 @@ class _Fitted:
         return self._known[id(schema)]
 
     def _most(self, schema: dict[str, Any]) -> int:
-        together = sum(isinstance(schema.get(key), str) for key in _OWN)
+        together = sum(isinstance(schema.get(key), str | list) for key in _OWN)
         several = {key: [self.most(each) for each in _list(schema.get(key))] for key in _SEVERAL}
         together += sum(several["allOf"]) + sum(max(several[key], default=0) for key in _ONE_OF)
         if isinstance(schema.get("$ref"), str):
