@@ -87,7 +87,8 @@ def problem(grammar: str, tokenizer: LLTokenizer) -> str:
     for at in range(FIRST):
         words = np.frombuffer(matcher.compute_bitmask(), np.uint32)
         if matcher.is_error():
-            return str(matcher.get_error()) if at else "no text fits it, as where a schema is its own definition"
+            why = str(matcher.get_error())
+            return why if at else f"no text fits it, as where a schema is its own definition, or too many do: {why}"
         allowed = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little"))
         going = allowed[~np.isin(allowed, tokenizer.eos_tokens)]
         if not len(going):

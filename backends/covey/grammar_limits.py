@@ -137,7 +137,9 @@ def _of_schema(schema: Any) -> str:
     if found := _too_large(multiples):
         return found
     if (most := _Fitted(schema).most(schema)) > PATTERNS:
-        return f"at most {PATTERNS} patterns, formats and enumerations for one text, allOf and $ref taken together: up to {most}"
+        return (
+            f"at most {PATTERNS} patterns, formats and enumerations for one text, with those of allOf and $ref: {most}"
+        )
     return ""
 
 
