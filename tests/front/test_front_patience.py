@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from covey.deaths import Deaths
+from covey.care.deaths import Deaths
 from covey.front.upstream import Upstream, _Patience
 from covey_client.errors import ConnectionLost, ServerError
 from covey_client.request import Request
