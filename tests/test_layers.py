@@ -22,10 +22,11 @@ ORDER = [
     {"errors", "types"},
     {
         *("ports", "profile", "clock", "footprint", "private", "admin", "log_rate", "guard"),
-        *("worker", "ledger", "wire", "registry", "objectives", "pace", "shares"),
+        *("worker", "interpreter", "ledger", "wire", "registry", "objectives", "pace", "shares"),
     },
     {"company", "routing"},
-    {"bandits", "kv", "trees", "verify", "text", "tokenization", "grammar", "vocabulary", "prompts", "model_folder"},
+    {"bandits", "kv", "trees", "verify", "text", "tokenization", "vocabulary", "prompts", "model_folder"},
+    {"grammar", "grammar_limits", "grammar_process", "grammar_verdicts"},
     {"scheduler", "active", "roster"},
     {"rounds"},
     {"planner"},

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from covey.grammar import Grammar, of_regex, of_schema, tokenizer_of
+from covey.grammar import Grammar, of_lark, of_regex, of_schema, problem, tokenizer_of
 from covey.tokenization import load_tokenizer
 from covey.types import Finish, Ints, Request, Rule, Sampling
 from tests.bundled import MODELS, Case, Wishes, drafter, serve, target, texts
@@ -91,6 +91,27 @@ def test_texts_fit_and_no_draft_changes_them() -> None:
             held = [sink.ended[key] for key in range(COUNT) if key % 4 == 1]
             share = sum(each.accepted for each in held) / sum(each.drafted for each in held)
             assert share > 0.25, f"{share}: drafts know the grammar"
+
+
+@pytest.mark.timeout(600)
+def test_a_grammar_that_hits_a_limit_ends_its_text_at_the_same_token_with_drafts() -> None:
+    """The parser's limits after some tokens, and the lexer's behind a cheap start."""
+    nested = of_lark("start: a{1,1000}\na: b{1,1000}\nb: c{1,1000}\nc: /x|y/")
+    hidden = of_regex("xxxxxxxx(b|c)" + "[ab]?" * 200 + "d")
+    for grammar in (nested, hidden):
+        assert not problem(grammar, tokenizer_of(FOLDER, 4096, target().info().end_ids))
+
+    def heavy(case: Case | None) -> list[Request]:
+        return [replace(item, sampling=replace(item.sampling, grammar=(nested, hidden)[item.key % 2],
+                logit_bias=(), presence_penalty=0.0)) for item in asked(case)]  # fmt: skip
+
+    plain, _ = serve(StaticPlanner(0, 1), heavy(None))
+    ends = {key: plain.finish(key) for key in range(COUNT)}
+    assert all(ends[key] is Finish.ERROR for key in range(1, COUNT, 2))
+    for case in DRAFTED:
+        sink, _ = serve(Wishes(dict.fromkeys(range(COUNT), case)), heavy(case), [case.drafter])
+        assert sink.tokens == plain.tokens, case
+        assert {key: sink.finish(key) for key in range(COUNT)} == ends
 
 
 @pytest.mark.timeout(600)

@@ -33,6 +33,8 @@ from covey.care.watch import Watch
 from covey.clock import RealClock
 from covey.engine import Engine
 from covey.errors import BadField, CoveyError, Overloaded, PortError, RequestError, SettingError, StubDead
+from covey.grammar_process import Compiler
+from covey.grammar_verdicts import Verdicts
 from covey.guard import Guard
 from covey.kv.elastic import POLICIES, Budget
 from covey.measure import Curves
@@ -53,7 +55,7 @@ from covey.streaming import Outlet, Streamer
 from covey.tokenization import load_tokenizer, tokenizer_digest
 from covey.tritonio import bls, fields, link, outlets
 from covey.tritonio.log import to_triton
-from covey.tritonio.long_prompts import LONG, LongPrompts
+from covey.tritonio.long_prompts import LONG, MOST_GRAMMARS, LongPrompts
 from covey.tritonio.metrics import Metrics
 from covey.tritonio.outlets import INSPECT, Asked, PeerOutlet, Sender, SenderOutlet, take_each
 from covey.tritonio.remembered import Remembered
@@ -142,6 +144,8 @@ class TritonPythonModel:
             self._engine.stop()
         self._thread.join(STOP_SECONDS)
         if self._engine is not None:
+            self._compiler.close()
+            self._new_grammars.stop()
             self._long_prompts.stop()
             self._streamer.stop()
             self._still()
@@ -320,6 +324,7 @@ class TritonPythonModel:
         self._metrics.watch(memory.gauges)
         self._metrics.follow(memory.totals)
         self._reports = Reports(planner, info, self._profile, roster, memory, of_this_server().secret)
+        self._compiler = Compiler(info.folder, info.vocab_size)
         self._parser = fields.RequestParser(
             tokenizer,
             info,
@@ -329,8 +334,10 @@ class TritonPythonModel:
             classes,
             tenants.priorities,
             target=self._target_name,
+            grammars=Verdicts(self._compiler.compiled),
         )
         self._long_prompts = LongPrompts()
+        self._new_grammars = LongPrompts(MOST_GRAMMARS, "new grammars")
         self._streamer.start(self._engine)
         log.info("serving %s: %s, %s numerics, %d KV blocks", info.model, info.dtype, info.numerics, info.total_blocks)
 
@@ -478,7 +485,25 @@ class TritonPythonModel:
         problem: Exception | None = None
         try:
             self._wait()
-            size = self._parser.prompt_bytes(tensor)
+            if self._parser.has_new_grammar(tensor):
+                self._new_grammars.put(fields.tenant_of(tensor), 1, partial(self._compile, tensor, submit))
+                return
+        except Exception as error:
+            problem = error
+        self._cut(tensor, submit, problem)
+
+    def _compile(self, tensor: Any, submit: Callable[[Exception | None], None], problem: Exception | None) -> None:
+        try:
+            if problem is None:
+                self._parser.check_grammar(tensor)
+        except Exception as error:
+            problem = error
+        self._cut(tensor, submit, problem)
+
+    def _cut(self, tensor: Any, submit: Callable[[Exception | None], None], problem: Exception | None) -> None:
+        """Have a long prompt cut into tokens apart from others; nothing else takes long."""
+        try:
+            size = 0 if problem else self._parser.prompt_bytes(tensor)
             if size >= LONG:
                 self._long_prompts.put(fields.tenant_of(tensor), size, submit)
                 return

@@ -142,6 +142,8 @@ def _documented(event: bytes, status: int) -> bool:
         said = json.loads(body[: body.rfind(b"}") + 1])
     except ValueError:
         return b"binary_data_size" in body  # JSON with bytes behind it
+    if isinstance(said.get("error"), dict):  # OpenAI's
+        return status != 200 and isinstance(said["error"].get("message"), str)
     if "error" in said:
         return str(said["error"]).startswith(PREFIXES)
     return status == 200

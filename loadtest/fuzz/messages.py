@@ -18,6 +18,15 @@ RAW = ("NaN", "Infinity", "-Infinity", "1e999", "9" * 5000, "[" * 2000, '{"a":' 
 DTYPES = ("BYTES", "INT32", "UINT64", "FP32", "BOOL", "INT64", "FP16", "", "bytes", "\ud800")
 SIZES = (0, 1, 2, -1, 1 << 31, 1 << 40, 1 << 63, 1.0, "1", None, [1])
 NAMES = tuple(field.name for field in INPUTS)
+# Grammars that cost much, are almost right, or fit no text; an emulated target takes none, whatever they are.
+GRAMMARS = (
+    *("{}", "{", "[" * 3000, '{"$ref": "#"}', '{"type": "integer", "multipleOf": 300007}', '{"enum": []}'),
+    *('{"type": "string", "pattern": "(a?){9}("}', '{"patternProperties": {"^a": {}, "a$": {}}}', '{"type": "objec"}'),
+    *("a?" * 600, "(a|b)*a(a|b){14}", "xxxx(b|c)" + "a?" * 300, "(", "\\w{1,1000}", "(?=a)", ".{0,100000}"),
+    *('start: "a"', "start: start", "start: %json {", 'start: a{1,999}\na: b{1,999}\nb: "x"', 'start: A\nA: A "a"'),
+)
+OPENAI = ("chat/completions", "completions")  # under /v1, beside its routes for tokens:
+TOKENS = ("tokenize", "detokenize")
 ROUTES = ("covey/generate", "covey/generate_stream", "covey_unary/generate", "covey_unary/infer", "covey/infer")
 HEADERS = (
     b"Transfer-Encoding: chunked",
@@ -43,14 +52,23 @@ class Messages:
         self._drawn = random.Random(seed)
 
     def body(self) -> tuple[str, bytes]:
-        """A route and what is posted to it."""
+        """A path and what is posted to it."""
+        if self._drawn.random() < 0.25:
+            name = self._drawn.choice((*OPENAI, *TOKENS))
+            path = f"/v1/{name}" if name in OPENAI else f"/{name}"
+            return path, self._broken(_dumped(self._openai(name)))
         route = self._drawn.choice(ROUTES)
-        text = _dumped(self._inference() if route.endswith("infer") else self._fields())
+        return f"/v2/models/{route}", self._broken(
+            _dumped(self._inference() if route.endswith("infer") else self._fields())
+        )
+
+    def _broken(self, text: str) -> bytes:
+        """Sometimes."""
         if self._drawn.random() < 0.2:
             at = self._drawn.randrange(len(text))
             text = text[:at] + self._drawn.choice(RAW) + text[at:]
         body = text.encode(errors="surrogatepass")
-        return f"/v2/models/{route}", self.mutated(body) if self._drawn.random() < 0.3 else body
+        return self.mutated(body) if self._drawn.random() < 0.3 else body
 
     def request(self) -> bytes:
         """A whole HTTP request, head and all."""
@@ -100,11 +118,51 @@ class Messages:
         length = self._drawn.choice((len(text), len(text), len(text), 0, 1 << 31, (1 << 32) - 1))
         return struct.pack("<I", length) + text if self._drawn.random() < 0.7 else self._drawn.randbytes(4)
 
+    def _openai(self, name: str) -> dict[str, Any]:
+        """Chats and their templates' arguments, completions, schemas, and texts to be cut into tokens."""
+        found: dict[str, Any] = {"model": "covey"}
+        if name in OPENAI:
+            found["max_tokens"] = 1
+            schema = {"name": "x", "schema": self._schema()}
+            found |= self._drawn.choice(
+                (
+                    {},
+                    {"response_format": {"type": "json_object"}},
+                    {"response_format": {"type": "json_schema", "json_schema": schema}},
+                    {self._drawn.choice(("guided_regex", "guided_grammar", "guided_json")): self._grammar()},
+                    {"tools": [{"type": "function", "function": {"name": "f", "parameters": self._schema()}}]},
+                )
+            )
+        if name == "detokenize":
+            found["tokens"] = self._drawn.choice(([1, 2], [], [-1], [1 << 40], self._value()))
+        elif name == "completions" or (name == "tokenize" and self._drawn.random() < 0.5):
+            found["prompt"] = self._drawn.choice(("count 1", *TEXTS, self._value()))
+        else:
+            roles = ("user", "assistant", "system", "tool", "", "{{ 1 }}")
+            texts = ("count 1", "{{ 'a' * 1000 }}", "{% for x in y %}", *TEXTS)
+            found["messages"] = [
+                {"role": self._drawn.choice(roles), "content": self._drawn.choice(texts)}
+                for _ in range(self._drawn.choice((0, 1, 2, 5)))
+            ]
+            found |= self._drawn.choice(({}, {"chat_template_kwargs": self._value()}, {"add_generation_prompt": False}))
+        return found
+
+    def _grammar(self) -> str:
+        return self._drawn.choice(GRAMMARS)
+
+    def _schema(self) -> Any:
+        try:
+            return json.loads(self._grammar())
+        except (ValueError, RecursionError):
+            return self._value()
+
     def _fields(self) -> dict[str, Any]:
         names = self._drawn.choices(NAMES, k=self._drawn.choice((0, 1, 1, 2, 5)))
         found = {"text_input": "count 1", "max_tokens": 1} | {name: self._value() for name in names}
         if self._drawn.random() < 0.1:
             found[self._drawn.choice(TEXTS)] = self._value()
+        if self._drawn.random() < 0.1:
+            found[self._drawn.choice(("grammar_json", "grammar_regex", "grammar_lark"))] = self._grammar()
         return found
 
     def _value(self, depth: int = 3) -> Any:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from covey.server import Server
+from covey.server import Server, processes
 from covey_client import Client
 from covey_client.errors import InvalidRequest
 
@@ -49,6 +49,25 @@ def test_answers_fit_and_are_the_same_without_drafts(server: Server) -> None:
 
 
 def test_a_grammar_that_grows_too_large_on_its_way_is_its_sender_s_to_change(server: Server) -> None:
+    hidden = "xxxxxxxx(b|c)" + "[ab]?" * 200 + "d"
+    with Client(server.grpc_url) as client:
+        for speculation in ("off", "fixed:4"):
+            with pytest.raises(InvalidRequest, match="simpler"):
+                client.generate("x", max_tokens=400, grammar_regex=hidden, speculation=speculation, seed=1)
+
+
+def test_what_costs_too_much_is_refused_and_ends_nobody(server: Server) -> None:
+    before = processes.by_model(server.pid)
     wide = {"type": "object", "properties": {f"k{number}": {"type": "string"} for number in range(700)}}
-    with Client(server.grpc_url) as client, pytest.raises(InvalidRequest, match="simpler"):
-        client.generate("x", max_tokens=40, grammar_json=json.dumps(wide))
+    hostile = {
+        "grammar_json": ('{"type":"integer","multipleOf":300007}', json.dumps(wide)),
+        "grammar_regex": ("a?" * 20000 + "a" * 5000, "xxxxxxxx(b|c)" + "a?" * 2000),
+        "grammar_lark": ('start: %json {"type":"integer","multipleOf":300007}',),
+    }
+    with Client(server.grpc_url) as client:
+        for name, texts in hostile.items():
+            for text in texts:
+                with pytest.raises(InvalidRequest, match=name):
+                    client.generate("x", max_tokens=8, **{name: text})
+        assert client.generate("x", max_tokens=8, grammar_json='{"type": "object"}').text.startswith("{")
+    assert processes.by_model(server.pid) == before

@@ -30,11 +30,15 @@ def settings(**body: Any) -> Any:
         ({"regex": "a+"}, {"grammar_regex": "a+"}),
         ({"grammar": 'start: "a"'}, {"grammar_lark": 'start: "a"'}),
         ({"choice": ['"', "b"]}, {"grammar_lark": 'start: "\\"" | "b"'}),
-        ({"json_object": True}, {"grammar_json": "{}"}),
+        ({"json_object": True}, {"grammar_json": '{"type": "object"}'}),
     ],
 )
 def test_structured_outputs_are_the_grammars(said: dict[str, Any], meant: dict[str, str]) -> None:
     assert settings(structured_outputs=said) == meant
+
+
+def test_a_json_object_is_no_number() -> None:
+    assert settings(response_format={"type": "json_object"}) == {"grammar_json": '{"type": "object"}'}
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def test_tenants_take_turns_by_bytes() -> None:
 
 
 def test_their_bytes_are_bounded_and_those_that_wait_are_told_of_the_end() -> None:
-    queue = LongPrompts(most_bytes=1000)
+    queue = LongPrompts(1000)
     held = held_up(queue, "a")
     told: list[Exception | None] = []
     queue.put("a", 5000, told.append)  # alone it may be of any size

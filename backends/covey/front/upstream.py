@@ -7,8 +7,10 @@ reloads the model: calls from before the last death which have been silent since
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 import weakref
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 
@@ -22,7 +24,7 @@ from covey_client.address import Address
 from covey_client.asking import ask
 from covey_client.async_client import AsyncStream
 from covey_client.deadline import Deadline
-from covey_client.errors import Cancelled, ConnectionLost, CoveyClientError
+from covey_client.errors import Cancelled, ConnectionLost, CoveyClientError, ServerError
 from covey_client.grpc_transport import AsyncGrpcTransport
 from covey_client.request import Request
 from covey_client.response import Chunk
@@ -33,8 +35,12 @@ from covey_client.wire import MODEL
 LOOK_SECONDS = 0.25
 PATIENT_SECONDS = 5.0  # for one look: one that gets no answer says nothing about the server
 SILENT_SECONDS = 2.0  # of a call from before the server was away
-# How often the server may die without anything new from an answer before it is given up: it may be the reason.
+# How often the server may die without anything new from an answer before it is given up: it may be the reason. One with
+# a grammar is suspected sooner, and not asked again at all where nobody has had an answer with that grammar yet.
 DEATHS, DEATHS_BEFORE_ANYTHING = 2, 1
+MOST_GRAMMARS = 4096  # whose answers have begun, of those that are remembered
+GRAMMAR_FIELDS = ("grammar_json", "grammar_regex", "grammar_lark")
+UNKNOWN_GRAMMAR = "and is not asked again: nobody has had an answer with its grammar yet"
 METRICS_SECONDS = 1.0  # that one reading of the metrics serves everybody
 
 
@@ -53,6 +59,7 @@ class Upstream:
         self._reading = asyncio.Lock()
         self._calls: weakref.WeakSet[_Call] = weakref.WeakSet()
         self._deaths_fd = deaths_fd
+        self._grammars: OrderedDict[bytes, None] = OrderedDict()  # with which an answer has begun, the last ones
         self._ready, self._ready_after = False, 0  # by the last look, and how many deaths there had been before it
 
     @property
@@ -64,6 +71,16 @@ class Upstream:
     @property
     def deaths(self) -> int:
         return read(self._deaths_fd).deaths
+
+    def trusts(self, grammar: bytes) -> bool:
+        """Whether an answer with this grammar has begun before."""
+        return grammar in self._grammars
+
+    def trust(self, grammar: bytes) -> None:
+        self._grammars[grammar] = None
+        self._grammars.move_to_end(grammar)
+        while len(self._grammars) > MOST_GRAMMARS:
+            self._grammars.popitem(last=False)
 
     def answer(self, asked: Asked, seconds: float) -> AsyncStream:
         """Chunks of it; leaving the stream gives the rest up."""
@@ -158,13 +175,21 @@ class _Patience(Resumption):
     ) -> None:
         super().__init__(build, settings)
         self._upstream, self._draining = upstream, draining
+        texts = [(name, settings[name]) for name in GRAMMAR_FIELDS if settings.get(name)]
+        self._grammar = hashlib.sha256(repr(texts).encode(errors="surrogatepass")).digest() if texts else None
         self._deaths, self._most = upstream.deaths, DEATHS_BEFORE_ANYTHING
+        if self._grammar is not None and not upstream.trusts(self._grammar):
+            self._most = 0
 
     def rest(self, error: CoveyClientError) -> float | None:
-        return None if self._draining() or self._too_many() else super().rest(error)
+        if self._draining() or (self._too_many() and self._most):
+            return None
+        return super().rest(error)
 
     def request(self) -> Request:
         """Raises where a death has become known during the rest."""
+        if self._too_many() and not self._most:
+            raise ServerError(f"the server died while it had this request, {UNKNOWN_GRAMMAR}")
         if self._too_many():
             raise ConnectionLost("the server died again and again while it had this request")
         return super().request()
@@ -176,4 +201,7 @@ class _Patience(Resumption):
         found = super().new(chunk)
         if found is not None:
             self._deaths, self._most = self._upstream.deaths, DEATHS
+            if self._grammar is not None:
+                self._most = DEATHS_BEFORE_ANYTHING
+                self._upstream.trust(self._grammar)
         return found

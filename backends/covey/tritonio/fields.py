@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 
 from covey import grammar
 from covey.errors import BadField, SettingError
+from covey.grammar_verdicts import Verdicts
 from covey.objectives import Classes
 from covey.profile import LimitSettings
 from covey.roster import Roster
@@ -33,7 +34,6 @@ from covey_client.wire import (
 )
 
 _FIXED = frozenset(f"fixed:{depth}" for depth in range(1, MAX_DRAFT_TOKENS + 1))
-GRAMMARS = {"grammar_json": grammar.of_schema, "grammar_regex": grammar.of_regex, "grammar_lark": grammar.of_lark}
 EMULATED = "emulated"  # the device of such a target
 NO_DRAFTERS = "{}: this server has no drafters"
 
@@ -63,11 +63,14 @@ class RequestParser:
         priorities: Iterable[str] = ("*:1000",),
         *,
         target: str = "",
+        grammars: Verdicts | None = None,
     ) -> None:
         """`total_blocks` says how many the pool has now; without it, as many as `info` says. `classes` are those of
         latency; without them, the usual ones. `priorities`: how high each tenant may ask, as `tenants.priorities`.
-        `target`: the target's name, where a server has several."""
+        `target`: the target's name, where a server has several. `grammars` compiles them; without it, who asks for
+        one does."""
         self._target = target
+        self._grammars = grammars or Verdicts(self._compiled_here)
         self._tokenizer = tokenizer
         self._info = info
         self._limits = limits
@@ -98,7 +101,7 @@ class RequestParser:
         num_prompt = read.integer("num_prompt_tokens", default=len(prompt), high=len(prompt))
         sampling = Sampling(
             min_tokens=read.integer("min_tokens", high=len(prompt) - num_prompt + max_tokens),
-            end_ids=self._info.end_ids if end_id < 0 else (end_id,),
+            end_ids=self._end_ids(end_id),
             bad_words=self._bad_words(read.texts("bad_words")),
             logit_bias=self._logit_bias(read.values("logit_bias_ids"), read.values("logit_bias")),
             seed=read.seed(),
@@ -141,6 +144,20 @@ class RequestParser:
             allowed = f"prompts of at most {self._context() - 1} tokens (the context)"
             raise BadField("text_input", f"{size} bytes", allowed)
         return size
+
+    def has_new_grammar(self, tensor: Callable[[str], Any]) -> bool:
+        """Whether `parse` will have to wait for the compiler."""
+        read = _Reader(tensor)
+        try:
+            name, text = self._asked_grammar(read)
+            return bool(text) and not self._grammars.knows(name, text, self._end_ids(read.integer("end_id")))
+        except BadField:
+            return False  # `parse` says so
+
+    def check_grammar(self, tensor: Callable[[str], Any]) -> None:
+        """Waits for the compiler; raises RequestError."""
+        read = _Reader(tensor)
+        self._grammar(read, read.integer("end_id", high=self._info.vocab_size - 1))
 
     def _prompt(self, text: str) -> Any:
         ids = token_ids(self._needed_tokenizer("text_input"), text)
@@ -199,13 +216,9 @@ class RequestParser:
 
     def _grammar(self, read: _Reader, end_id: int) -> str:
         """What the output has to fit, compiled once to see that it can be."""
-        asked = {name: read.text(name) for name in GRAMMARS}
-        asked = {name: text for name, text in asked.items() if text}
-        if not asked:
+        name, text = self._asked_grammar(read)
+        if not text:
             return ""
-        (name, text), *others = reversed(asked.items())
-        if others:
-            raise BadField(name, text, f"one grammar, this or {others[0][0]}")
         if self._info.device == EMULATED:
             raise BadField(name, text, "nothing: an emulated target has one token for each place")
         if end_id >= 0 and end_id not in self._info.end_ids:
@@ -213,19 +226,31 @@ class RequestParser:
         least = read.integer("min_tokens")
         if least:
             raise BadField("min_tokens", least, "0 beside a grammar, which says where the text may end")
-        end_ids = self._info.end_ids if end_id < 0 else (end_id,)
+        try:
+            return self._grammars.compiled(name, text, self._end_ids(end_id))
+        except ValueError as error:
+            raise BadField(name, text, str(error)) from None
+
+    def _asked_grammar(self, read: _Reader) -> tuple[str, str]:
+        """The field that has one, and its text; "" where there is none."""
+        asked = {name: read.text(name) for name in grammar.SOURCES}
+        asked = {name: text for name, text in asked.items() if text}
+        if not asked:
+            return "", ""
+        (name, text), *others = reversed(asked.items())
+        if others:
+            raise BadField(name, text, f"one grammar, this or {others[0][0]}")
+        return name, text
+
+    def _end_ids(self, end_id: int) -> tuple[int, ...]:
+        return self._info.end_ids if end_id < 0 else (end_id,)
+
+    def _compiled_here(self, name: str, text: str, end_ids: tuple[int, ...]) -> str:
         try:
             tokenizer = grammar.tokenizer_of(self._info.folder, self._info.vocab_size, end_ids)
         except SettingError as error:
-            raise BadField(name, text, f"nothing with this target: {error}") from None
-        try:
-            compiled = GRAMMARS[name](text)
-        except ValueError as error:
-            raise BadField(name, text, f"a JSON schema: {error}") from None
-        problem = grammar.problem(compiled, tokenizer)
-        if problem:
-            raise BadField(name, text, f"a grammar that can be compiled: {' '.join(problem.split())[:200]}")
-        return compiled
+            raise ValueError(f"nothing with this target: {error}") from None
+        return grammar.compiled(name, text, tokenizer)
 
     def _logit_bias(self, ids: list[int], values: list[float]) -> tuple[tuple[int, float], ...]:
         field, vocab = INPUT_BY_NAME["logit_bias"], self._info.vocab_size

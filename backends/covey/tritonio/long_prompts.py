@@ -1,6 +1,7 @@
-"""Long prompts are cut into tokens one at a time, in a thread of their own, so that short ones do not wait behind them.
+"""What takes long before a request can be taken is done one at a time, in a thread of its own, so that others do not
+wait behind it: long prompts are cut into tokens, and new grammars are compiled.
 
-Tenants take turns by bytes: whoever has had fewer goes first. Knows no tokens; a job is a call."""
+Tenants take turns by bytes, or by grammars: whoever has had fewer goes first. Knows neither; a job is a call."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from covey.errors import Overloaded
 
 LONG = 4096  # bytes from which a prompt is long: a millisecond's work
 MOST_BYTES = 16 << 20  # that wait, of all tenants; of one of them, half as many
+MOST_GRAMMARS = 64  # likewise
 NICE = 10  # the rounds go first where there are few cores
 Job = Callable[[Exception | None], None]  # called with why it will not be done, or with None to do it; never raises
 log = logging.getLogger("covey.long_prompts")
@@ -22,24 +24,24 @@ log = logging.getLogger("covey.long_prompts")
 class LongPrompts:
     """Owns the queue."""
 
-    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
-        self._most = most_bytes
+    def __init__(self, most: int = MOST_BYTES, what: str = "bytes of long prompts") -> None:
+        self._most, self._what = most, what
         self._queues: dict[str, deque[tuple[int, Job]]] = {}
         self._bytes: dict[str, int] = {}  # that wait
         self._had: dict[str, int] = {}  # bytes, of those who wait and of whoever was last
         self._wake = threading.Condition()
         self._stopped = False
-        self._thread = threading.Thread(target=self._run, name="long prompts", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=what, daemon=True)
         self._thread.start()
 
     def put(self, tenant: str, size: int, job: Job) -> None:
-        """Have a job of so many bytes done. Raises Overloaded."""
+        """Have a job of so many bytes, or of one grammar, done. Raises Overloaded."""
         with self._wake:
             if self._stopped:
                 raise Overloaded("the server is stopping")
             own, waiting = self._bytes.get(tenant, 0), sum(self._bytes.values())
             if (own and own + size > self._most // 2) or (waiting and waiting + size > self._most):
-                raise Overloaded(f"queue full: {waiting} bytes of long prompts are waiting; try again in 1 s")
+                raise Overloaded(f"queue full: {waiting} {self._what} are waiting; try again in 1 s")
             if tenant not in self._queues:
                 self._had[tenant] = max(
                     self._had.get(tenant, 0), min((self._had[each] for each in self._queues), default=0)
@@ -69,7 +71,7 @@ class LongPrompts:
             try:
                 job(problem)
             except Exception:  # nothing may end the thread that the others wait for
-                log.exception("a long prompt could not be taken")
+                log.exception("one of the %s could not be taken", self._what)
 
     def _take(self) -> Job:
         tenant = min(self._queues, key=self._had.__getitem__)

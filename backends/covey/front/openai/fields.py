@@ -50,6 +50,7 @@ GRAMMARS = {
     "guided_choice": "grammar_lark",
 }
 STRUCTURED = "structured_outputs"  # vLLM's newer object
+ANY_OBJECT = '{"type": "object"}'  # as `json_object` promises
 IN_STRUCTURED = {
     "json": "guided_json",
     "json_object": "guided_json",
@@ -186,7 +187,7 @@ def _grammar(given: Mapping[str, Any]) -> dict[str, Any]:
     wanted = given.get("response_format", {"type": "text"})
     kind = wanted.get("type") if isinstance(wanted, dict) else None
     if kind == "json_object":
-        found.append(("grammar_json", "{}"))
+        found.append(("grammar_json", ANY_OBJECT))
     elif kind == "json_schema":
         inner = wanted["json_schema"] if isinstance(wanted.get("json_schema"), dict) else {}
         if not isinstance(inner.get("schema"), dict):
@@ -204,7 +205,7 @@ def _structured(value: Any) -> list[tuple[str, Any]]:
         raise refused(STRUCTURED, value, "an object")
     said = {name: each for name, each in value.items() if each is not None and each is not False}
     if said.get("json_object") is True:
-        said["json_object"] = {}
+        said["json_object"] = ANY_OBJECT
     for name in said:
         if name not in IN_STRUCTURED:
             raise refused(STRUCTURED, name, f"{', '.join(IN_STRUCTURED)}: this server has no other")

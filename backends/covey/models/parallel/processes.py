@@ -12,7 +12,6 @@ import select
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -20,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import covey
+from covey import interpreter
 from covey.errors import CoveyError, RankDied, SettingError, UnsupportedModel
 from covey.models.parallel import wire
 
@@ -114,10 +113,9 @@ class Followers:
         own, others = socket.socketpair()
         with others:
             passed = (others.fileno(), self._lives)
-            command = [_python(), "-m", "covey.models.parallel", *map(str, passed)]
-            self._processes.append(
-                subprocess.Popen(command, stdin=subprocess.DEVNULL, env=_environment(), pass_fds=passed)
-            )
+            command = [interpreter.python(), "-m", "covey.models.parallel", *map(str, passed)]
+            env = interpreter.environment(_OF_OTHER_LAUNCHERS)
+            self._processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, env=env, pass_fds=passed))
         self._channels.append(own)
         try:
             wire.send_json(own, order | {"rank": rank, "size": self._size, "meeting": str(self.folder)})
@@ -131,20 +129,3 @@ class Followers:
         ends.poll()
         if not self._closing:
             self._lost()
-
-
-def _python() -> str:
-    """This interpreter; where another program embeds it, the one that it was taken from."""
-    own = Path(sys.executable or "")
-    return str(own if own.name.startswith("python") else Path(sys.prefix) / "bin" / "python3")
-
-
-def _environment() -> dict[str, str]:
-    """Ours, but for secrets and for what would make a process a rank of something else; `covey` is found as here."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("COVEY_") and name not in _OF_OTHER_LAUNCHERS
-    }
-    paths = [str(Path(covey.__file__).parents[1]), kept.get("PYTHONPATH", "")]
-    return kept | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}

@@ -1,0 +1,77 @@
+"""How often the front asks again for what the server has died with."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from covey.care.deaths import Deaths
+from covey.front.upstream import Upstream, _Patience
+from covey_client.errors import ConnectionLost, ServerError
+from covey_client.request import Request
+from covey_client.response import Chunk, Usage
+
+NO_USAGE = Usage(1, 1, 0, 0)
+LOST = ConnectionLost("the server went away")
+
+
+def _request(_: Mapping[str, object]) -> Request:
+    return Request({"text_input": ["x"]})
+
+
+class Front:
+    """An upstream that is never asked anything, and the deaths that it is told of."""
+
+    def __init__(self) -> None:
+        self.deaths = Deaths()
+        self.upstream = Upstream("localhost:1", "localhost:2", self.deaths.fd, lambda: False)
+
+    def patience(self, **settings: object) -> _Patience:
+        return _Patience(_request, settings, self.upstream, lambda: False)
+
+
+@pytest.fixture
+def front() -> Iterator[Front]:
+    """Upstreams are made in an event loop."""
+    loop = asyncio.new_event_loop()
+
+    async def made() -> Front:
+        return Front()
+
+    found = loop.run_until_complete(made())
+    yield found
+    loop.run_until_complete(found.upstream.close())
+    loop.close()
+
+
+def dies(front: Front, patience: _Patience) -> None:
+    """The server dies while it has the request, which is then asked again or not."""
+    front.deaths.note(server=True)
+    rest = patience.rest(LOST)
+    if rest is None:
+        raise LOST
+    patience.request()
+
+
+def test_what_the_server_died_of_twice_is_not_asked_a_third_time(front: Front) -> None:
+    patience = front.patience()
+    dies(front, patience)
+    with pytest.raises(ConnectionLost):
+        dies(front, patience)
+
+
+def test_a_request_with_a_grammar_that_nobody_had_an_answer_with_is_not_asked_again(front: Front) -> None:
+    with pytest.raises(ServerError, match="nobody has had an answer with its grammar"):
+        dies(front, front.patience(grammar_regex="a+"))
+
+
+def test_one_with_a_grammar_that_somebody_had_an_answer_with_is_asked_again_once(front: Front) -> None:
+    front.patience(grammar_regex="a+").new(Chunk("a", (1,), (), "", 1, NO_USAGE))
+    patience = front.patience(grammar_regex="a+")
+    dies(front, patience)
+    with pytest.raises(ConnectionLost):
+        dies(front, patience)
+    with pytest.raises(ServerError):
+        dies(front, front.patience(grammar_regex="b+"))
