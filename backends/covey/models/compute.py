@@ -1,9 +1,9 @@
-"""The one thread of a process that computes.
+"""The one thread of a target's process that computes.
 
 PyTorch's OpenMP library, libgomp, keeps a pool of threads for every thread that ever opened a parallel region. As soon
 as all pools together have more threads than the process has processors, no thread of any pool waits awake for the next
-region any more: each of the hundreds of regions of a pass has to wake one, and all passes take two to three times as
-long until the process ends. So a target has its model loaded, proved, run and moved in one thread. A drafter needs none: it
+region any more: each of the hundreds of regions of a pass has to wake one, and passes take up to three times as long
+until the process ends. So a target has its model loaded, proved, run and moved in one thread. A drafter needs none: it
 computes without OpenMP's threads, in whichever thread a call is in, and has no pool.
 """
 
