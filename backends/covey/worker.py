@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 A = TypeVar("A")
 R = TypeVar("R")
+Calls: TypeAlias = "SimpleQueue[tuple[Future[Any], Callable[[Any], Any], Any] | None]"
+NAME = Path("/proc/thread-self/comm")
 
 
 class Worker(Protocol):
@@ -25,39 +30,44 @@ class Worker(Protocol):
 
 
 class Thread:
-    """Implements `Worker`. Starts with its first call. A process ends without waiting for what this is stuck in, which
-    it would for a `ThreadPoolExecutor`'s thread."""
+    """Implements `Worker`. Starts with its first call, and ends when nobody holds this any more. A process ends without
+    waiting for what this is stuck in, which it would for a `ThreadPoolExecutor`'s thread."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._calls: SimpleQueue[tuple[Future[Any], Callable[[Any], Any], Any] | None] = SimpleQueue()
+        self._calls: Calls = SimpleQueue()
         self._thread: threading.Thread | None = None
+        weakref.finalize(self, self._calls.put, None)
 
     def submit(self, call: Callable[[A], R], argument: A) -> Future[R]:
         future: Future[R] = Future()
         self._calls.put((future, call, argument))
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread = threading.Thread(target=_run, args=(self._name, self._calls), name=self._name, daemon=True)
             self._thread.start()
         return future
 
     def close(self) -> None:
         self._calls.put(None)
 
-    def _run(self) -> None:
-        while self._one():
-            pass
 
-    def _one(self) -> bool:
-        """A frame of its own for each call: while the thread waits for the next it holds nothing of the last."""
-        waiting = self._calls.get()
-        if waiting is None:
-            return False
-        future, call, argument = waiting
-        try:
-            result = call(argument)
-        except BaseException as error:
-            future.set_exception(error)
-        else:
-            future.set_result(result)
-        return True
+def _run(name: str, calls: Calls) -> None:
+    with contextlib.suppress(OSError):  # a name is for whoever looks
+        NAME.write_text(name)  # the system's own, which threads that this one starts take over
+    while _one(calls):
+        pass
+
+
+def _one(calls: Calls) -> bool:
+    """A frame of its own for each call: while the thread waits for the next it holds nothing of the last."""
+    waiting = calls.get()
+    if waiting is None:
+        return False
+    future, call, argument = waiting
+    try:
+        result = call(argument)
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+    return True

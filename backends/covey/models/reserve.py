@@ -62,6 +62,8 @@ class Reserve:
             raise MemoryError(f"no addresses for KV memory of {most} blocks: {error}") from error
         self.memory = torch.frombuffer(self._map, dtype=dtype).view(layers, heads, -1, head_dim)
         self._start = self.memory.data_ptr()
+        # numpy copies a row at once, `index_copy_` its elements one by one; and it computes in the thread that calls
+        self._bytes = self.memory.view(torch.uint8).numpy().reshape(self._planes, -1, self._block)
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
         self._libc.madvise(self._start, len(self._map), NO_HUGE_PAGES)  # one would hold thousands of blocks of a head
@@ -106,8 +108,7 @@ class Reserve:
         """Copy whole blocks, a piece that stays in a core's cache at a time. No destination may be given twice, or be
         a source."""
         size = max(1, CACHED // self._block)
-        whole = self.memory.view(torch.uint8).numpy().reshape(self._planes, -1, self._block)
-        for plane in whole:  # numpy copies a row at once, `index_copy_` its elements one by one
+        for plane in self._bytes:
             for start in range(0, len(sources), size):
                 plane[destinations[start : start + size]] = plane[sources[start : start + size]]
 
@@ -129,7 +130,7 @@ class Reserve:
 
     def _drop(self, last: int) -> None:
         whole = self._up(self.blocks)
-        self.memory[:, :, self.blocks * self._size : whole * self._size] = 0  # they share pages with blocks that stay
+        self._bytes[:, self.blocks : whole] = 0  # they share pages with blocks that stay
         self._each(whole, self._up(last), self._release)
 
     def _each(self, start: int, stop: int, act: Callable[[int, int], None]) -> None:

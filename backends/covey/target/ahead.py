@@ -1,9 +1,9 @@
 """The next plain pass, computed while the answer to the last one travels.
 
 After a pass in which every row decoded plainly, the next message most likely asks for the same rows, one token on. Its
-result needs nothing that the message will bring, so a thread computes it at once; the message then collects it. What
-the message asks for otherwise is computed as ever, and what it does not ask for is dropped: a pass commits nothing by
-itself, and the KV that it wrote is written again, with the same values.
+result needs nothing that the message will bring, so the target's one thread that computes begins with it at once; the
+message then collects it. What the message asks for otherwise is computed as ever, and what it does not ask for is
+dropped: a pass commits nothing by itself, and the KV that it wrote is written again, with the same values.
 
 A guess that fails costs a pass, so whether guesses would have come true is watched all the time, and they are made only
 while most of them do.
@@ -14,10 +14,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Rows
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from covey.kv.sequences import Sequence
+from covey.models.compute import Compute
 from covey.target.verification import Verified
 
 __all__ = ["Ahead", "Precomputed"]
@@ -42,11 +43,11 @@ class Precomputed:
 
 
 class Ahead:
-    """Owns the thread and the guess in flight; `compute` is a plain pass over rows that changes none of them."""
+    """Owns the guess in flight; `compute` is a plain pass over rows that changes none of them, made in `thread`."""
 
-    def __init__(self, compute: Callable[[list[Sequence]], Verified], prepare_thread: Callable[[], None]) -> None:
+    def __init__(self, compute: Callable[[list[Sequence]], Verified], thread: Compute) -> None:
         self._compute = compute
-        self._thread = ThreadPoolExecutor(1, "covey-ahead", prepare_thread)
+        self._thread = thread
         self._running: Future[Precomputed] | None = None
         self._guess: set[int] | None = None  # tags that the next message should ask for, computed or not
         self._came_true = 1.0

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +22,7 @@ from covey.kv.pool import BlockPool
 from covey.kv.sequences import Sequence, Sequences
 from covey.ledger import Ledger
 from covey.models import known
+from covey.models.compute import Compute
 from covey.models.identity import of_model
 from covey.models.loading import choose_device, choose_dtype, read_config, serving_dtype
 from covey.models.opening import Model, open_model
@@ -55,7 +55,7 @@ log = logging.getLogger("covey.target")
 
 
 class TargetRunner:
-    """Owns the model, the pool and every open request's tokens."""
+    """Owns the model, the thread that computes with it, the pool and every open request's tokens."""
 
     def __init__(
         self,
@@ -68,14 +68,17 @@ class TargetRunner:
         folder: str,
         run_ahead: bool = False,
         identity: str = "",
+        compute: Compute | None = None,
     ) -> None:
+        """`compute` is the thread that the model was loaded in."""
         self._model = model
+        self._thread = Compute() if compute is None else compute
         self._sequences = Sequences(BlockPool(blocks), block_size, reuse=reuse)
         self._settings = SettingsTable()
         self._grammars = Grammars(folder, model.vocab_size)
         # Exclusive: the caller counts the blocks, and preempts its own requests when they run out.
         self._ledger: Ledger[Sequence, TargetReply] = Ledger(self._open, self._close, exclusive=True)
-        self._ahead = Ahead(self._plain, _as_here(model)) if run_ahead else None
+        self._ahead = Ahead(self._plain, self._thread) if run_ahead else None
         self._info = TargetInfo(
             model=name,
             vocab_size=model.vocab_size,
@@ -108,11 +111,12 @@ class TargetRunner:
         few rows drafts deeper than `depth`. With `most_blocks` its pool can become so large."""
         settings = typed(folder, settings)
         ranks = settings.tensor_parallel
-        torch.set_num_threads(settings.threads or max(1, (os.cpu_count() or 1) // ranks))
+        compute = Compute(settings.threads or max(1, (os.cpu_count() or 1) // ranks))
         blocks = settings.kv_blocks or blocks_in(settings.kv_memory_mb << 20, folder, settings, "target")
         one = partial(open_model, tokens_per_row=1 + depth, most_blocks=most_blocks)
         build = one if ranks == 1 else partial(ParallelModel, ranks=ranks)
-        model = build(
+        model = compute.run(
+            build,
             folder,
             dtype=settings.dtype,
             device=settings.device,
@@ -130,9 +134,10 @@ class TargetRunner:
             folder=str(folder),
             run_ahead=settings.run_ahead,
             identity=of_model(folder, replace(settings, folder="")),
+            compute=compute,
         )
         if runner.info().device.startswith("cuda"):
-            _warm_up_draws(model.vocab_size, torch.device("cuda", torch.cuda.current_device()))
+            compute.run(_warm_up_draws, model.vocab_size)
         return runner
 
     def info(self) -> TargetInfo:
@@ -155,7 +160,7 @@ class TargetRunner:
             return Resized(ResizeStatus.NOT_HERE, self._sequences.pool.total)
         if self._ahead is not None:
             self._ahead.collect()  # its blocks may move; the next pass is computed when it is asked for
-        return resize(self._model, self._sequences, blocks, self._info.least_blocks)
+        return self._thread.run(resize, self._model, self._sequences, blocks, self._info.least_blocks)
 
     def _step(self, work: TargetWork) -> TargetReply:
         started = time.perf_counter()
@@ -274,6 +279,11 @@ class TargetRunner:
     ) -> tuple[Mask, Verified | None]:
         """One pass over the model: which rows reach their last token, and what those emit. Writes KV, and changes no
         row: what was computed can be dropped."""
+        return self._thread.run(self._computed, rows, chunk, trees, divergence)
+
+    def _computed(
+        self, rows: list[Sequence], chunk: list[int], trees: Trees, divergence: bool
+    ) -> tuple[Mask, Verified | None]:
         packing = Packing(rows, chunk, trees, windows=self._model.windows)
         logits = self._model.forward(packing.work)
         ending = np.asarray(packing.ends)
@@ -338,7 +348,7 @@ class TargetRunner:
                 for row, node, at in zip(of_row, nodes, places)
             ]
             sources, destinations = np.asarray(slots, np.int32).T
-            self._model.copy_slots(sources, destinations)
+            self._thread.run(self._model.copy_slots, sources, destinations)
         ends = np.cumsum(verified.emitted).tolist()
         for sequence, count, start, end in zip(rows, accepted.tolist(), [0, *ends], ends):
             sequence.rounds += 1
@@ -348,7 +358,7 @@ class TargetRunner:
     def _begin_anew(self, sequence: Sequence) -> bool:
         """What is not finite gets through every mask, so a row may have no token for what others, or its own drafts,
         left in its blocks. Forget its KV, and say whether it may try once more."""
-        self._model.clear_slots(self._sequences.restart(sequence))
+        self._thread.run(self._model.clear_slots, self._sequences.restart(sequence))
         again = sequence.failed != sequence.known
         sequence.failed = sequence.known
         return again
@@ -370,23 +380,12 @@ class TargetRunner:
         return contexts
 
 
-def _warm_up_draws(vocab: int, device: torch.device) -> None:
-    """Compile the kernels of a draw, greedy and not."""
+def _warm_up_draws(vocab: int) -> None:
+    """Compile the kernels of a draw on this thread's GPU, greedy and not."""
+    device = torch.device("cuda", torch.cuda.current_device())
     table = SettingsTable()
     settings = np.asarray([table.add(Sampling(temperature=each, seed=1), 1) for each in (0.0, 1.0)], np.int32)
     draw(torch.zeros(2, vocab, device=device), table, settings, np.ones(2, np.int32))
-
-
-def _as_here(model: Model | ParallelModel) -> Callable[[], None]:
-    """What makes another thread compute as this one does."""
-    threads, on_gpu = torch.get_num_threads(), model.device.startswith("cuda:")
-
-    def prepare() -> None:
-        torch.set_num_threads(threads)
-        if on_gpu:
-            torch.cuda.set_device(model.device)
-
-    return prepare
 
 
 def blocks_in(memory: int, folder: str | Path, settings: TargetSettings, section: str) -> int:

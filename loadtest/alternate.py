@@ -1,0 +1,116 @@
+"""Servers that differ in a setting, side by side and asked in turns: `python -m loadtest.alternate SETTINGS SETTINGS`.
+
+    python -m loadtest.alternate target.threads=1 target.threads=2 target.threads=2,GOMP_SPINCOUNT=20000
+
+Each SETTINGS is keys of the profile, by their sections, and variables of the server's environment. The speed of a host
+changes by half within minutes, so what is compared is asked for within seconds, and only ratios are shown beside rates.
+The first SETTINGS are what the others are compared with; `""` stands for the profile as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from covey.server import FREE, Options, Server
+from covey_client import Client
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PROFILES = Path(__file__).parents[1] / "profiles"
+PROMPT = "User: Do you like films?\nAssistant:"
+TOKENS = 48
+
+
+def changed(profile: Mapping[str, Any], settings: str) -> tuple[str, dict[str, str]]:
+    """The profile with these settings, as TOML, and the variables among them."""
+    sections = {name: dict(value) if isinstance(value, dict) else value for name, value in profile.items()}
+    variables = {}
+    for each in filter(None, settings.split(",")):
+        name, _, value = each.partition("=")
+        section, dot, key = name.partition(".")
+        if dot:
+            sections.setdefault(section, {})[key] = tomllib.loads(f"value = {value}")["value"]
+        else:
+            variables[name] = value
+    lines = [f"{key} = {json.dumps(value)}" for key, value in sections.items() if not isinstance(value, dict)]
+    for name, section in sections.items():
+        if isinstance(section, dict):
+            lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in section.items())]
+    return "\n".join(lines) + "\n", variables
+
+
+def rate(url: str, callers: int, seconds: float, speculation: str) -> float:
+    """Tokens a second of so many callers, each of whom asks again when answered."""
+    until = time.monotonic() + seconds
+
+    def ask(seed: int) -> float:
+        tokens, started = 0, time.monotonic()
+        with Client(url) as client:
+            while time.monotonic() < until:
+                settings = {"max_tokens": TOKENS, "min_tokens": TOKENS, "seed": seed, "speculation": speculation}
+                tokens += len(client.generate(PROMPT, **settings).tokens)  # type: ignore[arg-type]
+        return tokens / (time.monotonic() - started)
+
+    with ThreadPoolExecutor(callers) as threads:
+        return sum(threads.map(ask, range(callers)))
+
+
+def shown(rates: Mapping[str, Sequence[float]]) -> Table:
+    """Medians over the turns: of rates, and of ratios within a turn."""
+    table = Table("settings", "tokens/s", "over the first", "its turns")
+    first = next(iter(rates.values()))
+    for settings, found in rates.items():
+        ratios = [each / base for each, base in zip(found, first)]
+        turns = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+        median = f"{statistics.median(found):.0f}", f"{statistics.median(ratios):.2f}"
+        table.add_row(settings or "as it is", *median, turns)
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m loadtest.alternate", description="servers asked in turns")
+    parser.add_argument("settings", nargs="+", metavar="SETTINGS", help="KEY=VALUE, or several with commas between")
+    parser.add_argument("--profile", default="demo-cpu", help="name of a profile, or its file")
+    parser.add_argument("--callers", type=int, default=1)
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each server in each turn")
+    parser.add_argument("--speculation", default="off", help="off, auto or fixed:K")
+    given = parser.parse_args()
+    path = Path(given.profile)
+    profile = tomllib.loads((path if path.is_file() else PROFILES / f"{given.profile}.toml").read_text())
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as running:
+        urls = {}
+        for index, settings in enumerate(given.settings):
+            text, variables = changed(profile, settings)
+            own = Path(folder) / f"{index}.toml"
+            own.write_text(text)
+            ports = {"http_port": FREE, "grpc_port": FREE, "metrics_port": FREE}
+            log = own.with_suffix(".log")
+            server = Server(Options(**ports, profile=str(own), log_file=log, environment=variables))
+            urls[settings] = running.enter_context(server).grpc_url
+        rates: dict[str, list[float]] = {settings: [] for settings in urls}
+        for _ in range(given.turns):
+            for settings, url in urls.items():
+                rate(url, given.callers, 1.0, given.speculation)  # its processes wake up
+                rates[settings].append(rate(url, given.callers, given.seconds, given.speculation))
+    Console().print(shown(rates))
+
+
+if __name__ == "__main__":
+    main()

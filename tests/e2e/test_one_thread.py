@@ -1,0 +1,50 @@
+"""The real target's process: which of its threads compute."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from covey.server.processes import named
+
+from covey.server import FREE, Options, Server
+from covey_client import Client
+
+pytestmark = pytest.mark.e2e
+
+PROFILE = """
+models = ["target", "covey", "draft_general"]
+[target]
+threads = 2
+[speculation]
+policy = "fixed:3"
+drafters = ["draft_general"]
+"""
+
+
+def ran(pid: int) -> dict[str, float]:
+    """Seconds that a process's threads have run, those of one name together."""
+    found: dict[str, float] = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        name = (task / "comm").read_text().strip()
+        seconds = int((task / "schedstat").read_text().split()[0]) / 1e9
+        found[name] = found.get(name, 0.0) + seconds
+    return found
+
+
+def test_one_thread_of_the_target_s_process_computes(tmp_path: Path) -> None:
+    profile = tmp_path / "two.toml"
+    profile.write_text(PROFILE)
+    ports = {"http_port": FREE, "grpc_port": FREE, "metrics_port": FREE}
+    with Server(Options(**ports, profile=str(profile), log_file=tmp_path / "tritonserver.log")) as server:
+        pid = named(server.pid)["target"]
+        before = ran(pid)
+        with Client(server.grpc_url) as client:
+            for speculation in ("off", "auto"):
+                client.generate("User: Do you like films?\nAssistant:", max_tokens=150, speculation=speculation)
+        spent = {thread: seconds - before.get(thread, 0.0) for thread, seconds in ran(pid).items()}
+        computing = spent.pop("compute")
+        assert computing > sum(spent.values()), "what the others do is messages"
+        names = [(task / "comm").read_text().strip() for task in Path(f"/proc/{pid}/task").iterdir()]
+        assert names.count("compute") >= 2, "OpenMP's threads are that thread's"
+        server.kill()
