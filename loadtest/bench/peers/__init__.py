@@ -16,6 +16,7 @@ from rich.console import Console
 from covey.errors import SettingError
 from covey.types import JsonDict
 from loadtest.bench.peers import shown
+from loadtest.bench.peers.asked import pythons
 from loadtest.bench.peers.comparison import Comparison
 from loadtest.bench.peers.line_up import Pair, line_up
 from loadtest.bench.peers.measured import GREEDY, Measured
@@ -33,6 +34,7 @@ def run(session: Session) -> None:
     parts = wanted.parts or (COMPARE,)
     if unknown := set(parts) - {COMPARE, WATERFALL, SWEEP}:
         raise SettingError(f"--part: got {unknown.pop()!r}, allowed: {COMPARE}, {WATERFALL}, {SWEEP}")
+    pythons(wanted.peers)  # a name that nobody knows is told of before anything starts
     measured, swept = Measured(), Swept()
     session.summarise = lambda: measured.summary() | (swept.summary() if swept.runs else {})
     if SWEEP in parts:

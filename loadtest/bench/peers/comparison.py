@@ -149,7 +149,9 @@ class Comparison:
         chosen = {each: sorted(by, key=by.__getitem__, reverse=True)[:kept] for each, by in found.items()}
         for each, depths in chosen.items():
             self._entrants[each] += [at(depth) for depth in depths]
-        self._session.notes.setdefault("tried", {})[name] = {str(each): by for each, by in found.items()}
+        self._session.notes.setdefault("tried", {})[name] = {
+            str(each): {str(depth): rate for depth, rate in sorted(by.items())} for each, by in found.items()
+        }
         return {depth for depths in chosen.values() for depth in depths}
 
     def _of_covey(self, depth: int) -> Competitor:

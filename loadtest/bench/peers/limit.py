@@ -26,10 +26,9 @@ READS, REPEATS = 3, 7
 class Limit:
     """Owns random weights of a model's shapes, in the form in which products are fastest here."""
 
-    def load(self, target: str, dtype: str, threads: int) -> JsonDict:
-        """`threads` are those of a pass; reading takes all cores."""
+    def load(self, target: str, dtype: str) -> JsonDict:
+        """All cores take part, in reading and in multiplying."""
         torch.set_num_threads(os.cpu_count() or 1)
-        self._threads = threads
         self._dtype = choose_dtype(dtype, choose_device("cpu"))
         self._products = [
             Product((torch.randn(count, width) / width**0.5).to(self._dtype)) for width, count in _shapes(Path(target))
@@ -41,10 +40,10 @@ class Limit:
     def measure(self, rows: list[int]) -> JsonDict:
         """Bytes a second, and milliseconds of all products by rows."""
         reading = min(_seconds(self._memory.sum) for _ in range(READS))
-        torch.set_num_threads(self._threads)
-        found = {str(each): self._multiplied(each) for each in rows}
-        torch.set_num_threads(os.cpu_count() or 1)
-        return {"bytes_per_s": READ_BYTES / reading, "products_ms": found}
+        return {
+            "bytes_per_s": READ_BYTES / reading,
+            "products_ms": {str(each): self._multiplied(each) for each in rows},
+        }
 
     def _multiplied(self, rows: int) -> float:
         """Every product reads weights of its own, as in a pass."""

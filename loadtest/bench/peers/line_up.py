@@ -5,6 +5,7 @@ All are there the whole time and asked in turns. Those who wait sleep.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -154,10 +155,10 @@ def line_up(session: Session, folder: str = "") -> Iterator[Cast]:
         served = pair.settings.target.numerics
         first, said = alone(ALONE, "alone", profile_name=path, numerics=served, drafter=pair.drafter_folder)
         second, _ = alone(FAST, "alone", profile_name=path, numerics="fast")
-        limit, sizes = alone("limit", "limit", dtype=said["dtype"], threads=said["threads"])
+        limit, sizes = alone("limit", "limit", dtype=said["dtype"])
         peers = {}
         for name, python in pythons(wanted.peers).items():
-            peers[name] = Peer(name, python, given_to_peers(pair, said["dtype"], said["threads"], made))
+            peers[name] = Peer(name, python, given_to_peers(pair, said["dtype"], made))
             stack.callback(peers[name].close)
         server = stack.enter_context(session.server(replace(wanted.options(), profile=path)))
         vocabulary, weights = said["vocabulary"], sizes["weight_bytes"]
@@ -167,12 +168,12 @@ def line_up(session: Session, folder: str = "") -> Iterator[Cast]:
         yield cast
 
 
-def given_to_peers(pair: Pair, dtype: str, threads: int, kept: Path) -> JsonDict:
-    """What every peer is to load, and where it may leave what it makes of it."""
+def given_to_peers(pair: Pair, dtype: str, kept: Path) -> JsonDict:
+    """What every peer is to load, and where it may leave what it makes of it. It has all cores."""
     return {
         "target": pair.target,
         "drafter": pair.drafter_folder,
         "dtype": dtype,
-        "threads": threads,
+        "threads": os.cpu_count() or 1,
         "kept": str(kept),
     }

@@ -84,7 +84,8 @@ class Pipe:
                 raise PipeError(f"{self.name}: {method}: no answer for {patience:g} s")
             got = os.read(self._from.fileno(), 1 << 16)
             if not got:
-                raise PipeError(f"{self.name}: {method}: it has ended: {self._tail()}")
+                status = self._process.wait()
+                raise PipeError(f"{self.name}: {method}: it has ended with status {status}: {self._tail()}")
             self._rest += got
         line, _, self._rest = self._rest.partition(b"\n")
         return line

@@ -28,11 +28,11 @@ def texts(session: Session, pair: Pair) -> JsonDict:
     found: JsonDict = {}
     with session.console.status("texts in float32"), tempfile.TemporaryDirectory() as kept:
         given = {"profile_name": pair.profile_name, "numerics": "auto", "dtype": FLOAT32}
-        pipe, said = ours("alone in float32", "alone", target=pair.target, **given)
+        pipe, _ = ours("alone in float32", "alone", target=pair.target, **given)
         with closing(pipe):
             expected = Asked("alone", lambda: pipe).run(asks, count)
         for name, python in pythons(session.wanted.peers).items():
-            peer = Peer(name, python, given_to_peers(pair, FLOAT32, said["threads"], Path(kept)))
+            peer = Peer(name, python, given_to_peers(pair, FLOAT32, Path(kept)))
             for depth in (0, DEPTH):
                 asked = peer.at(depth)
                 try:
