@@ -24,10 +24,10 @@ from covey.rounds import RoundRecord
 from covey.scheduler import Scheduler
 from covey.target.runner import TargetRunner
 from covey.types import JsonDict, Progress, Request, Sampling
-from loadtest.bench.gpu.attention import Case
+from loadtest.bench.passes import BLOCK_SIZE, Case
 from loadtest.bench.peers.scripts.answering import answer
 
-BLOCKS = 1024
+BLOCKS = 512
 CONTEXT = 56  # tokens that a row of a single pass has behind it: a short prompt and half of an answer
 REPEATS = 7
 
@@ -120,7 +120,7 @@ class Alone:
             dtype=self._target.dtype,
             device="cpu",
             blocks=BLOCKS,
-            block_size=settings.target.block_size,
+            block_size=BLOCK_SIZE,
             numerics=numerics,
             max_pass_tokens=settings.scheduler.token_budget,
         )

@@ -98,7 +98,7 @@ def pythons(given: Sequence[str]) -> dict[str, str]:
         name, _, python = entry.partition("=")
         if name not in SCRIPTS or not python:
             raise SettingError(f"--peer: got {entry!r}, allowed: NAME=PYTHON, NAME one of {', '.join(SCRIPTS)}")
-        found[name] = python
+        found[name] = str(Path(python).expanduser())
     return found
 
 
