@@ -157,9 +157,9 @@ def test_what_runs_under_a_peers_python_imports_nothing_of_ours(script: Path) ->
     assert not {name.split(".")[0] for name in names} & {"covey", "covey_client", "loadtest", "tests"}
 
 
-def test_covey_alone_writes_what_transformers_writes_and_times_its_passes(tiny: Path) -> None:
+def test_covey_alone_writes_what_transformers_writes_and_times_its_rounds(tiny: Path) -> None:
     prompts = [[5, 6, 7, 8], [9, 10, 11, 40]]
-    given = {"profile_name": profile.DEFAULT_PROFILE, "numerics": "auto", "dtype": "float32", "drafter": str(tiny)}
+    given = {"profile_name": profile.DEFAULT_PROFILE, "numerics": "auto", "dtype": "float32"}
     pipe, said = ours(ALONE, "alone", target=str(tiny), **given)
     with closing(pipe):
         assert (said["dtype"], said["vocabulary"]) == ("float32", 97)
@@ -172,10 +172,15 @@ def test_covey_alone_writes_what_transformers_writes_and_times_its_passes(tiny: 
             for seed in (1, 1, 2)
         ]
         assert hot[0] == hot[1] != hot[2]
-        passes = pipe.call("passes", shapes=[[1, 1], [4, 3]])
-        assert all(value > 0 for kind in ("pass_ms", "level_ms") for value in passes[kind])
         with pytest.raises(PipeError, match="nobody drafts here"):
             pipe.call("generate", prompts=prompts, tokens=1, temperature=0.0, seed=1, depth=2)
+
+
+def test_single_passes_are_timed_by_kind_and_shape(tiny: Path) -> None:
+    pipe, _ = ours("timed", "timed", target=str(tiny), drafter=str(tiny), profile_name=profile.DEFAULT_PROFILE)
+    with closing(pipe):
+        found = pipe.call("passes", shapes=[[1, 1], [4, 3]], kinds=["pass", "fast", "level"])
+        assert all(len(found[kind]) == 2 and min(found[kind]) > 0 for kind in ("pass", "fast", "level"))
 
 
 def test_the_limit_is_of_the_weights_that_a_pass_reads(tiny: Path) -> None:
@@ -239,15 +244,17 @@ def test_turns_compare_everybody_and_go_on_without_who_fails(
     pair, measured = Pair.of(session), Measured()
     session.summarise = measured.summary
     given = {"target": pair.target, "profile_name": pair.profile_name}
-    first, said = ours(ALONE, "alone", numerics="auto", drafter=pair.target, **given)
+    first, said = ours(ALONE, "alone", numerics="auto", **given)
     second, _ = ours(FAST, "alone", numerics="fast", **given)
+    timed, _ = ours("timed", "timed", drafter=pair.target, **given)
     limit, sizes = ours("limit", "limit", target=pair.target, dtype=said["dtype"])
     peer = Peer(asked.OPENVINO, sys.executable, {})
-    with closing(first), closing(second), closing(limit), closing(peer):
+    with closing(first), closing(second), closing(timed), closing(limit), closing(peer):
         everybody = Serverless(
             pair,
             cast(Server, None),
             {ALONE: first, FAST: second},
+            timed,
             limit,
             sizes["weight_bytes"],
             said["vocabulary"],

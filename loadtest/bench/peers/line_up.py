@@ -78,6 +78,7 @@ class Cast:
     pair: Pair
     server: Server
     pipes: Mapping[str, Pipe]  # of Covey alone, by name
+    timed: Pipe
     limit: Pipe
     weight_bytes: int
     vocabulary: int
@@ -100,23 +101,23 @@ class Cast:
     def limits(self, callers: Sequence[int]) -> dict[int, dict[str, float]]:
         """Of this moment, and passes within seconds of it; milliseconds by callers."""
         limit = self.limit.call("measure", rows=list(callers))
-        shapes = [[each, 1] for each in callers]
-        passes = {name: pipe.call("passes", shapes=shapes)["pass_ms"] for name, pipe in self.pipes.items()}
+        passes = self.timed.call("passes", shapes=[[each, 1] for each in callers], kinds=["pass", "fast"])
         reading = 1000 * self.weight_bytes / limit["bytes_per_s"]
         return {
             each: {
                 "reading": reading,
                 "products": limit["products_ms"][str(each)],
-                "fast": passes[FAST][index],
-                "pass": passes[ALONE][index],
+                "fast": passes["fast"][index],
+                "pass": passes["pass"][index],
             }
             for index, each in enumerate(callers)
         }
 
     def costs(self, callers: int, depths: int) -> list[tuple[float, float]]:
         """Milliseconds of a pass that verifies so many drafts a row, 0 and up, and of a level of these drafts."""
-        found = self.pipes[ALONE].call("passes", shapes=[[callers, 1 + depth] for depth in range(depths + 1)])
-        return list(zip(found["pass_ms"], found["level_ms"]))
+        shapes = [[callers, 1 + depth] for depth in range(depths + 1)]
+        found = self.timed.call("passes", shapes=shapes, kinds=["pass", "level"])
+        return list(zip(found["pass"], found["level"]))
 
     def watched(self, callers: int, asks: Sequence[Ask], tenant: str) -> tuple[Run, dict[str, float]]:
         """Plain decoding behind Triton, and the stages of its rounds in which all callers decode."""
@@ -153,8 +154,9 @@ def line_up(session: Session, folder: str = "") -> Iterator[Cast]:
         made = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         path = str(with_drafters(pair.settings, made / "peers.toml", (pair.drafter,), policy=COVEY))
         served = pair.settings.target.numerics
-        first, said = alone(ALONE, "alone", profile_name=path, numerics=served, drafter=pair.drafter_folder)
+        first, said = alone(ALONE, "alone", profile_name=path, numerics=served)
         second, _ = alone(FAST, "alone", profile_name=path, numerics="fast")
+        timed, threads = alone("single passes", "timed", profile_name=path, drafter=pair.drafter_folder)
         limit, sizes = alone("limit", "limit", dtype=said["dtype"])
         peers = {}
         for name, python in pythons(wanted.peers).items():
@@ -162,8 +164,9 @@ def line_up(session: Session, folder: str = "") -> Iterator[Cast]:
             stack.callback(peers[name].close)
         server = stack.enter_context(session.server(replace(wanted.options(), profile=path)))
         vocabulary, weights = said["vocabulary"], sizes["weight_bytes"]
-        modes = {key: said[key] for key in ("numerics", "dtype", "threads")}
-        cast = Cast(pair, server, {ALONE: first, FAST: second}, limit, weights, vocabulary, peers, modes)
+        modes = {"numerics": said["numerics"], "dtype": said["dtype"], "threads": threads["threads"]}
+        pipes = {ALONE: first, FAST: second}
+        cast = Cast(pair, server, pipes, timed, limit, weights, vocabulary, peers, modes)
         stack.callback(cast.close)
         yield cast
 
