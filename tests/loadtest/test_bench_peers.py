@@ -286,6 +286,58 @@ def test_turns_compare_everybody_and_go_on_without_who_fails(
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 
+def test_of_depths_in_processes_of_their_own_the_best_over_all_callers_is_kept(
+    stub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert stub.is_file()
+    monkeypatch.setattr(comparison, "QUICK_DEPTHS", (1, 2, 3))
+    rates = {1: {1: 5.0, 2: 4.0, 3: 1.0}, 4: {1: 1.0, 2: 4.0, 3: 3.0}}
+
+    def run(one: Asked, asks: Sequence[Ask], concurrency: int, tenant: str = "") -> Run:
+        assert asks
+        assert tenant
+        one._pipe()
+        return run_of(1.0, tokens=int(10 * rates[concurrency][one._depth]))
+
+    monkeypatch.setattr(Asked, "run", run)
+    session = Session("peers", Wanted(tmp_path / "out.json", QUICK), Console(quiet=True))
+    with closing(Peer(asked.OPENVINO, sys.executable, {"apart": "yes"})) as peer:
+        everybody = Quiet(Pair.of(session), peer)
+        compared = Comparison(session, Measured(), cast(Cast, everybody))
+        compared.invite()
+        assert not peer._pipes, "what was only tried still holds memory"
+        for callers in (1, 4):
+            names = [one.name for one in compared._entrants[callers]]
+            assert names == [
+                "server fixed:1" if callers == 1 else "server fixed:2",
+                "openvino fixed:2",
+                "openvino off",
+                SERVER_COVEY,
+            ]
+
+
+@dataclass
+class Quiet:
+    """Everybody, without any process of Covey's."""
+
+    pair: Pair
+    peer: Peer
+
+    @property
+    def peers(self) -> dict[str, Peer]:
+        return {self.peer.name: self.peer}
+
+    def plain(self) -> list[Any]:
+        return []
+
+    def covey(self, choice: str) -> Any:
+        depth = int(choice.partition(":")[2] or 0)
+        return Asked(f"server {choice}", lambda: cast(Pipe, None), depth)
+
+    def costs(self, callers: int, depths: int) -> list[tuple[float, float]]:
+        return [(float(callers), 1.0)] * (depths + 1)
+
+
 def run_of(seconds: float, tokens: int = 60, drafted: int = 0, accepted: int = 0) -> Run:
     return Run((Answer(tuple(range(tokens)), seconds, drafted=drafted, accepted=accepted),), seconds)
 

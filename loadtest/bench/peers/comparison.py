@@ -6,6 +6,7 @@ turns: more depths than that would leave time for few turns.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 
 from covey.errors import CoveyError
@@ -24,7 +25,7 @@ QUICK_DEPTHS = (3,)
 REPETITIONS, FULL_REPETITIONS = 12, 40
 TRIALS = 2  # of each depth: the first compiles what the second uses
 TRIAL_SHARE = 0.4  # of the time
-KEPT, KEPT_APART = 2, 1  # depths at a number of callers; where each wants a process of its own, fewer
+KEPT = 2  # depths at a number of callers
 
 Point = tuple[float, int]  # temperature, callers
 
@@ -44,15 +45,14 @@ class Comparison:
 
     def invite(self) -> None:
         """Beside plain decoding: Covey's policy, and of Covey and every peer the depths that do best in a trial."""
-        self._try(COVEY, self._of_covey, KEPT_APART)
+        self._try(COVEY, self._of_covey, 1)
         for peer in self._cast.peers.values():
             try:
                 apart = len(peer.depths_beside(self._depths[0])) == 1
             except CoveyError as error:
                 self._failed(peer.name, error)
                 continue
-            tried = self._try(peer.name, peer.at, KEPT_APART if apart else KEPT, peer.keep if apart else None)
-            peer.keep({0, *tried})
+            peer.keep({0, *self._try(peer.name, peer.at, KEPT, peer.keep if apart else None)})
             for entrants in self._entrants.values():
                 entrants.append(peer.at(0))
         for each, entrants in self._entrants.items():
@@ -131,7 +131,8 @@ class Comparison:
         keep: Callable[[Collection[int]], None] | None = None,
     ) -> set[int]:
         """Have the depths take part that bring most tokens a second, so many at every number of callers, as far as
-        time goes for trials; which they are. `keep` ends the processes of other depths than these."""
+        time goes for trials; which they are. With `keep`, which ends processes of other depths, each depth has one of
+        its own: memory is for a single one then, the best over all callers."""
         found: dict[int, dict[int, float]] = {each: {} for each in self._callers}
         labels = [f"trying {name} at depth {depth}" for depth in self._depths]
         for depth, _ in zip(self._depths, self._session.steps(labels)):
@@ -146,7 +147,12 @@ class Comparison:
                 self._failed(named(name, depth), error)
             if keep is not None:
                 keep({0})
-        chosen = {each: sorted(by, key=by.__getitem__, reverse=True)[:kept] for each, by in found.items()}
+        tried = [depth for depth in self._depths if all(depth in by for by in found.values())]
+        if keep is None:
+            chosen = {each: sorted(tried, key=by.__getitem__, reverse=True)[:kept] for each, by in found.items()}
+        else:
+            best = sorted(tried, key=lambda depth: math.prod(by[depth] for by in found.values()))[-1:]
+            chosen = dict.fromkeys(found, best)
         for each, depths in chosen.items():
             self._entrants[each] += [at(depth) for depth in depths]
         self._session.notes.setdefault("tried", {})[name] = {
