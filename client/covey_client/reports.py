@@ -39,7 +39,8 @@ class Facts:
 
 @dataclass(frozen=True)
 class Round:
-    """What one round cost and brought. `draft_seconds` includes `catch_up_seconds`."""
+    """What one round cost and brought. `draft_seconds` includes `catch_up_seconds`, and `verify_seconds` includes
+    `pass_seconds`, which the target itself took."""
 
     round: int
     rows: int
@@ -50,6 +51,7 @@ class Round:
     plan_seconds: float
     draft_seconds: float
     verify_seconds: float
+    pass_seconds: float
     commit_seconds: float
     catch_up_seconds: float
     waiting: int  # requests left, in the queue and in the batch

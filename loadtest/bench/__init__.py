@@ -13,9 +13,11 @@ contestants.py    who takes part in `speedup`;  line_up.py: in `load` and `trace
 emulated_*.py     pairs that are not there, their servers in virtual time, the oracle, what Nightjar printed
 elastic_*.py      residency in virtual time; peaks on the real server with little KV memory
 exactness_*.py    its models, and rows read in company and compared bit for bit
-gpu_*.py          a pair in a GPU's memory and engines that share it, the device's clock, and parts of `gpu`
+passes.py         single passes, to be timed
+peers/            other engines in environments of their own and Covey alone, asked over pipes; the machine's limit
+gpu/              a pair in a GPU's memory and engines that share it, the device's clock, and parts of `gpu`
 statistics.py     medians, spread, paired ratios, cross-fitted best choice, loops
 scrape.py         the server's metrics;  processes.py: processor time by process
 facts.py          hardware and versions;  report.py: tables, JSON, pictures
-tax.py, speedup.py, planner.py, load.py, trace.py, exactness.py, gpu.py, emulated.py  the benches
+tax.py, speedup.py, planner.py, load.py, trace.py, exactness.py, gpu, peers, emulated.py  the benches
 """

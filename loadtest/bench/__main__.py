@@ -31,6 +31,7 @@ BENCHES = {
     "star": "one drafter for one to eight targets, emulated: beside StarSD's formula and table, and on real servers",
     "select": "what it takes to choose the drafts that are worth verifying, and its share of a round",
     "slo": "requests with latency objectives, and who meets how many of them, in virtual time",
+    "peers": "Covey beside OpenVINO GenAI, vLLM on a CPU and the machine's own limit, in turns",
     "published": "Nightjar's tables and figures beside emulated ones, in virtual time",
 }
 
@@ -78,7 +79,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
         action="append",
         default=[],
         metavar="NAME",
-        help="of `emulated` and `ablation`: this pair alone; of `elastic`: the folder of an aligned one",
+        help="of `emulated` and `ablation`: this pair alone; of `elastic` and `peers`: the folder of an aligned one",
     )
     parser.add_argument("--dataset", default=Wanted.dataset, metavar="NAME", help="of `emulated`: whose lengths")
     parser.add_argument(
@@ -86,7 +87,15 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
         action="append",
         default=[],
         metavar="NAME",
-        help="of `gpu`, `load`, `drafters`, `ablation`, `elastic`, `star`, `slo`, `tax`: this alone; may be repeated",
+        help="of `gpu`, `load`, `drafters`, `ablation`, `elastic`, `peers`, `star`, `slo`, `tax`: this alone; may be "
+        "repeated",
+    )
+    parser.add_argument(
+        "--peer",
+        action="append",
+        default=[],
+        metavar="NAME=PYTHON",
+        help="of `peers`: openvino or vllm, and the Python of an environment that has it; may be repeated",
     )
     gpu = parser.add_argument_group("of `gpu`")
     gpu.add_argument("--device", choices=("auto", "cuda", "cpu", "interpreted"), default=Wanted.device)
@@ -109,6 +118,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
         pairs=tuple(given.pair),
         dataset=given.dataset,
         parts=tuple(given.part),
+        peers=tuple(given.peer),
         device=given.device,
         shape=given.shape,
         agreement=given.agreement,

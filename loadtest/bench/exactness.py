@@ -25,7 +25,7 @@ from covey.types import JsonDict
 from loadtest.bench import exactness_models, report
 from loadtest.bench.exactness_models import SHAPES, Shape
 from loadtest.bench.exactness_rows import TEMPERATURES, Rows, Seen, Step, Tally, in_chunks, in_company
-from loadtest.bench.gpu.attention import Case
+from loadtest.bench.passes import Case
 from loadtest.bench.session import FULL, QUICK, Session
 from loadtest.bench.statistics import Spread, ratios
 

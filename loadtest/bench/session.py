@@ -38,6 +38,7 @@ class Wanted:
     pairs: tuple[str, ...] = ()  # emulated ones; none named: all
     dataset: str = "ShareGPT"  # whose lengths emulated requests have
     parts: tuple[str, ...] = ()  # of `gpu` and `load`; none named: all
+    peers: tuple[str, ...] = ()  # NAME=PYTHON
     device: str = "auto"  # of `gpu`: auto, cuda, cpu or interpreted
     shape: str = ""  # of `gpu`'s pair; "": what suits the device
     agreement: float = 0.7  # ... and how often its drafter is right

@@ -33,7 +33,7 @@ FACTS = Facts(
 
 
 def seen(number: int, rows: int, **changes: float) -> Round:
-    plain = Round(number, rows, rows, 0, 0, 0, 0.001, 0.0, 0.01, 0.002, 0.0, 0, rows)
+    plain = Round(number, rows, rows, 0, 0, 0, 0.001, 0.0, 0.01, 0.009, 0.002, 0.0, 0, rows)
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 

@@ -6,45 +6,21 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from covey.models.attention import Shape
-from covey.models.lanes import Lanes, Pass, windows_of
+from covey.models.lanes import Lanes, windows_of
 from covey.types import JsonDict
 from loadtest.bench.gpu.kernels import bandwidth, store_of
 from loadtest.bench.gpu.rig import BLOCK_SIZE, Rig
 from loadtest.bench.gpu.timing import captured, over
+from loadtest.bench.passes import Case
 
 if TYPE_CHECKING:
     from covey.models.kernels.attention import Launch
 
 KEYS, WARPS, PARTS, STAGES = (32, 64, 128), (2, 4, 8), (1, 2, 4, 8, 16, 32), (2, 3, 4)
 REPEATS = 10
-
-
-@dataclass(frozen=True)
-class Case:
-    rows: int
-    context: int
-    tokens: int = 1  # of a row
-
-    @property
-    def name(self) -> str:
-        return f"{self.rows} x {self.tokens} at {self.context}"
-
-    def work(self, blocks: int, seed: int, nowhere: int = -1) -> Pass:
-        """The pass, over keys scattered among so many blocks; kept nowhere. Logits of each row's last token."""
-        size, each = self.rows * self.tokens, -(-self.context // BLOCK_SIZE)
-        ids = np.random.default_rng(seed).permutation(blocks)[: self.rows * each]
-        lanes = Lanes(
-            np.arange(self.rows + 1, dtype=np.int32) * np.int32(self.tokens),
-            np.full(self.rows, self.context, np.int32),
-            ids.reshape(self.rows, each).astype(np.int32),
-        )
-        positions = np.tile(np.arange(self.context - self.tokens, self.context, dtype=np.int32), self.rows)
-        slots = np.full(size, nowhere, np.int32)
-        return Pass(np.zeros(size, np.int32), positions, slots, lanes, lanes.offsets[1:] - 1)
 
 
 CASES = (Case(1, 4096), Case(64, 1024), Case(64, 1024, 5))

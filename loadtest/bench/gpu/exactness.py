@@ -8,9 +8,9 @@ from typing import Any
 
 from covey.errors import CoveyError
 from covey.types import JsonDict
-from loadtest.bench.gpu.attention import Case
 from loadtest.bench.gpu.rig import OFF, Rig
 from loadtest.bench.gpu.timing import milliseconds, over, queued
+from loadtest.bench.passes import Case
 from loadtest.bench.policies import fixed
 from loadtest.bench.work import Ask
 

@@ -37,12 +37,12 @@ from covey.training.aligned.shapes import SPECIAL
 from covey.training.aligned.weights import first_layers
 from covey.types import JsonDict
 from loadtest.bench.in_process import InProcess
+from loadtest.bench.passes import BLOCK_SIZE
 from loadtest.bench.session import QUICK, Session
 from loadtest.bench.work import Ask
 
 DRAFTER = "draft_aligned"
 OFF = "off"
-BLOCK_SIZE = 16
 DEADLINE_MS = 60_000  # the first draft of a kind records its passes
 SIZE, SIZE_OFF_GPU = "7b", "tiny"
 

@@ -1,0 +1,78 @@
+"""Covey beside what else would be run on this processor, OpenVINO GenAI and vLLM's build for CPUs, and beside what the
+machine allows: same folders, same ids, in turns.
+
+`--peer NAME=PYTHON` names a peer and the Python of an environment that has it; without one Covey is compared with the
+limit alone. `--pair FOLDER` is an aligned pair (`covey.training aligned`), else the profile's target and first drafter
+are served. Parts, by `--part`: `compare`, with everybody; `waterfall`, Covey's plain decoding and the limit alone, from
+whose turns `compare` fills its table too; `sweep`, over several pairs, which acceptance drafting needs to pay.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from covey.errors import SettingError
+from covey.types import JsonDict
+from loadtest.bench.peers import shown
+from loadtest.bench.peers.asked import pythons
+from loadtest.bench.peers.comparison import Comparison
+from loadtest.bench.peers.line_up import Pair, line_up
+from loadtest.bench.peers.measured import GREEDY, Measured
+from loadtest.bench.peers.sweep import Swept, sweep
+from loadtest.bench.peers.texts import texts
+from loadtest.bench.session import QUICK, Session
+
+COMPARE, WATERFALL, SWEEP = "compare", "waterfall", "sweep"
+WATERFALL_CALLERS, QUICK_WATERFALL_CALLERS = (1, 16), (1, 4)
+
+
+def run(session: Session) -> None:
+    """Measure; results go into the session as they come."""
+    wanted = session.wanted
+    parts = wanted.parts or (COMPARE,)
+    if unknown := set(parts) - {COMPARE, WATERFALL, SWEEP}:
+        raise SettingError(f"--part: got {unknown.pop()!r}, allowed: {COMPARE}, {WATERFALL}, {SWEEP}")
+    pythons(wanted.peers)  # a name that nobody knows is told of before anything starts
+    measured, swept = Measured(), Swept()
+    session.summarise = lambda: measured.summary() | (swept.summary() if swept.runs else {})
+    if SWEEP in parts:
+        sweep(session, swept)
+    folder = wanted.pairs[0] if wanted.pairs else ""
+    if COMPARE in parts:
+        session.notes["texts"] = texts(session, Pair.of(session, folder))
+    if COMPARE in parts or WATERFALL in parts:
+        _turns(session, measured, folder, alone=COMPARE not in parts)
+
+
+def _turns(session: Session, measured: Measured, folder: str, *, alone: bool) -> None:
+    with line_up(session, folder) as cast:
+        session.notes |= {
+            "pair": {"target": Path(cast.pair.target).parent.name, "drafter": cast.pair.drafter},
+            **cast.modes,
+        }
+        session.notes["weight_bytes"] = cast.weight_bytes
+        quick = session.wanted.size == QUICK
+        if alone:
+            comparison = Comparison(session, measured, cast, QUICK_WATERFALL_CALLERS if quick else WATERFALL_CALLERS)
+        else:
+            comparison = Comparison(session, measured, cast)
+            comparison.invite()
+        comparison.warm_up()
+        if alone:
+            comparison.turns((GREEDY,))
+        else:
+            comparison.turns()
+        session.notes["peers"] = {name: peer.version for name, peer in cast.peers.items()}
+
+
+def show(result: JsonDict, console: Console, picture: Path) -> None:
+    """The tables and pictures of what was measured."""
+    for table in shown.tables(result):
+        console.print(table)
+    if "sweep" in result:
+        console.print(shown.sweep_table(result["sweep"]))
+    for name, problem in result.get("failures", {}).items():
+        console.print(f"{name}: {problem}", markup=False)
+    shown.pictures(result, picture)

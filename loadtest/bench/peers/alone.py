@@ -1,0 +1,109 @@
+"""Covey's engine and target alone in a process, of which one thread computes: `python -m loadtest.bench.peers.alone`,
+asked over a pipe. Nothing is computed ahead: there is no way to and fro to hide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count
+from statistics import median
+
+import numpy as np
+
+from covey import profile
+from covey.clock import RealClock
+from covey.engine import Engine
+from covey.planner.build import build
+from covey.rounds import RoundRecord
+from covey.scheduler import Scheduler
+from covey.target.runner import TargetRunner
+from covey.types import JsonDict, Progress, Request, Sampling
+from loadtest.bench.peers.scripts.answering import answer
+
+BLOCKS = 512
+
+
+class Sink:
+    """Where the engine's progress goes: tokens by request."""
+
+    def __init__(self) -> None:
+        self.tokens: dict[int, list[int]] = {}
+        self.errors: list[Exception] = []
+
+    def publish(self, batch: Sequence[Progress]) -> None:
+        for item in batch:
+            self.tokens.setdefault(item.key, []).extend(item.tokens.tolist())
+            if item.error is not None:
+                self.errors.append(item.error)
+
+
+class Alone:
+    """Owns the engine and the target. `numerics` is the mode that passes are computed in."""
+
+    def __init__(self) -> None:
+        self._keys = count(1)
+        self._records: list[RoundRecord] = []
+
+    def load(self, target: str, profile_name: str, numerics: str, dtype: str = "") -> JsonDict:
+        """The target in a folder under a profile's settings."""
+        settings = profile.load(profile_name)
+        wanted = replace(
+            settings.target,
+            numerics=numerics,
+            dtype=dtype or settings.target.dtype,
+            device="cpu",
+            kv_blocks=BLOCKS,
+            prefix_reuse=False,
+            run_ahead=False,
+        )
+        limits = settings.scheduler
+        runner = TargetRunner.load(target, wanted, token_budget=limits.token_budget, name="target")
+        info = runner.info()
+        self._sink = Sink()
+        scheduler = Scheduler(
+            max_running=limits.max_running,
+            max_waiting=limits.max_waiting,
+            token_budget=limits.token_budget,
+            growth_tokens=limits.growth_tokens,
+            block_size=info.block_size,
+        )
+        planner = build(settings.speculation, (), max_rows=limits.max_running)
+        self._engine = Engine(runner, scheduler, planner, self._sink, RealClock(), observe=self._records.append)
+        return {"numerics": info.numerics, "dtype": info.dtype, "vocabulary": info.vocab_size}
+
+    def generate(
+        self, prompts: list[list[int]], tokens: int, temperature: float, seed: int, depth: int = 0
+    ) -> JsonDict:
+        """All at once, plainly. `pass_ms` is the target's own time of a round in which all rows decode, `round_ms`
+        the whole round's; medians, null where there was no such round."""
+        assert not depth, "nobody drafts here"
+        self._records.clear()
+        keys = [next(self._keys) for _ in prompts]
+        for row, (key, prompt) in enumerate(zip(keys, prompts)):
+            ids = np.asarray(prompt, np.int32)
+            sampling = Sampling(temperature, seed=seed + row)
+            self._engine.submit(Request(key, ids, tokens, sampling, len(ids), speculation="off"))
+        while self._engine.round():
+            pass
+        if self._sink.errors:
+            raise self._sink.errors.pop()
+        plain = [record for record in self._records if record.decoding == len(prompts) and not record.prefill_tokens]
+        return {
+            "tokens": [self._sink.tokens.pop(key) for key in keys],
+            "pass_ms": _milliseconds([record.pass_seconds for record in plain]),
+            "round_ms": _milliseconds([_whole(record) for record in plain]),
+        }
+
+
+def _milliseconds(seconds: Sequence[float]) -> float | None:
+    return 1000 * median(seconds) if seconds else None
+
+
+def _whole(record: RoundRecord) -> float:
+    return record.plan_seconds + record.draft_seconds + record.verify_seconds + record.commit_seconds
+
+
+if __name__ == "__main__":
+    alone = Alone()
+    answer({"load": alone.load, "generate": alone.generate})

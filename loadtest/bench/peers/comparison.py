@@ -1,0 +1,168 @@
+"""Turns: everybody once at every number of callers, greedily and at temperature 1, in an order drawn anew each time.
+
+Before them every depth is tried at every number of callers, and the best of each drafting system take part in the
+turns: more depths than that would leave time for few turns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+
+from covey.errors import CoveyError
+from loadtest.bench import workload
+from loadtest.bench.peers.asked import DEPTHS, Asked, named
+from loadtest.bench.peers.line_up import Cast
+from loadtest.bench.peers.measured import ALONE, GREEDY, HOT, SERVER_OFF, STAGES, Measured
+from loadtest.bench.policies import COVEY, OFF, fixed
+from loadtest.bench.session import QUICK, Session
+from loadtest.bench.work import Competitor
+
+CALLERS, QUICK_CALLERS = (1, 4, 16), (1, 4)
+REQUESTS = {1: 2, 4: 4, 16: 16}  # of one run
+TOKENS, QUICK_TOKENS = 48, 12
+QUICK_DEPTHS = (3,)
+REPETITIONS, FULL_REPETITIONS = 12, 40
+TRIALS = 2  # of each depth: the first compiles what the second uses
+TRIAL_SHARE = 0.4  # of the time
+KEPT = 2  # depths at a number of callers
+
+Point = tuple[float, int]  # temperature, callers
+
+
+class Comparison:
+    """Owns who takes part where; what it measures goes into `measured` turn by turn."""
+
+    def __init__(self, session: Session, measured: Measured, cast: Cast, callers: Sequence[int] = ()) -> None:
+        self._session, self._measured, self._cast = session, measured, cast
+        quick = session.wanted.size == QUICK
+        self._callers = callers or (QUICK_CALLERS if quick else CALLERS)
+        self._depths = QUICK_DEPTHS if quick else DEPTHS
+        self._tokens = QUICK_TOKENS if quick else TOKENS
+        self._failures: dict[str, str] = {}
+        session.notes["failures"] = self._failures
+        self._entrants: dict[int, list[Competitor]] = {each: cast.plain() for each in self._callers}
+
+    def invite(self) -> None:
+        """Beside plain decoding: Covey's policy, and of Covey and every peer the depths that do best in a trial."""
+        self._try(COVEY, self._of_covey, 1)
+        for peer in self._cast.peers.values():
+            try:
+                apart = len(peer.depths_beside(self._depths[0])) == 1
+            except CoveyError as error:
+                self._failed(peer.name, error)
+                continue
+            peer.keep({0, *self._try(peer.name, peer.at, KEPT, peer.keep if apart else None)})
+            for entrants in self._entrants.values():
+                entrants.append(peer.at(0))
+        for each, entrants in self._entrants.items():
+            entrants.append(self._cast.covey(COVEY))
+            self._measured.passes[each] = self._cast.costs(each, max(self._depths))
+
+    def warm_up(self) -> None:
+        """Everybody answers once at every number of callers."""
+        steps = [(each, one) for each in self._callers for one in self._entrants[each]]
+        labels = [f"warming up: {one.name} at {each}" for each, one in steps]
+        for (each, one), _ in zip(steps, self._session.steps(labels)):
+            self._run(one, GREEDY, each, 0, "warm-up")
+
+    def turns(self, temperatures: Sequence[float] = (GREEDY, HOT), share: float = 1.0) -> None:
+        """Until so much of the time is up."""
+        session = self._session
+        for turn in range(session.repetitions(REPETITIONS, FULL_REPETITIONS)):
+            if turn and session.out_of_time(share):
+                break
+            self._turn(turn, temperatures, share)
+            session.notes["turns"] = turn + 1
+
+    def _turn(self, turn: int, temperatures: Sequence[float], share: float) -> None:
+        session, measured = self._session, self._measured
+        seed = session.wanted.seed * 1000 + turn
+        steps = [
+            (temperature, each, one)
+            for temperature in temperatures
+            for each in self._callers
+            for one in workload.shuffled(self._entrants[each], seed, each, int(temperature))
+        ]
+        stages = self._cast.limits(self._callers)
+        labels = [f"turn {turn + 1}: {one.name} at {each}, temperature {t:g}" for t, each, one in steps]
+        for (temperature, each, one), _ in zip(steps, session.steps(labels)):
+            if turn and session.out_of_time(share):
+                return
+            self._run(one, temperature, each, seed, f"{turn}", stages[each])
+        for each, found in stages.items():
+            if found.keys() >= STAGES.keys():
+                measured.stages[each].append(found)
+
+    def _run(
+        self,
+        one: Competitor,
+        temperature: float,
+        callers: int,
+        seed: int,
+        tenant: str,
+        stages: dict[str, float] | None = None,
+    ) -> None:
+        """Counts where there are stages to fill; who fails takes part no longer."""
+        asks = self._cast.pair.asks(REQUESTS[callers], self._tokens, temperature, seed)
+        tenant = f"{tenant} {one.name} {callers} {temperature}"  # finds nothing of others in any cache
+        try:
+            if one.name == SERVER_OFF and temperature == GREEDY:
+                done, seen = self._cast.watched(callers, asks, tenant)
+            else:
+                done, seen = one.run(asks, callers, tenant=tenant), {}
+        except CoveyError as error:
+            self._failed(one.name, error)
+            for entrants in self._entrants.values():
+                entrants[:] = [each for each in entrants if each.name != one.name]
+            return
+        if stages is None:
+            return
+        if one.name == ALONE and temperature == GREEDY and isinstance(one, Asked) and one.said["pass_ms"]:
+            seen = {"step": one.said["pass_ms"]}
+        stages |= seen
+        self._measured.runs[temperature, callers][one.name].append(done)
+
+    def _try(
+        self,
+        name: str,
+        at: Callable[[int], Competitor],
+        kept: int,
+        keep: Callable[[Collection[int]], None] | None = None,
+    ) -> set[int]:
+        """Have the depths take part that bring most tokens a second, so many at every number of callers, as far as
+        time goes for trials; which they are. With `keep`, which ends processes of other depths, each depth has one of
+        its own: memory is for a single one then, the best over all callers."""
+        found: dict[int, dict[int, float]] = {each: {} for each in self._callers}
+        labels = [f"trying {name} at depth {depth}" for depth in self._depths]
+        for depth, _ in zip(self._depths, self._session.steps(labels)):
+            if found[self._callers[0]] and self._session.out_of_time(TRIAL_SHARE):
+                break
+            try:
+                for each in self._callers:
+                    asks = self._cast.pair.asks(REQUESTS[each], self._tokens, GREEDY, self._session.wanted.seed)
+                    tenants = [f"trial {trial} {depth} {each}" for trial in range(TRIALS)]
+                    found[each][depth] = max(at(depth).run(asks, each, tenant=tenant).rate for tenant in tenants)
+            except CoveyError as error:
+                self._failed(named(name, depth), error)
+            if keep is not None:
+                keep({0})
+        tried = [depth for depth in self._depths if all(depth in by for by in found.values())]
+        if keep is None:
+            chosen = {each: sorted(tried, key=by.__getitem__, reverse=True)[:kept] for each, by in found.items()}
+        else:
+            best = sorted(tried, key=lambda depth: math.prod(by[depth] for by in found.values()))[-1:]
+            chosen = dict.fromkeys(found, best)
+        for each, depths in chosen.items():
+            self._entrants[each] += [at(depth) for depth in depths]
+        self._session.notes.setdefault("tried", {})[name] = {
+            str(each): {str(depth): rate for depth, rate in sorted(by.items())} for each, by in found.items()
+        }
+        return {depth for depths in chosen.values() for depth in depths}
+
+    def _of_covey(self, depth: int) -> Competitor:
+        return self._cast.covey(fixed(depth) if depth else OFF)
+
+    def _failed(self, name: str, error: CoveyError) -> None:
+        self._failures[name] = str(error)[:500]
+        self._session.console.print(f"{name}: {error}", style="red", markup=False)

@@ -1,0 +1,79 @@
+"""What the machine allows a pass at this moment: `python -m loadtest.bench.peers.limit`, asked over a pipe.
+
+Plain reading by all threads says how soon the weights can have been seen once; the pass's products alone, back to back,
+how soon they can be multiplied by. A process of its own: a thread that computes here slows nobody's passes.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from covey.models.loading import choose_device, choose_dtype, read_config
+from covey.models.product import Product
+from covey.types import JsonDict
+from loadtest.bench.peers.scripts.answering import answer
+
+READ_BYTES = 256 << 20  # more than a cache holds
+READS, REPEATS = 3, 7
+
+
+class Limit:
+    """Owns random weights of a model's shapes, in the form in which products are fastest here."""
+
+    def load(self, target: str, dtype: str) -> JsonDict:
+        """All cores take part, in reading and in multiplying."""
+        torch.set_num_threads(os.cpu_count() or 1)
+        self._dtype = choose_dtype(dtype, choose_device("cpu"))
+        self._products = [
+            Product((torch.randn(count, width) / width**0.5).to(self._dtype)) for width, count in _shapes(Path(target))
+        ]
+        self._memory = torch.ones(READ_BYTES // 4)
+        return {"weight_bytes": self._dtype.itemsize * sum(product.count for product in self._products)}
+
+    @torch.inference_mode()
+    def measure(self, rows: list[int]) -> JsonDict:
+        """Bytes a second, and milliseconds of all products by rows."""
+        reading = min(_seconds(self._memory.sum) for _ in range(READS))
+        return {
+            "bytes_per_s": READ_BYTES / reading,
+            "products_ms": {str(each): self._multiplied(each) for each in rows},
+        }
+
+    def _multiplied(self, rows: int) -> float:
+        """Every product reads weights of its own, as in a pass."""
+        widths = {product.width for product in self._products}
+        inputs = {width: torch.randn(rows, width).to(self._dtype) for width in widths}
+
+        def all_of_them() -> None:
+            for product in self._products:
+                product(inputs[product.width])
+
+        all_of_them()  # the first of a kind compiles what it needs
+        return 1000 * median(_seconds(all_of_them) for _ in range(REPEATS))
+
+
+def _shapes(folder: Path) -> list[tuple[int, int]]:
+    """Of the products of a pass, in and out."""
+    config = read_config(folder)
+    hidden, wide = config.hidden_size, config.intermediate_size
+    dim = getattr(config, "head_dim", None) or hidden // config.num_attention_heads
+    heads, keys = config.num_attention_heads, config.num_key_value_heads
+    layer = [(hidden, (heads + 2 * keys) * dim), (heads * dim, hidden), (hidden, 2 * wide), (wide, hidden)]
+    return [*layer * config.num_hidden_layers, (hidden, config.vocab_size)]
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    limit = Limit()
+    answer({"load": limit.load, "measure": limit.measure})

@@ -1,0 +1,1 @@
+"""What runs in a process of its own: the peers' under their own Python, without Covey."""

@@ -1,0 +1,68 @@
+"""vLLM's build for CPUs, asked over a pipe: `python vllm_peer.py` in an environment that has it.
+
+An engine is built for one number of drafts.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from answering import answer
+
+CACHE_GB = 1
+OPENMP = "libiomp5.so"  # which this build must find loaded before anything else computes
+
+
+class Vllm:
+    """Owns the engine. It converts nothing, and its depth is the engine's."""
+
+    def load(self, target: str, drafter: str, dtype: str, threads: int, depth: int, **_: str) -> dict[str, Any]:
+        os.environ |= {
+            "VLLM_CPU_KVCACHE_SPACE": str(CACHE_GB),
+            "VLLM_CPU_OMP_THREADS_BIND": f"0-{threads - 1}" if threads > 1 else "0",
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            "VLLM_NO_USAGE_STATS": "1",
+            "HF_HUB_OFFLINE": "1",
+        }
+        import vllm
+
+        drafts = {"model": drafter, "num_speculative_tokens": depth, "method": "draft_model"} if depth else None
+        self._engine = vllm.LLM(
+            target,
+            dtype=dtype,
+            enforce_eager=True,
+            enable_prefix_caching=False,
+            max_model_len=1024,
+            max_num_seqs=32,
+            speculative_config=drafts,
+            disable_log_stats=True,
+        )
+        return {"depths": [depth], "version": vllm.__version__}
+
+    def generate(
+        self, prompts: list[list[int]], tokens: int, temperature: float, seed: int, **_: int
+    ) -> dict[str, Any]:
+        from vllm import SamplingParams
+
+        asked = [
+            SamplingParams(max_tokens=tokens, temperature=temperature, seed=seed + row, ignore_eos=True)
+            for row in range(len(prompts))
+        ]
+        found = self._engine.generate([{"prompt_token_ids": ids} for ids in prompts], asked, use_tqdm=False)
+        return {"tokens": [list(each.outputs[0].token_ids) for each in found]}
+
+
+def preload() -> None:
+    """Begin anew with the OpenMP library of this environment in front of all others."""
+    found = next(iter(sorted(Path(sys.prefix).rglob(OPENMP))), None)
+    if found is not None and OPENMP not in os.environ.get("LD_PRELOAD", ""):
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "LD_PRELOAD": str(found)})
+
+
+if __name__ == "__main__":
+    preload()
+    peer = Vllm()
+    answer({"load": peer.load, "generate": peer.generate})
