@@ -22,7 +22,7 @@ from pathlib import Path
 
 from covey.care import processes
 from covey.care.control import FAILED, LOAD_SECONDS, LOADING, READY, UNLOADED, Control, ControlError
-from covey.care.health import Health
+from covey.care.health import Answered, Health
 from covey.care.revival import Revival
 from covey.care.rules import DRAFTER, JUDGED, TARGET, Loads, broken
 from covey.errors import CoveyError
@@ -151,7 +151,8 @@ class Care:
         if not self._server:
             return
         for health in list(self._healths.values()):
-            health.look(seconds, self._said.get(health.name, READY), self._judge(health))
+            state = LOADING if self._starting and health.name == processes.SERVER else READY
+            health.look(seconds, self._said.get(health.name, state), self._judge(health))
             self.worked += health.loading > 0 and not health.asleep
             self._end_if_broken(health)
         self._found += seconds
@@ -214,12 +215,15 @@ class Care:
             log.warning("%s: its process ended while it was loading, and the server is started again", model)
             self._kill([health for health in self._healths.values() if health.name == processes.SERVER])
 
-    def _judge(self, health: Health) -> Callable[[str], int | None] | None:
-        return None if self._starting or self._roles.get(health.name) not in JUDGED else self._answered
+    def _judge(self, health: Health) -> Answered | None:
+        judged = health.loading or (not self._starting and self._roles.get(health.name) in JUDGED)
+        return self._answered if judged else None
 
-    def _answered(self, model: str) -> int | None:
+    def _answered(self, health: Health) -> int | None:
+        if health.loading:
+            return processes.moves(health.pid)
         try:
-            return self._control.answered(model)
+            return self._control.answered(health.name)
         except ControlError:  # it is being reloaded
             return None
 
@@ -228,9 +232,8 @@ class Care:
             return
         found = broken(health, self._loads, lambda health: health.answers(self._answered))
         if found is not None:
-            rule, said = found
-            log.warning("%s", said)
-            if rule in ("loading", "asleep"):
+            log.warning("%s", found[1])
+            if health.loading:
                 self._loads.ended(health.name)
             self._kill([health])
 

@@ -11,7 +11,7 @@ _CODE = re.compile(r"^(Internal|Invalid argument|Not found|Unavailable|Unsupport
 _CLASS = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|UnsupportedModel): ")
 _KILLED = re.compile(r"Stub process '(\S+?)(?:_\d+){2}' is not healthy|Timed out occurred while waiting for the stub")
 _FATAL = re.compile(r"^error: (?:creating server: )?(.*)", re.MULTILINE)
-_LINE = re.compile(r'^[EW]\d{4} \S+ \d+ [\w.]+:\d+\] "?(.*?)"?$', re.MULTILINE)
+_LINE = re.compile(r'^E\d{4} \S+ \d+ [\w.]+:\d+\] "?(.*?)"?$', re.MULTILINE)
 
 
 def loaded(text: str) -> tuple[str, ...]:
