@@ -143,7 +143,9 @@ def own_orchestrator(folder: Path, *lines: str) -> Path:
 def small(folder: Path, **changes: Any) -> Server:
     (folder / "small.toml").write_text(PROFILE)
     ports = {"http_port": FREE, "grpc_port": FREE, "metrics_port": FREE}
-    return Server(Options(**ports, profile=str(folder / "small.toml"), log_file=folder / "log", **changes))
+    files = {"profile": str(folder / "small.toml"), "log_file": folder / "log"}
+    repository = Path(covey.__file__).parents[2] / "model_repository"
+    return Server(Options(**ports, **files, model_repository=repository, **changes))
 
 
 def test_what_the_orchestrator_cannot_start_with_ends_the_start(tmp_path: Path) -> None:

@@ -60,10 +60,10 @@ class Care:
         load_seconds: float = LOAD_SECONDS,
         died: Callable[[bool], None] = lambda _server: None,
     ) -> None:
-        """`roles` has the models to bring back, by backend. `starting` says which models are ready while the server
-        starts, when it does not answer yet; None where it has started. A model that never loaded may take
-        `load_seconds`. `died` is told, at once and on this one's thread, when the process of the public model has
-        ended, and whether all of the server has."""
+        """`roles` has the models to bring back, by backend. `starting` says which models are ready, and which are being
+        loaded, while the server starts, when it does not answer yet; None where it has started. A model that never
+        loaded may take `load_seconds`. `died` is told, at once and on this one's thread, when the process of the public
+        model has ended, and whether all of the server has."""
         self._control, self._server, self._roles, self._died = control, server, dict(roles), died
         self._quick = replace(control, seconds=ASK_SECONDS)
         self._states: States = starting or self._quick.states
@@ -180,7 +180,9 @@ class Care:
                 self._follow(model, pid)
         absent = {model for model, last in self._last.items() if not living.get(model) or processes.state(last) == "Z"}
         after = self._states() if any(before.get(model) == READY for model in absent) else before
-        self._absent = {model: self._absent.get(model, 0.0) + seconds for model in absent}
+        self._absent = {  # one that nobody has begun to load yet lacks none
+            model: self._absent.get(model, 0.0) + seconds if before.get(model) else 0.0 for model in absent
+        }
         for model in absent - seen_to:
             if before.get(model) == after.get(model):
                 self._see_to(model, before.get(model, ""))
@@ -198,8 +200,8 @@ class Care:
         """A model without a process, which nobody brings back yet."""
         role, since = self._roles[model], self._absent[model]
         if state == LOADING:
-            late = since >= UNSEEN_SECONDS and not self._starting  # when it starts it loads a few at a time
-            if late or (since >= LOST_SECONDS and model in self._seen):
+            begun = self._starting or model in self._seen
+            if since >= (LOST_SECONDS if begun else UNSEEN_SECONDS):
                 self._overlooked(model)
         elif not self._starting and (role in (TARGET, DRAFTER) or not self._draining):
             again = state == FAILED or (state == UNLOADED and role == TARGET)

@@ -337,9 +337,10 @@ class Server:
         return self.log_file.open("wb")
 
     def _starting_states(self) -> dict[str, str]:
-        """While tritonserver loads its first models it answers nobody; its log says who came up."""
-        came_up = log.loaded(self.log_text())
-        return {name: READY if name in came_up else LOADING for name in self.models}
+        """While tritonserver loads its first models, a few at a time, it answers nobody; its log says who came up."""
+        text = self.log_text()
+        begun, came_up = log.begun(text), log.loaded(text)
+        return {name: READY if name in came_up else LOADING if name in begun else "" for name in self.models}
 
     def _wait_until_ready(self, care: Care, meanwhile: Callable[[], None]) -> None:
         """Raises StartError where nothing has moved for long, or where the start cannot succeed."""
