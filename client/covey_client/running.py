@@ -61,6 +61,14 @@ def servers() -> list[Ports]:
     return []
 
 
+def sweep() -> None:
+    """Remove the files of this user's servers that run no more."""
+    with suppress(FileNotFoundError):
+        for found in () if distrust(folder()) else _read():
+            if not found.alive:
+                found.forget()
+
+
 def beside(address: Address) -> Ports | None:
     """The server one of whose ports that is."""
     ports = (each for each in servers() if address.port in (each.grpc, each.http, each.metrics))

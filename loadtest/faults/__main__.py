@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from rich.console import Console
@@ -20,8 +21,9 @@ from covey_client import CoveyClientError
 from loadtest.bench import facts
 from loadtest.faults import report
 from loadtest.faults.far import REMOTE, Far
-from loadtest.faults.injection import Injection, kinds, turns
+from loadtest.faults.injection import Injection, turns, wanted
 from loadtest.faults.launched import Launched
+from loadtest.faults.starts import Cycles
 from loadtest.faults.streams import Streams, asks
 
 WHOLE, LOST, COULD_NOT_RUN, INTERRUPTED = 0, 1, 2, 130
@@ -46,26 +48,13 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(stderr=True)
     given.out.mkdir(parents=True, exist_ok=True)
-    far = None
     try:
-        far = None if given.profile else _far(given.out, console)
-        server = Launched(given.profile or _profile(given.out, far), given.out, far)
-    except (CoveyError, OSError) as error:
-        console.print(f"faults: {error}", style="red", markup=False)
-        if far is not None:
-            far.end()
-        return COULD_NOT_RUN
-    try:
-        found = _run(given, server, console)
-    except (CoveyClientError, OSError) as error:
+        found = Cycles(given, console).run() if given.starts else _under_load(given, console)
+    except (CoveyError, CoveyClientError, OSError) as error:
         console.print(f"faults: {error}", style="red", markup=False)
         return COULD_NOT_RUN
     except KeyboardInterrupt:
         return INTERRUPTED
-    finally:
-        server.kill()
-        if far is not None:
-            far.end()
     found["settings"] = {key: str(value) for key, value in vars(given).items()}
     found["hardware"] = facts.hardware()
     (given.out / "faults.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
@@ -73,6 +62,16 @@ def main(arguments: Sequence[str]) -> int:
     for problem in found["problems"]:
         console.print(problem, style="red", markup=False)
     return LOST if found["problems"] else WHOLE
+
+
+def _under_load(given: argparse.Namespace, console: Console) -> dict[str, object]:
+    with ExitStack() as stack:
+        far = None if given.profile else _far(given.out, console)
+        if far is not None:
+            stack.callback(far.end)
+        server = Launched(given.profile or _profile(given.out, far), given.out, far)
+        stack.callback(server.kill)
+        return _run(given, server, console)
 
 
 def _far(out: Path, console: Console) -> Far | None:
@@ -98,6 +97,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         epilog="Ctrl-C ends a run, and nothing is judged. Full places and another host need a superuser.",
     )
     parser.add_argument("--faults", type=int, default=200, help="how many")
+    parser.add_argument("--starts", type=int, default=0, help="instead, hurt so many servers that start and drain")
     parser.add_argument("--minutes", type=float, default=120.0, help="after which no more faults begin")
     parser.add_argument("--streams", type=int, default=32, help="clients that ask at once")
     parser.add_argument("--tokens", type=int, default=96, help="of an answer")
@@ -116,13 +116,17 @@ def _run(given: argparse.Namespace, server: Launched, console: Console) -> dict[
     drafters = [name for name in names if name.startswith("draft_")]
     streams = Streams(server, asks(given.streams, given.tokens, given.seed, drafters), given.deadline)
     streams.undisturbed()
-    words = [word for word in given.only.split(",") if word]
-    wanted = [(name, way) for name, way in kinds(server) if not words or any(word in f"{way} {name}" for word in words)]
     streams.start()
     injection = Injection(server)
     began = time.monotonic()
     try:
-        _inject(given, injection, turns(wanted, random.Random(given.seed)), random.Random(given.seed + 1), console)
+        _inject(
+            given,
+            injection,
+            turns(wanted(given.only, server), random.Random(given.seed)),
+            random.Random(given.seed + 1),
+            console,
+        )
     finally:
         injection.mend()
     seconds = time.monotonic() - began

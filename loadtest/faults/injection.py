@@ -33,10 +33,11 @@ class Fault:
     seconds: float | None = None  # until another process served in its place and the front said ready
     mend: Callable[[], object] | None = None  # what ends it; None: it is over, and others have to
     drafts: float = 0.0  # of the remote drafter, when it was mended
+    when: str = ""  # in the server's life
 
     @property
     def kind(self) -> str:
-        return f"{self.way} {self.what}"
+        return f"{self.way} {self.what} {self.when}".strip()
 
 
 def kinds(server: Launched) -> list[tuple[str, str]]:
@@ -46,10 +47,28 @@ def kinds(server: Launched) -> list[tuple[str, str]]:
     return [*found, *((place, FILL) for place in server.rooms), *([(REMOTE, CUT)] if server.far is not None else [])]
 
 
+def wanted(only: str, server: Launched) -> list[tuple[str, str]]:
+    """Those that hold one of the words, which commas part; all where there is none."""
+    words = [word for word in only.split(",") if word]
+    return [(what, way) for what, way in kinds(server) if not words or any(word in f"{way} {what}" for word in words)]
+
+
 def turns(wanted: list[tuple[str, str]], drawn: random.Random) -> Iterator[tuple[str, str]]:
     """Each kind as often as any other, in an order of chance."""
     while True:
         yield from drawn.sample(wanted, len(wanted))
+
+
+def harm(what: str, way: str, pid: int) -> bool:
+    """Kill, pause or spin a process; whether it was there."""
+    try:
+        if way == SPIN:
+            spin.spin(pid, every_thread=what == SERVER)
+        else:
+            os.kill(pid, signal.SIGKILL if way == KILL else signal.SIGSTOP)
+    except OSError:  # it ended just now
+        return False
+    return True
 
 
 @dataclass
@@ -108,14 +127,7 @@ class Injection:
 
     def _process(self, what: str, way: str) -> Fault | None:
         pid = self.server.processes().get(what)
-        if pid is None or any(fault.pid == pid for fault in self.open):
-            return None
-        try:
-            if way == SPIN:
-                spin.spin(pid, every_thread=what == SERVER)
-            else:
-                os.kill(pid, signal.SIGKILL if way == KILL else signal.SIGSTOP)
-        except OSError:  # it ended just now
+        if pid is None or any(fault.pid == pid for fault in self.open) or not harm(what, way, pid):
             return None
         return Fault(what, way, pid, time.monotonic())
 

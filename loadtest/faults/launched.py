@@ -7,8 +7,10 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from loadtest.faults import rooms
 from loadtest.faults.far import Far
 
 START_SECONDS, STOP_SECONDS = 300.0, 90.0
+LOOK_SECONDS = 0.1
 FRONT, SERVER = "front", "tritonserver"
 USED = r'covey_kv_blocks\{[^}]*state="used"[^}]*\}'
 
@@ -30,8 +33,17 @@ class Launched:
     """One launcher; `processes()` says what runs below it now. `rooms` are those of its places that can be filled,
     `far` is another server's drafter that it uses."""
 
-    def __init__(self, profile: str, out: Path, far: Far | None = None, *, small: bool = True) -> None:
-        """`small`: its places are, where this machine lets us make them so."""
+    def __init__(
+        self,
+        profile: str,
+        out: Path,
+        far: Far | None = None,
+        *,
+        small: bool = True,
+        meanwhile: Callable[[Launched], object] = lambda _starting: None,
+    ) -> None:
+        """Returns when it is ready. `small`: its places are, where this machine lets us make them so. `meanwhile` is
+        called again and again until then. Raises SettingError."""
         self.far = far
         free = dict.fromkeys(("http_port", "grpc_port", "metrics_port", "front_http_port", "front_grpc_port"), FREE)
         self.options = with_ports(preflight.with_ports(Options(**free, profile=profile)))  # type: ignore[arg-type]
@@ -53,11 +65,15 @@ class Launched:
         )
         self.rooms: dict[str, rooms.Room] = {}
         until = time.monotonic() + START_SECONDS
-        while not self.ready():
-            if self._process.poll() is not None or time.monotonic() > until:
-                self.kill()
-                raise SettingError(f"the server did not start, see {out / 'launcher.log'}")
-            time.sleep(0.2)
+        try:
+            while not self.ready():
+                meanwhile(self)
+                if self._process.poll() is not None or time.monotonic() > until:
+                    raise SettingError(f"the server did not start, see {out / 'launcher.log'}")
+                time.sleep(LOOK_SECONDS)
+        except BaseException:
+            self.kill()
+            raise
         if small:  # they are made by now
             places = {rooms.MEMORY: shared_memory.FOLDER, rooms.KEPT: kept}
             self.rooms = {name: rooms.Room(self._process.pid, place) for name, place in places.items()}
@@ -118,19 +134,29 @@ class Launched:
     def shared_bytes(self) -> int:
         return sum(path.stat().st_size for path in self._regions())
 
-    def stop(self) -> list[str]:
-        """In order; returns what is left behind, by name."""
-        before = self.processes()
-        self._process.send_signal(signal.SIGTERM)
-        try:
-            code = self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            return ["the launcher did not end"]
-        left = [] if code == 0 else [f"the launcher's exit status is {code}"]
-        left += [f"process {name}" for name, pid in before.items() if processes.state(pid) not in ("", "Z")]
+    def stop(self, by: signal.Signals = signal.SIGTERM, meanwhile: Callable[[], object] = lambda: None) -> list[str]:
+        """In order, or by another signal; returns what is left behind, by name. `meanwhile` is called again and again
+        until the launcher has left."""
+        before, until = self.processes(), time.monotonic() + STOP_SECONDS
+        self._process.send_signal(by)
+        while (code := self._process.poll()) is None:
+            meanwhile()
+            before |= self.processes()
+            if time.monotonic() > until:
+                self.kill()
+                return ["the launcher did not end"]
+            time.sleep(LOOK_SECONDS)
+        if by != signal.SIGKILL:
+            return ([] if code == 0 else [f"the launcher's exit status is {code}"]) + self._left(before)
+        while (left := self._left(before)) and time.monotonic() < until:
+            time.sleep(LOOK_SECONDS)
+        return left
+
+    def _left(self, before: dict[str, int]) -> list[str]:
+        left = [f"process {name}" for name, pid in before.items() if processes.state(pid) not in ("", "Z")]
         left += [f"region {path.name}" for path in self._regions()]
-        left += [f"folder {path}" for pid in self._seen for path in Path("/tmp").glob(f"covey-{os.getuid()}-{pid}")]
+        temporary = Path(tempfile.gettempdir())
+        left += [f"folder {path}" for pid in self._seen for path in temporary.glob(f"covey-{os.getuid()}-{pid}")]
         ports = [self.options.http_port, self.options.grpc_port, self.options.metrics_port]
         names = [secret.name_of(self.options.host, port) for port in ports]
         kept = self._shared() / secret.folder().name

@@ -31,12 +31,12 @@ class Ask:
     prompt: str
     settings: dict[str, Any]
 
-    def answered(self, clients: dict[str, Client], seconds: float) -> tuple[int, ...]:
-        """Through whatever happens meanwhile. Raises CoveyClientError."""
+    def answered(self, clients: dict[str, Client], seconds: float, *, resume: bool = True) -> tuple[int, ...]:
+        """Through whatever happens meanwhile, or until it breaks. Raises CoveyClientError."""
         client = clients[self.door]
         if self.door == "unary":
-            return client.generate(self.prompt, timeout=seconds, resume=True, **self.settings).tokens
-        with client.stream(self.prompt, timeout=seconds, resume=True, **self.settings) as stream:
+            return client.generate(self.prompt, timeout=seconds, resume=resume, **self.settings).tokens
+        with client.stream(self.prompt, timeout=seconds, resume=resume, **self.settings) as stream:
             return tuple(token for chunk in stream for token in chunk.tokens)
 
 
@@ -70,7 +70,10 @@ def asks(count: int, tokens: int, seed: int, drafters: Sequence[str]) -> list[As
 class Streams:
     """One thread for each ask, until stopped."""
 
-    def __init__(self, server: Launched, wanted: Sequence[Ask], deadline: float) -> None:
+    def __init__(
+        self, server: Launched, wanted: Sequence[Ask], deadline: float, known: Sequence[tuple[int, ...]] = ()
+    ) -> None:
+        """`known`: what `undisturbed` of earlier ones has learnt."""
         self._clients = {
             "grpc": Client(server.front_grpc),
             "http": Client(server.front_http, transport="http"),
@@ -78,7 +81,7 @@ class Streams:
         }
         self._deadline = deadline
         self._asks = wanted
-        self._known: list[tuple[int, ...]] = [()] * len(wanted)
+        self.known: list[tuple[int, ...]] = list(known) or [()] * len(wanted)
         self.answers: list[Answer] = []
         self.refused = 0
         self._began = 0.0
@@ -91,7 +94,7 @@ class Streams:
 
         def learn(index: int) -> None:
             try:
-                self._known[index] = self._asks[index].answered(self._clients, self._deadline)
+                self.known[index] = self._asks[index].answered(self._clients, self._deadline)
             except CoveyClientError as error:
                 problems.append(error)
 
@@ -102,8 +105,14 @@ class Streams:
             raise problems[0]
 
     def start(self) -> None:
+        """Ask again and again, and go on with what breaks."""
         self._began = time.monotonic()
         self._run(self._again_and_again)
+
+    def once(self) -> None:
+        """Ask once, and go on with nothing."""
+        self._began = time.monotonic()
+        self._run(lambda index: self._answer(index, resume=False))
 
     def stop(self) -> list[str]:
         """Ask nothing more and wait for the answers; returns who hangs."""
@@ -125,23 +134,24 @@ class Streams:
             thread.start()
 
     def _again_and_again(self, index: int) -> None:
-        ask = self._asks[index]
         while not self._ended.is_set():
-            began = time.monotonic()
-            error = ""
-            try:
-                right = ask.answered(self._clients, self._deadline) == self._known[index]
-                outcome = "right" if right else "wrong"
-            except Overloaded as refusal:  # before anything came: whoever is told to come again does
+            self._ended.wait(self._answer(index))
+
+    def _answer(self, index: int, *, resume: bool = True) -> float:
+        """Record what becomes of an ask; returns after how many seconds to ask again."""
+        ask, began, error, rest = self._asks[index], time.monotonic(), "", 0.0
+        try:
+            right = ask.answered(self._clients, self._deadline, resume=resume) == self.known[index]
+            outcome = "right" if right else "wrong"
+        except DeadlineExceeded as problem:
+            outcome, error = "late", str(problem)
+        except CoveyClientError as problem:
+            if resume and isinstance(problem, Overloaded):  # before anything came: who is told to come again does
                 self.refused += 1
-                self._ended.wait(min(refusal.retry_after or 1.0, 5.0))
-                continue
-            except DeadlineExceeded as problem:
-                outcome, error = "late", str(problem)
-            except CoveyClientError as problem:
-                outcome, error = "error", f"{type(problem).__name__}: {problem}"
-                self._ended.wait(0.5)
-            seconds = time.monotonic() - began
-            if seconds > self._deadline + GRACE_SECONDS:
-                outcome = "late"
-            self.answers.append(Answer(ask.door, outcome, seconds, error, began - self._began))
+                return min(problem.retry_after or 1.0, 5.0)
+            outcome, error, rest = "error", f"{type(problem).__name__}: {problem}", 0.5
+        seconds = time.monotonic() - began
+        if seconds > self._deadline + GRACE_SECONDS:
+            outcome = "late"
+        self.answers.append(Answer(ask.door, outcome, seconds, error, began - self._began))
+        return rest

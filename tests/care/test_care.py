@@ -283,14 +283,18 @@ def test_a_death_that_triton_overlooks_ends_a_server_that_starts(
     assert not triton.calls
 
 
-def test_models_that_wait_for_their_turn_to_load_have_no_process_yet(
-    triton: Triton, server: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("state", "ended"), [(LOADING, True), ("", False)], ids=["begun", "waits for its turn"])
+def test_a_model_that_never_had_a_process_ends_a_server_that_has_begun_to_load_it(
+    triton: Triton, server: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, state: str, ended: bool
 ) -> None:
     for name in ("LOST_SECONDS", "UNSEEN_SECONDS"):
-        monkeypatch.setattr(care, name, 0.1)
+        monkeypatch.setattr(care, name, 0.3)
     triton.kill("draft")
     triton.running["draft"].wait()
-    cared = starting(monkeypatch, server.pid, lambda: dict.fromkeys(ROLES, LOADING))
-    time.sleep(A_WHILE)
-    assert server.poll() is None
+    cared = starting(monkeypatch, server.pid, lambda: dict.fromkeys(ROLES, LOADING) | {"draft": state})
+    if ended:
+        assert server.wait(SECONDS) == -signal.SIGKILL
+    else:
+        time.sleep(A_WHILE)
+        assert server.poll() is None
     cared.stop(SECONDS)

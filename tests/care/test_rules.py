@@ -10,6 +10,7 @@ from covey.care.health import Health
 from covey.care.rules import (
     ASLEEP_SECONDS,
     BUSY_SECONDS,
+    CIRCLES_SECONDS,
     LEAST_SECONDS,
     PAUSED_SECONDS,
     RAN_SECONDS,
@@ -31,7 +32,9 @@ class World:
         self.ran, self.waited = 0.0, 0.0  # shares of each second
         self.children = 0.0  # ... that its children run
         self.answers: int | None = 0
+        self.works = True  # while it loads
         self.total, self.first = 0.0, (0.0, 0.0)
+        self.moves = 0  # how far a load has come
         self.asked = 0
         monkeypatch.setattr(processes, "state", lambda _pid: self.kernel)
         monkeypatch.setattr(processes, "spent", lambda _pid: self.total)
@@ -42,15 +45,16 @@ class World:
         starved.ran = self.ran * LOOK
         return self.waited * LOOK
 
-    def answered(self, _model: str) -> int | None:
+    def answered(self, health: Health) -> int | None:
         self.asked += 1
-        return self.answers
+        return self.moves if health.loading else self.answers
 
     def passes(self, seconds: float, *, look: float = LOOK) -> str:
         """The rule that is broken by then; "" for none."""
         for _ in range(round(seconds / look)):
             self.first = self.first[0] + self.ran * look, self.first[1] + self.waited * look
             self.total += (self.ran + self.children) * look
+            self.moves += self.works
             self.health.look(look, self.state, self.answered)
             found = broken(self.health, self.loads, lambda health: health.answers(self.answered))
             if found:
@@ -109,6 +113,21 @@ def test_who_loads_and_does_nothing_unless_it_waits_for_its_children(world: Worl
     world.children = 0.0
     assert not world.passes(ASLEEP_SECONDS - LOOK)
     assert world.passes(2 * LOOK) == "asleep"
+
+
+def test_who_loads_and_runs_in_circles(world: World) -> None:
+    world.loads = Loads(1000.0)
+    world.state, world.ran = LOADING, 1.0
+    assert not world.passes(1.5 * CIRCLES_SECONDS)
+    world.works = False
+    assert not world.passes(CIRCLES_SECONDS / 2)
+    assert world.passes(2 * CIRCLES_SECONDS) == "spinning"
+
+
+def test_how_long_a_whole_start_may_take_is_known_to_whoever_starts_it(world: World) -> None:
+    world.health.name = processes.SERVER
+    world.state, world.ran = LOADING, 0.5
+    assert not world.passes(2 * UNKNOWN)
 
 
 def test_who_never_sleeps_and_answers_nobody(world: World) -> None:

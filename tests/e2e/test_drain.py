@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
+import signal
 import threading
 import time
 import urllib.error
@@ -13,10 +16,23 @@ from typing import Any
 
 import pytest
 
+from covey.care import processes
 from covey.server import FREE, Options, Server
+from covey_client import Client, CoveyClientError
 
 pytestmark = pytest.mark.e2e
 
+SECONDS = 240.0
+PROFILE = """
+models = ["target", "covey"]
+[target]
+kind = "emulated"
+kv_memory_mb = 512
+[speculation]
+drafters = []
+[emulated]
+costs = "emulated-7b-24g"
+"""
 PUBLIC = ("covey", "covey_unary", "ensemble")
 TOKENS = 700
 
@@ -75,3 +91,41 @@ def test_requests_in_flight_end_whole_and_new_ones_are_refused(tmp_path: Path) -
     ), answers
     assert "draining" in late["covey"]["error"]
     assert drained == [True]
+
+
+@pytest.mark.parametrize(
+    ("hurt", "way", "whole"),
+    [
+        ("target", signal.SIGKILL, True),
+        ("target", signal.SIGSTOP, True),
+        ("covey", signal.SIGKILL, False),
+        ("tritonserver", signal.SIGKILL, False),
+    ],
+)
+def test_who_is_hurt_while_a_server_drains(tmp_path: Path, hurt: str, way: signal.Signals, whole: bool) -> None:
+    """Whoever can still be answered is, and nobody waits for the others; what is said of them is true."""
+    (tmp_path / "small.toml").write_text(PROFILE)
+    ports = {"http_port": FREE, "grpc_port": FREE, "metrics_port": FREE}
+    options = Options(**ports, profile=str(tmp_path / "small.toml"), log_file=tmp_path / "log", drain_seconds=3600.0)
+    settings = {"max_tokens": 200, "min_tokens": 200, "temperature": 1.0, "seed": 5}
+    with Server(options) as server, Client(server.grpc_url, timeout=SECONDS) as client:
+        known = client.generate("Once upon a time", **settings).tokens
+        found: list[tuple[int, ...]] = []
+
+        def ask() -> None:
+            with contextlib.suppress(CoveyClientError):
+                found.append(client.generate("Once upon a time", **settings).tokens)
+
+        drained: list[bool] = []
+        asking = threading.Thread(target=ask)
+        stopping = threading.Thread(target=lambda: drained.append(server.stop()), daemon=True)
+        asking.start()
+        until = time.monotonic() + SECONDS
+        while not running(server):
+            assert time.monotonic() < until
+        stopping.start()
+        os.kill(processes.named(server.pid)[hurt], way)
+        for thread in (stopping, asking):
+            thread.join(SECONDS)
+        assert drained == [whole]
+    assert found == ([known] if whole else [])

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ import pytest
 import covey
 from loadtest.faults import injection, report, rooms, spin
 from loadtest.faults.injection import Fault, Injection, kinds, turns
+from loadtest.faults.starts import IN_FLIGHT, Blow, Cycles
 from loadtest.faults.streams import Answer, asks
 from loadtest.fuzz.messages import Messages
 
@@ -149,6 +151,31 @@ def test_what_is_lost_is_said_and_what_failed_openly_is_counted() -> None:
     assert report.table(found).row_count == 1
 
 
+def test_what_an_end_may_break_and_what_may_be_said_of_it(tmp_path: Path) -> None:
+    given = SimpleNamespace(out=tmp_path, profile="", streams=1, tokens=1, seed=1)
+    cycles = Cycles(given, None)  # type: ignore[arg-type]
+    right, broken = Answer("grpc", "right", 1.0), Answer("unary", "error", 1.0, "ConnectionLost: oh")
+    target, covey, unary, server = (blow(what) for what in ("target", "covey", "covey_unary", "tritonserver"))
+
+    def untrue(said: str, *given: object) -> list[str]:
+        (tmp_path / "launcher.log").write_text(said)
+        return cycles._untrue(*given)  # type: ignore[arg-type]
+
+    assert untrue("", [right], target, 9.0) == []
+    assert untrue("", [broken], target, 9.0) == ["unary: error: ConnectionLost: oh"]
+    assert untrue("", [broken], covey, 9.0) == untrue("", [broken], unary, 9.0) == []
+    assert untrue("", [replace(broken, door="grpc")], unary, 9.0) == ["grpc: error: ConnectionLost: oh"]
+    assert untrue("", [replace(broken, outcome="late")], covey, 9.0) == ["unary: late: ConnectionLost: oh"]
+    assert untrue(IN_FLIGHT, [right], target, 9.0) == [f"it said '{IN_FLIGHT}', and all had ended"]
+    assert untrue(IN_FLIGHT, [broken], target, 40.0) == [], "a drain has an end"
+    assert untrue("", [broken], server, 9.0) == [f"it did not say '{IN_FLIGHT}'"]
+    assert untrue("", [right], target, 900.0) == ["the launcher left after 900 s"]
+
+
+def blow(what: str) -> Blow:
+    return Blow(what, "kill", "at the end", 0.0, Fault(what, "kill", 1, 0.0))
+
+
 def run(out: Path, seconds: float, *words: str) -> dict[str, object]:
     ran = subprocess.run(
         [sys.executable, "-m", "loadtest.faults", *words, "--out", str(out)],
@@ -170,6 +197,18 @@ def test_a_few_faults_cost_no_answer(tmp_path: Path) -> None:
     words = ("--profile", "emulated-7b", "--faults", "2", "--streams", "3", "--tokens", "24", "--pause", "0.2")
     found = run(tmp_path, 200, *words, "--only", "kill covey,kill front,kill draft_emulated,kill target")
     assert found["faults"] == 2
+
+
+@pytest.mark.e2e
+def test_a_start_and_an_end_with_faults_cost_no_answer(tmp_path: Path) -> None:
+    words = ("--profile", "emulated-7b", "--starts", "1", "--streams", "3", "--tokens", "24")
+    assert int(str(run(tmp_path, 400, *words)["faults"])) <= 2
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_thirty_starts_and_ends_cost_no_answer(tmp_path: Path) -> None:
+    assert int(str(run(tmp_path, 5400, "--starts", "30")["faults"])) > 30
 
 
 @pytest.mark.e2e

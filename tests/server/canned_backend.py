@@ -24,6 +24,11 @@ class TritonPythonModel:
         parameters = {key: value["string_value"] for key, value in self.config.get("parameters", {}).items()}
         self.marks = Path(parameters.get("marks", "/nowhere"))
         self.decoupled = self.config["model_transaction_policy"]["decoupled"]
+        time.sleep(float(parameters.get("sleep", 0)))  # a load that takes so long
+        first = Path(parameters["hang"]) if "hang" in parameters else None
+        if first is not None and not first.exists():  # a load that never ends, once
+            first.touch()
+            threading.Event().wait()
         if "fail" in parameters:
             raise RuntimeError(parameters["fail"])
 

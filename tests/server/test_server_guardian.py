@@ -3,6 +3,7 @@ alone."""
 
 from __future__ import annotations
 
+import io
 import secrets
 import signal
 import subprocess
@@ -13,8 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from covey import admin
-from covey.care import processes
-from covey.server import shared_memory
+from covey.server import guardian, shared_memory
 from covey.server.guardian import Guardian
 from covey_client import secret
 
@@ -23,7 +23,9 @@ DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pau
 LAUNCHER = """
 import signal, sys
 from covey.server.guardian import Guardian
-Guardian(sys.argv[1][::-1], int(sys.argv[2]), int(sys.argv[3]), "127.0.0.1", 0.1)
+guardian = Guardian(sys.argv[1][::-1], "127.0.0.1", [int(sys.argv[2])], 0.1)
+for line in sys.argv[3:]:
+    guardian.tell(line)
 print("begun", flush=True)
 signal.pause()
 """
@@ -43,14 +45,16 @@ def server(prefix: str) -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
+@pytest.mark.parametrize("known", [True, False], ids=["known", "just begun"])
 def test_a_server_that_is_deaf_does_not_outlive_a_launcher_that_was_killed(
-    prefix: str, server: subprocess.Popen[bytes]
+    prefix: str, server: subprocess.Popen[bytes], known: bool
 ) -> None:
     region = shared_memory.FOLDER / f"{prefix}region"
     region.touch()
     port = server.pid + 2**16  # no server's
-    assert admin.settle(port, "")
-    words = [sys.executable, "-c", LAUNCHER, prefix[::-1], str(server.pid), str(port)]  # a launcher does not name it
+    drawn = admin.settle(port, "")
+    words = [sys.executable, "-c", LAUNCHER, prefix[::-1], str(port), drawn]  # a launcher does not name it
+    words += [str(server.pid)] if known else []
     with subprocess.Popen(words, stdout=subprocess.PIPE) as launcher:
         assert launcher.stdout is not None
         assert launcher.stdout.readline()
@@ -58,18 +62,26 @@ def test_a_server_that_is_deaf_does_not_outlive_a_launcher_that_was_killed(
         launcher.kill()
     assert server.wait(SECONDS) == -signal.SIGKILL
     deadline = time.monotonic() + SECONDS
-    while processes.named_by(prefix):
-        assert time.monotonic() < deadline, "the guardian ends last"
+    while region.exists() or secret.kept(port):
+        assert time.monotonic() < deadline, "what opened it lies there still"
         time.sleep(0.05)
-    assert not region.exists()
-    assert not secret.kept(port), "what opened it lies there still"
+
+
+def test_a_guardian_that_was_told_nothing_ends_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[str] = []
+    monkeypatch.setattr(guardian.processes, "kill", killed.append)
+    monkeypatch.setattr(guardian.shared_memory, "remove", killed.append)
+    monkeypatch.setattr(guardian.sys, "stdin", io.StringIO(""))
+    monkeypatch.setattr(guardian.signal, "signal", lambda _number, _handler: None)
+    guardian.main(["0.1", "127.0.0.1", "1"])
+    assert killed == []
 
 
 def test_a_guardian_that_is_dismissed_touches_nothing(prefix: str, server: subprocess.Popen[bytes]) -> None:
-    guardian = Guardian(prefix, server.pid, 1, "127.0.0.1", 0.1)
-    process = guardian._process
+    made = Guardian(prefix, "127.0.0.1", [1], 0.1)
+    process = made._process
     assert process.poll() is None
-    guardian.dismiss()
+    made.dismiss()
     assert process.returncode == -signal.SIGKILL
     assert server.poll() is None
-    guardian.dismiss()
+    made.dismiss()

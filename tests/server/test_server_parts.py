@@ -68,7 +68,12 @@ def test_reasons_that_are_not_a_model_s() -> None:
     assert log.reason("error: creating server: Internal - out of luck\n") == "out of luck"
     failed = 'E1121 01:30:12.822597 4748 main.cc:692] "failed to start HTTP service: Unavailable - Socket in use"'
     assert "Socket in use" in log.reason(failed)
+    begun = 'I1124 00:37:43.281822 1 python_be.cc:2249] "TRITONBACKEND_ModelInstanceInitialize: own_1_0_0 (CPU)"'
+    assert log.begun(begun) == ("own_1",)
     assert log.reason("") == ""
+    warned = 'W1124 00:11:21.767456 1 log.py:22] "covey.care.watch: the silence watch cannot look"\n'
+    assert log.reason(warned) == ""
+    assert log.reason('E1124 00:11:21.767456 1 server.cc:22] "no room"\n' + warned) == "no room"
 
 
 def test_a_port_that_is_taken_is_named() -> None:

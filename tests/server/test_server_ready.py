@@ -11,9 +11,13 @@ from typing import Any
 
 import pytest
 
+from covey.care import processes, rules
+from covey.care.processes import SERVER
 from covey.server import Server, StartError
+from loadtest.faults import injection, spin
 
 Make = Callable[[], Any]
+WAYS = (injection.KILL, injection.PAUSE, injection.SPIN) if spin.possible() else (injection.KILL, injection.PAUSE)
 
 # Healthy at once and all models loaded, but one port opens late or never; its log says otherwise, as Triton's does.
 FAKE = """#!{python}
@@ -44,6 +48,7 @@ starts = pathlib.Path({starts!r})
 count = len(starts.read_bytes()) if starts.exists() else 0
 starts.write_bytes(bytes(count + 1))
 if count < {crashes}:
+    print('W1124 00:11:21.767456 1 log.py:22] "covey.care.watch: the ends watch cannot look"', flush=True)
     os.abort()
 """
 
@@ -86,6 +91,29 @@ def test_a_port_that_never_listens_is_named(canned_folder: Make, tmp_path: Path)
     with pytest.raises(StartError, match=r"not ready after 2 s, nobody listens on metrics_port \d+ \[log: "):
         server.start()
     assert not server.running
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_tritonserver_that_is_hurt_while_it_starts_is_started_again(
+    canned_folder: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setattr(rules, "CIRCLES_SECONDS", 2.0)
+    canned = canned_folder()
+    triton = with_late_port(tmp_path, "--grpc-port", 2.0)
+    server = Server(replace(canned.options("covey"), triton=triton, drain_seconds=0.0, load_seconds=200.0))
+    hurt: list[int] = []
+
+    def hurt_once() -> None:
+        if not hurt and not injection.harm(SERVER, way, server.pid):
+            pytest.skip("tracing is not allowed here")
+        hurt.append(server.pid)
+
+    server.start(hurt_once)
+    try:
+        assert not processes.lives(hurt[0])
+        assert hurt[-1] == server.pid
+    finally:
+        server.kill()
 
 
 def test_a_start_that_crashes_is_made_again_but_not_for_ever(canned_folder: Make, tmp_path: Path) -> None:

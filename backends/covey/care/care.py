@@ -22,7 +22,7 @@ from pathlib import Path
 
 from covey.care import processes
 from covey.care.control import FAILED, LOAD_SECONDS, LOADING, READY, UNLOADED, Control, ControlError
-from covey.care.health import Health
+from covey.care.health import Answered, Health
 from covey.care.revival import Revival
 from covey.care.rules import DRAFTER, JUDGED, TARGET, Loads, broken
 from covey.errors import CoveyError
@@ -60,10 +60,10 @@ class Care:
         load_seconds: float = LOAD_SECONDS,
         died: Callable[[bool], None] = lambda _server: None,
     ) -> None:
-        """`roles` has the models to bring back, by backend. `starting` says which models are ready while the server
-        starts, when it does not answer yet; None where it has started. A model that never loaded may take
-        `load_seconds`. `died` is told, at once and on this one's thread, when the process of the public model has
-        ended, and whether all of the server has."""
+        """`roles` has the models to bring back, by backend. `starting` says which models are ready, and which are being
+        loaded, while the server starts, when it does not answer yet; None where it has started. A model that never
+        loaded may take `load_seconds`. `died` is told, at once and on this one's thread, when the process of the public
+        model has ended, and whether all of the server has."""
         self._control, self._server, self._roles, self._died = control, server, dict(roles), died
         self._quick = replace(control, seconds=ASK_SECONDS)
         self._states: States = starting or self._quick.states
@@ -151,7 +151,8 @@ class Care:
         if not self._server:
             return
         for health in list(self._healths.values()):
-            health.look(seconds, self._said.get(health.name, READY), self._judge(health))
+            state = LOADING if self._starting and health.name == processes.SERVER else READY
+            health.look(seconds, self._said.get(health.name, state), self._judge(health))
             self.worked += health.loading > 0 and not health.asleep
             self._end_if_broken(health)
         self._found += seconds
@@ -179,7 +180,9 @@ class Care:
                 self._follow(model, pid)
         absent = {model for model, last in self._last.items() if not living.get(model) or processes.state(last) == "Z"}
         after = self._states() if any(before.get(model) == READY for model in absent) else before
-        self._absent = {model: self._absent.get(model, 0.0) + seconds for model in absent}
+        self._absent = {  # one that nobody has begun to load yet lacks none
+            model: self._absent.get(model, 0.0) + seconds if before.get(model) else 0.0 for model in absent
+        }
         for model in absent - seen_to:
             if before.get(model) == after.get(model):
                 self._see_to(model, before.get(model, ""))
@@ -197,8 +200,8 @@ class Care:
         """A model without a process, which nobody brings back yet."""
         role, since = self._roles[model], self._absent[model]
         if state == LOADING:
-            late = since >= UNSEEN_SECONDS and not self._starting  # when it starts it loads a few at a time
-            if late or (since >= LOST_SECONDS and model in self._seen):
+            begun = self._starting or model in self._seen
+            if since >= (LOST_SECONDS if begun else UNSEEN_SECONDS):
                 self._overlooked(model)
         elif not self._starting and (role in (TARGET, DRAFTER) or not self._draining):
             again = state == FAILED or (state == UNLOADED and role == TARGET)
@@ -214,12 +217,15 @@ class Care:
             log.warning("%s: its process ended while it was loading, and the server is started again", model)
             self._kill([health for health in self._healths.values() if health.name == processes.SERVER])
 
-    def _judge(self, health: Health) -> Callable[[str], int | None] | None:
-        return None if self._starting or self._roles.get(health.name) not in JUDGED else self._answered
+    def _judge(self, health: Health) -> Answered | None:
+        judged = health.loading or (not self._starting and self._roles.get(health.name) in JUDGED)
+        return self._answered if judged else None
 
-    def _answered(self, model: str) -> int | None:
+    def _answered(self, health: Health) -> int | None:
+        if health.loading:
+            return processes.moves(health.pid)
         try:
-            return self._control.answered(model)
+            return self._control.answered(health.name)
         except ControlError:  # it is being reloaded
             return None
 
@@ -228,9 +234,8 @@ class Care:
             return
         found = broken(health, self._loads, lambda health: health.answers(self._answered))
         if found is not None:
-            rule, said = found
-            log.warning("%s", said)
-            if rule in ("loading", "asleep"):
+            log.warning("%s", found[1])
+            if health.loading:
                 self._loads.ended(health.name)
             self._kill([health])
 

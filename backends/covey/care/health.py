@@ -17,7 +17,9 @@ BUSY = 0.95  # share of the time in which a thread that never sleeps ran, or wai
 SLACK_SECONDS = 0.5  # the kernel tells what a thread waits when it runs again
 ASLEEP = 0.01  # share of the time that one has at most of a processor which does nothing
 
-Answered = Callable[[str], int | None]  # how many requests a model has answered; None where that is not known
+# How many requests the process's model has answered, or how far it has come while it loads; None where that is not
+# known.
+Answered = Callable[["Health"], int | None]
 
 
 @dataclass
@@ -38,8 +40,8 @@ class Health:
     _answers: int | None = None  # soon after that
 
     def look(self, seconds: float, state: str, answered: Answered | None = None) -> None:
-        """What became of it in so many seconds. `state` is Triton's of its model; `answered` is None where nobody
-        judges how busy it is."""
+        """What became of it in so many seconds. `state` is Triton's of its model, or of a server that loads its first
+        ones; `answered` is None where nobody judges how busy it is."""
         self.paused = self.paused + seconds if processes.state(self.pid) == "T" else 0.0
         if state == LOADING:
             counted = self._starved.counted([self.pid], seconds)
@@ -47,8 +49,10 @@ class Health:
             self.asleep = self.asleep + counted if self._idle(seconds) else 0.0
         else:
             self.loading = self.asleep = 0.0
-        if answered is not None and state == READY:
+        if answered is not None and state in (READY, LOADING):
             self._look_busy(seconds, answered)
+        else:
+            self.busy, self.ran, self._slept, self._answers = 0.0, 0.0, None, None
 
     def _idle(self, seconds: float) -> bool:
         """Whether neither it nor its children, whom it may wait for, use a processor."""
@@ -67,12 +71,12 @@ class Health:
         if self.ran + waited < BUSY * (self.busy - SLACK_SECONDS):
             self.busy, self.ran, self._slept, self._answers = 0.0, 0.0, spent, None
         elif self._answers is None:
-            self._answers = answered(self.name)
+            self._answers = answered(self)
 
     def answers(self, answered: Answered) -> bool:
-        """Whether its model has answered a request since it began to be busy, or that is not known. If so it begins
-        anew."""
-        now = answered(self.name)
+        """Whether its model has answered a request since it began to be busy, or it has come further with its load, or
+        that is not known. If so it begins anew."""
+        now = answered(self)
         if now is not None and now == self._answers:
             return False
         self.busy, self.ran, self._slept, self._answers = 0.0, 0.0, times(self.pid), now

@@ -9,18 +9,23 @@ for a load whose process is ended is told that it failed.
 
 The first thread of a model that nobody waits for within a known time takes Triton's requests, and mostly sleeps. Where
 it never does and no request is answered either, it takes none any more. On a machine that does much else one that works
-slowly never sleeps either, so it has to have run for a while, too.
+slowly never sleeps either, so it has to have run for a while, too. While a model loads that thread may compute for
+long; where it neither sleeps nor touches new memory meanwhile, it runs in circles. The same holds of a server that
+loads its first models.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from covey.care.health import Health
+from covey.care.processes import SERVER
 
 PAUSED_SECONDS = 2.0
 BUSY_SECONDS, RAN_SECONDS = 6.0, 1.5
+CIRCLES_SECONDS = 60.0  # the same while a model loads
 TIMES, LEAST_SECONDS = 5.0, 10.0  # a load may take so many times what the last one of its model took, and so long
 ASLEEP_SECONDS = 30.0  # a load may use no processor for so long: weights may come over a network
 TARGET, DRAFTER, ORCHESTRATOR = "target", "drafter", "orchestrator"
@@ -36,6 +41,8 @@ class Loads:
     patience: dict[str, float] = field(default_factory=dict)  # doubled after each load that was ended
 
     def bound(self, health: Health) -> float:
+        if health.name == SERVER:  # whoever starts it knows how long all of it may take
+            return math.inf
         if health.name not in self.took:
             return self.unknown
         times = self.patience.get(health.name, 1.0)
@@ -70,7 +77,7 @@ RULES: Mapping[str, Rule] = {
     "spinning": Rule(
         "has run for {:.0f} s without an answer",
         lambda h: h.busy,
-        lambda _h, _l: BUSY_SECONDS,
+        lambda h, _l: CIRCLES_SECONDS if h.loading else BUSY_SECONDS,
         also=lambda h: h.ran >= RAN_SECONDS,
         asks=True,
     ),

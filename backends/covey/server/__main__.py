@@ -86,8 +86,9 @@ def _serve(server: Server, door: front.Front | None) -> int:
         say("draining: requests in flight may end; Ctrl-C again stops at once")
         if door is not None:
             door.drain()
+        began = time.monotonic()
         if not server.stop():
-            say(f"stopped with requests in flight after {server.options.drain_seconds:.0f} s")
+            say(f"stopped with requests in flight after {time.monotonic() - began:.0f} s")
     except KeyboardInterrupt:
         server.kill()
     return STOPPED

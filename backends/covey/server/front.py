@@ -42,7 +42,8 @@ class Front:
     def __init__(self, options: Options, deaths: Deaths) -> None:
         self.options = with_ports(options)
         self._deaths = deaths
-        self._tls = Tls.of(options.deployment().front)
+        encrypted = Tls.of(options.deployment().front) is not None
+        self._asks = partial(shakes_hands if encrypted else answers, self.http_url)
         self._process: subprocess.Popen[bytes] | None = None
         self._restarts = Restarts(time.monotonic)
         self._again_at: float | None = None
@@ -61,8 +62,8 @@ class Front:
         return self._process.pid if self._process is not None else 0
 
     def start(self) -> None:
-        """Returns when both ports are listened on; one that ends, or hangs, before that is started again. Raises
-        StartError."""
+        """Returns when both ports are listened on and it answers; one that ends, or hangs, before that is started
+        again. Raises StartError."""
         for _ in range(STARTS):
             self._open()
             try:
@@ -75,8 +76,8 @@ class Front:
         else:
             self.stop()
             raise StartError(f"the front does not listen on {self.http_url} and {self.grpc_url}: its log is above")
-        asks = partial(answers if self._tls is None else shakes_hands, self.http_url)
-        self._silence = Watch("silence", Silence("the front", self._running, asks, SILENT_SECONDS).look, ASK_SECONDS)
+        silence = Silence("the front", self._running, self._asks, SILENT_SECONDS)
+        self._silence = Watch("silence", silence.look, ASK_SECONDS)
 
     def check(self) -> None:
         """Start it again where it has ended, at once or after rests that grow. Never waits."""
@@ -120,7 +121,7 @@ class Front:
         ports = (self.options.front_http_port, self.options.front_grpc_port)
         until = time.monotonic() + START_SECONDS
         while self._running() and time.monotonic() < until:
-            if all(self._listens(port) for port in ports):
+            if all(self._listens(port) for port in ports) and self._asks(ASK_SECONDS):
                 return True
             time.sleep(LOOK_SECONDS)
         return False

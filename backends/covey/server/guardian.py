@@ -1,6 +1,6 @@
 """Ends what a launcher leaves behind that was killed outright:
-`python -m covey.server.guardian PREFIX SERVER HTTP_PORT HOST SECONDS`. It waits for the end of its standard input,
-which the launcher's end is.
+`python -m covey.server.guardian SECONDS HOST HTTP_PORT OTHER_PORT ...`. It waits for the end of its standard input,
+which the launcher's end is. What there is to remove comes over it, a line each, as soon as it is there.
 
 The kernel then asks tritonserver to end, too (`covey.server.process`). It does so in seconds, or never where it runs in
 circles, and models' processes that do would outlive it. Until all have ended their ports are nobody else's.
@@ -8,6 +8,7 @@ circles, and models' processes that do would outlive it. Until all have ended th
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -17,47 +18,57 @@ from collections.abc import Sequence
 
 from covey import admin
 from covey.care import processes
-from covey.server import shared_memory
+from covey.server import port_claim, shared_memory
 from covey.tritonio import link
-from covey_client import secret
+from covey_client import running
 
 PATIENCE_SECONDS = 5.0  # for tritonserver to end in order, in which the policy keeps what it has learnt
 
 
 class Guardian:
-    """One for each tritonserver, as long as that lives."""
+    """One for each tritonserver, from before there is anything to remove until nothing of it is left."""
 
-    def __init__(self, prefix: str, server: int, port: int, host: str, patience: float = PATIENCE_SECONDS) -> None:
-        """`prefix` is that of the server's shared memory, which is on the command lines of all of its processes. `port`
-        and `host` say where it listens for HTTP, by which its secret is kept."""
-        words = [sys.executable, "-m", "covey.server.guardian", prefix, str(server), str(port), host, str(patience)]
+    def __init__(self, prefix: str, host: str, ports: Sequence[int], patience: float = PATIENCE_SECONDS) -> None:
+        """`prefix` is that of the server's shared memory, which is on the command lines of all of its processes. `host`
+        and `ports` say where it listens, first for HTTP, by which its secret is kept."""
+        words = [sys.executable, "-m", "covey.server.guardian", str(patience), host, *map(str, ports)]
         nowhere = subprocess.DEVNULL
         self._process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True
         )
+        self.tell(prefix)
+
+    def tell(self, line: str) -> None:
+        """First the server's secret, then its process."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # somebody has killed it
+            self._process.stdin.write(f"{line}\n".encode())
+            self._process.stdin.flush()
 
     def dismiss(self) -> None:
-        """The server has ended, or its launcher sees to that."""
+        """Nothing is left."""
         self._process.kill()
         self._process.communicate()
 
 
 def main(arguments: Sequence[str]) -> None:
-    prefix, server, port, host, patience = arguments[0], int(arguments[1]), int(arguments[2]), *arguments[3:5]
-    kept = secret.kept(port, host)  # a server that takes the port later has another
+    patience, host, ports = float(arguments[0]), arguments[1], [int(port) for port in arguments[2:]]
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # whoever ends a service ends all of its processes: this one is the last
-    try:
-        fd = os.pidfd_open(server)
-    except ProcessLookupError:
-        fd = -1
-    sys.stdin.buffer.read()
-    if fd >= 0:
-        select.select([fd], [], [], float(patience))
+    lines: list[str] = sys.stdin.read().splitlines()
+    prefix, kept, server, *_ = [*lines, "", "", ""]
+    if not prefix:  # there is nothing yet; every command line has the empty text
+        return
+    if server:
+        with contextlib.suppress(ProcessLookupError):
+            select.select([os.pidfd_open(int(server))], [], [], patience)
     processes.kill(prefix)
     shared_memory.remove(prefix)
-    link.forget(server)
-    admin.forget(port, kept, host)
+    if server:
+        link.forget(int(server))
+    admin.forget(ports[0], kept, host)
+    running.sweep()
+    port_claim.forget(host, ports)
 
 
 if __name__ == "__main__":

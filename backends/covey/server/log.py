@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 _LOADED = re.compile(r"successfully loaded '([^']+)'")
+_BEGUN = re.compile(r"TRITONBACKEND_ModelInstanceInitialize: (\S+?)(?:_\d+){2} ")
 _FAILED = re.compile(r"failed to load '([^']+)' version \d+: (.*)")
 _POLLED = re.compile(r"load failed for model '([^']+)': (.*)")
 _CODE = re.compile(r"^(Internal|Invalid argument|Not found|Unavailable|Unsupported|Unknown|Already exists)(: | - )")
@@ -12,7 +13,12 @@ _CLASS = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|UnsupportedModel): ")
 _KILLED = re.compile(r"Stub process '(\S+?)(?:_\d+){2}' is not healthy|Timed out occurred while waiting for the stub")
 _FATAL = re.compile(r"^error: (?:creating server: )?(.*)", re.MULTILINE)
 _SERVING = re.compile(r"covey\.orchestrator: serving \S+: (\w+, \w+ numerics)")
-_LINE = re.compile(r'^[EW]\d{4} \S+ \d+ [\w.]+:\d+\] "?(.*?)"?$', re.MULTILINE)
+_LINE = re.compile(r'^E\d{4} \S+ \d+ [\w.]+:\d+\] "?(.*?)"?$', re.MULTILINE)
+
+
+def begun(text: str) -> tuple[str, ...]:
+    """Models whose first process is started, or was."""
+    return tuple(dict.fromkeys(_BEGUN.findall(text)))
 
 
 def loaded(text: str) -> tuple[str, ...]:

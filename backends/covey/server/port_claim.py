@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,12 +44,25 @@ def settle(options: Options) -> tuple[Options, Ports]:
     raise AssertionError("unreachable")
 
 
+def forget(host: str, ports: Iterable[int]) -> None:
+    """Remove what a killed launcher left of its claim, unless somebody else has these ports by now."""
+    for port in ports:
+        path = secret.folder() / _name(host, port)
+        fd = _locked(path)
+        if fd is not None:
+            Ports({path: fd}).release()
+
+
+def _name(host: str, port: int) -> str:
+    return f"{secret.name_of(host, port)}.lock"
+
+
 def _claim(options: Options) -> Ports:
     folder = private_folder(secret.folder())
     held = Ports({})
     for name, variable in preflight.PORTS.items():
         port = getattr(options, name)
-        path = folder / f"{secret.name_of(options.host, port)}.lock"
+        path = folder / _name(options.host, port)
         fd = _locked(path)
         if fd is None:
             held.release()

@@ -49,6 +49,10 @@ from covey.tritonio import link
 Watcher = Callable[[tuple[str, ...], tuple[str, ...]], None]  # called with the models loaded so far, and all of them
 POLL_SECONDS = 0.1
 LEAST_START_SECONDS, START_TIMES = 60.0, 3.0  # what a start may take; so many times what the last one took
+LEAVE_SECONDS = 30.0  # that a stop may take beyond its drain
+STOPPED_SECONDS = 1.0  # for tritonserver to end when its models had as long as they may
+LOST_SECONDS = 2.0  # for Triton to notice that a model's process has ended which it unloads
+CLOSED = (UNLOADED, FAILED, "", None)  # states of models without requests
 STOP_SECONDS = 5.0  # given to a reload under way when nobody waits for requests either
 SETTLE_SECONDS = 0.2  # after closing the models that forward: what they took has reached `covey`
 SILENT_SECONDS = 10.0  # after which a tritonserver that runs is ended; strangers' requests may hold its threads up
@@ -78,6 +82,8 @@ class Server:
         self._guardian: Guardian | None = None
         self._care: Care | None = None
         self._silence: Watch | None = None
+        self._roles: dict[str, str] = {}  # of the models that have processes
+        self._runs: int | None = None  # requests that `covey` had when a drain last asked; None where it did not say
         self._took = 0.0  # seconds of the last start that succeeded
 
     @property
@@ -148,7 +154,10 @@ class Server:
             link.sweep()
             leftovers.sweep()
             self._claim = shared_memory.claim(self.options.http_port)
+            ports = [getattr(self.options, name) for name in preflight.PORTS]
+            self._guardian = Guardian(self._claim.prefix, self.options.host, ports)
             self._secret = admin.settle(self.options.http_port, self.options.admin_secret, self.options.host)
+            self._guardian.tell(self._secret)
             settled = replace(self.options, admin_secret=self._secret)
             words = command.command(settled, triton, self._backends.path, self.models, self._claim.prefix)
             with self._open_log() as output:
@@ -164,12 +173,12 @@ class Server:
                     umask=private_memory.UMASK,
                     preexec_fn=_in_child(),  # system calls alone, looked up before
                 )
-            self._guardian = Guardian(self._claim.prefix, self._process.pid, self.options.http_port, self.options.host)
-            folder = self.options.repository_folder()
+            self._guardian.tell(str(self.pid))
+            self._roles = roles(self.options.repository_folder(), self.models)
             self._care = Care(
                 self.control,
                 self.pid,
-                roles(folder, self.models),
+                self._roles,
                 starting=self._starting_states,
                 load_seconds=self.options.load_seconds,
                 died=self.deaths.note,
@@ -177,10 +186,7 @@ class Server:
             self._wait_until_ready(self._care, meanwhile)
             if shared_memory.open_to_others(self._claim.prefix):
                 _log.warning("other users of this machine can read the prompts of this server in %s", "/dev/shm")
-            self._care.started()
             self.deaths.serving(True)
-            silence = Silence("tritonserver", lambda: self.pid, partial(answers, self.http_url), SILENT_SECONDS)
-            self._silence = Watch("silence", silence.look, LOOK_SECONDS)
         except BaseException:
             self.kill()
             raise
@@ -213,26 +219,25 @@ class Server:
         `covey` goes last: Triton does not count what it does for `covey_unary`, and a model that is being unloaded can
         ask no other for anything. Until then it refuses new requests by itself. It need not wait for the others, whose
         processes take a second to end, where it has nothing to do."""
-        until = time.monotonic() + seconds
+        until, self._runs = time.monotonic() + seconds, None
         public = [name for name in PUBLIC_MODELS if name in self.models]
         try:
             for name in public[:-1]:
                 self.control.unload(name)
             if len(public) > 1:
                 time.sleep(SETTLE_SECONDS)
-                still = None
-                with contextlib.suppress(PortError):  # another backend's model serves under that name
-                    still = link.refuse_requests(public[-1], self.pid)
-                if still != 0 and not self._closed(public[:-1], until):
-                    return False
+            self._ask_what_runs()
+            if self._runs != 0 and not self._closed(public[:-1], until):
+                return False
             for name in public[-1:]:
                 self.control.unload(name)
             return self._closed(public, until)
         except ControlError:
-            return False
+            return self._runs == 0
 
     def stop(self, drain_seconds: float | None = None) -> bool:
-        """Drain, then SIGTERM, then SIGKILL. Returns whether every request in flight could end."""
+        """Drain, then SIGTERM where that succeeded, then SIGKILL. Returns whether every request in flight could end.
+        LEAVE_SECONDS beyond those of the drain are the most that it takes."""
         seconds = self.options.drain_seconds if drain_seconds is None else drain_seconds
         drained = True
         if self.running and self._process is not None:
@@ -241,22 +246,24 @@ class Server:
                 self._care.drain()
             drained = self.drain(seconds) if seconds > 0 else False
             self._end_care(STOP_SECONDS)
+            until = time.monotonic() + self.options.stop_seconds
             if drained:
-                self._unload()
-            self._process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # kill() ends it
-                self._process.wait(self.options.stop_seconds)
+                self._unload(until)
+            if drained or not seconds:  # else it waits for requests that no model answers any more
+                self._process.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):  # kill() ends it
+                    self._process.wait(max(STOPPED_SECONDS, until - time.monotonic()))
         self.kill()
         return drained
 
-    def _unload(self) -> None:
+    def _unload(self, until: float) -> None:
         """The models that are not public. tritonserver looks once a second whether they, and the connections of those
         who asked it something, have ended; we look more often."""
         with contextlib.suppress(ControlError):
             for name in self.models:
                 if name not in PUBLIC_MODELS:
                     self.control.unload(name)
-            self._closed(list(self.models), time.monotonic() + self.options.stop_seconds)
+            self._closed(list(self.models), until)
         time.sleep(POLL_SECONDS)
 
     def kill(self) -> None:
@@ -270,9 +277,6 @@ class Server:
             self._process.wait()
             link.forget(self._process.pid)
             self._process = None
-        if self._guardian is not None:
-            self._guardian.dismiss()
-            self._guardian = None
         self._end_silence()
         self._end_care(STOP_SECONDS)
         if self._ports is not None:  # nothing of a server that has the port now is touched
@@ -285,6 +289,13 @@ class Server:
         if self._backends is not None:
             self._backends.release()
             self._backends = None
+        if self._guardian is not None:  # last: who kills the launcher meanwhile leaves nothing either
+            self._guardian.dismiss()
+            self._guardian = None
+
+    def _watch_silence(self) -> Watch:
+        silence = Silence("tritonserver", lambda: self.pid, partial(answers, self.http_url), SILENT_SECONDS)
+        return Watch("silence", silence.look, LOOK_SECONDS)
 
     def _end_silence(self) -> None:
         if self._silence is not None:
@@ -296,16 +307,29 @@ class Server:
             self._care.stop(seconds)
             self._care = None
 
+    def _ask_what_runs(self) -> None:
+        """How many requests `covey` still has; from the first question on it takes no more."""
+        with contextlib.suppress(PortError):  # it has ended, or another backend's model serves under that name
+            self._runs = link.refuse_requests(ORCHESTRATOR, self.pid)
+
     def _closed(self, models: list[str], until: float) -> bool:
-        """Whether these have ended, with their requests, before it is too late; waits for it."""
+        """Whether these have ended, with their requests, before it is too late; waits for it. Triton waits for ever for
+        one whose process has died within a request."""
+        gone: dict[str, float] = {}  # models without a process: since when
         while self.running:
-            states = self.control.states()
-            if all(states.get(name) in (UNLOADED, FAILED, "", None) for name in models):
+            states, living, now = self.control.states(), processes.by_model(self.pid), time.monotonic()
+            still = {name for name in self.models if states.get(name) not in CLOSED}
+            gone = {name: gone.get(name, now) for name in self._roles if name in still and name not in living}
+            dead = {name for name, since in gone.items() if now - since > LOST_SECONDS}
+            if ORCHESTRATOR in dead:  # nobody answers those who wait for it
+                return self._runs == 0
+            if not still & set(models) - dead:
                 return True
-            if time.monotonic() > until:
+            if now > until:
                 return False
+            self._ask_what_runs()
             time.sleep(POLL_SECONDS)
-        return True
+        return self._runs == 0
 
     def _open_log(self) -> BinaryIO:
         self.log_file = self.options.log_file or (
@@ -317,9 +341,10 @@ class Server:
         return self.log_file.open("wb")
 
     def _starting_states(self) -> dict[str, str]:
-        """While tritonserver loads its first models it answers nobody; its log says who came up."""
-        came_up = log.loaded(self.log_text())
-        return {name: READY if name in came_up else LOADING for name in self.models}
+        """While tritonserver loads its first models, a few at a time, it answers nobody; its log says who came up."""
+        text = self.log_text()
+        begun, came_up = log.begun(text), log.loaded(text)
+        return {name: READY if name in came_up else LOADING if name in begun else "" for name in self.models}
 
     def _wait_until_ready(self, care: Care, meanwhile: Callable[[], None]) -> None:
         """Raises StartError where nothing has moved for long, or where the start cannot succeed."""
@@ -335,6 +360,9 @@ class Server:
                 ready = self.serves(came_up) and not silent and self.control.ready()
             except SettingError as error:
                 raise StartError(f"{error} [log: {self.log_file}]") from None
+            if not silent and self._silence is None:  # Triton opens its ports when all of its models are loaded
+                care.started()
+                self._silence = self._watch_silence()
             if came_up != seen:
                 seen = came_up
                 self._watcher(seen, self.models)

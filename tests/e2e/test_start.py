@@ -1,0 +1,205 @@
+"""Processes that are hurt while a server starts: it becomes ready all the same, or says at once why it cannot."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import covey
+from covey.care import processes, rules
+from covey.server import FREE, Options, Server, StartError, shared_memory
+from covey_client import Client, CoveyClientError, secret
+from loadtest.faults import injection, spin
+
+pytestmark = pytest.mark.e2e
+Make = Callable[[], Any]
+
+SECONDS = 120.0
+PROMPT = "User: What did you do at the weekend?\nAssistant:"
+PROFILE = """
+models = ["target", "covey"]
+[target]
+kind = "emulated"
+kv_memory_mb = 512
+[speculation]
+drafters = []
+[emulated]
+costs = "emulated-7b-24g"
+"""
+WAYS = (injection.KILL, injection.PAUSE, injection.SPIN) if spin.possible() else (injection.KILL, injection.PAUSE)
+
+
+class Blow:
+    """Hurts one process as soon as it is there: what a start does meanwhile."""
+
+    def __init__(self, server: Server, what: str, way: str, *, after: str = "") -> None:
+        """`after`: not before the server's log says so."""
+        self.server, self.what, self.way, self.after, self.pid = server, what, way, after, 0
+
+    def __call__(self) -> None:
+        pid = processes.named(self.server.pid).get(self.what, 0)
+        if not self.pid and pid and self.after in self.server.log_text():
+            if not injection.harm(self.what, self.way, pid):
+                pytest.skip("tracing is not allowed here")
+            self.pid = pid
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_model_that_is_hurt_while_it_loads_is_loaded_again(
+    canned_folder: Make, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setattr(rules, "CIRCLES_SECONDS", 3.0)
+    monkeypatch.setattr(rules, "ASLEEP_SECONDS", 5.0)  # one that ends before it has said anything is waited for
+    canned = canned_folder()
+    canned.add("slow", sleep="2")
+    server = canned.server("covey", "slow", load_seconds=SECONDS)
+    blow = Blow(server, "slow", way)
+    server.start(blow)
+    try:
+        assert blow.pid
+        assert not processes.lives(blow.pid)
+        with Client(server.grpc_url) as client:
+            assert client.generate("count 2").tokens == (0, 1)
+    finally:
+        server.kill()
+
+
+def test_a_load_that_hangs_in_triton_is_ended_and_begun_again(
+    canned_folder: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(rules, "ASLEEP_SECONDS", 2.0)
+    canned = canned_folder()
+    canned.add("hangs", hang=str(tmp_path / "hung"))
+    with canned.server("covey", "hangs", load_seconds=SECONDS) as server, Client(server.grpc_url) as client:
+        assert (tmp_path / "hung").exists()
+        assert client.generate("count 2").tokens == (0, 1)
+        server.kill()
+
+
+@pytest.mark.parametrize("outright", [0.0, 0.3, 1.5], ids=["at once", "early", "later"])
+def test_a_launcher_that_is_killed_while_its_server_starts_leaves_nothing(
+    canned_folder: Make, tmp_path: Path, outright: float
+) -> None:
+    canned = canned_folder()
+    canned.add("slow", sleep="5")
+    (tmp_path / "tiny.toml").write_text('models = ["covey", "slow"]\n')
+    words = [sys.executable, "-m", "covey.server", "--profile", str(tmp_path / "tiny.toml")]
+    words += ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
+    words += ["--model-repository", str(canned.folder / "models"), "--backends", str(canned.folder / "backends")]
+    deadline = time.monotonic() + SECONDS
+    with subprocess.Popen(words, stderr=subprocess.DEVNULL) as launcher:
+        while not (server := _server(launcher.pid)):
+            assert launcher.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        port = _words(server, "--http-port=")
+        time.sleep(outright)
+        launcher.kill()
+    while processes.named_by(f"covey_{port}_") or _files(port):
+        assert time.monotonic() < deadline, _files(port)
+        time.sleep(0.1)
+
+
+def _files(port: str) -> list[Path]:
+    """Of a server on that port, in shared memory."""
+    kept = secret.folder().glob(f"{secret.name_of('', int(port))}*")
+    return [*shared_memory.FOLDER.glob(f"covey_{port}_*"), *kept]
+
+
+def _server(launcher: int) -> int:
+    """The tritonserver below it; 0 while there is none."""
+    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    return next((int(pid) for pid in children if _words(int(pid), "--http-port=")), 0)
+
+
+def _words(pid: int, option: str) -> str:
+    """What a process was given for an option."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except OSError:
+        return ""
+    return next((word.removeprefix(option) for word in words if word.startswith(option)), "")
+
+
+def own_orchestrator(folder: Path, *lines: str) -> Path:
+    """A backend folder whose orchestrator is followed by lines of its own."""
+    real = Path(covey.__file__).parents[1]
+    folder.mkdir()
+    for backend in real.iterdir():
+        if backend.name != "orchestrator":
+            (folder / backend.name).symlink_to(backend)
+    (folder / "orchestrator").mkdir()
+    source = (real / "orchestrator" / "model.py").read_text()
+    (folder / "orchestrator" / "model.py").write_text("\n".join((source, *lines, "")))
+    return folder
+
+
+def small(folder: Path, **changes: Any) -> Server:
+    (folder / "small.toml").write_text(PROFILE)
+    ports = {"http_port": FREE, "grpc_port": FREE, "metrics_port": FREE}
+    files = {"profile": str(folder / "small.toml"), "log_file": folder / "log"}
+    repository = Path(covey.__file__).parents[2] / "model_repository"
+    return Server(Options(**ports, **files, model_repository=repository, **changes))
+
+
+def test_what_the_orchestrator_cannot_start_with_ends_the_start(tmp_path: Path) -> None:
+    backends = own_orchestrator(
+        tmp_path / "backends",
+        "def _measured(self, drafters):",
+        "    raise SettingError('the moon is full')",
+        "TritonPythonModel._measured = _measured",
+        "TritonPythonModel._await_target = lambda self: None",
+        "TritonPythonModel._find_drafters = lambda self, info: ({}, [])",
+    )
+    server = small(tmp_path, backends=backends)
+    with pytest.raises(StartError, match="the moon is full"):
+        server.start()
+    assert not server.running
+
+
+def test_models_that_die_before_all_is_ready_are_back_when_it_is(tmp_path: Path) -> None:
+    """Triton says that they are loaded, and the orchestrator still measures."""
+    server = small(tmp_path, load_seconds=2 * SECONDS)
+    blow = Blow(server, "covey", injection.KILL, after="Started Metrics Service")
+    server.start(blow)
+    try:
+        assert blow.pid
+        with Client(server.grpc_url, timeout=SECONDS) as client:
+            assert len(client.generate(PROMPT, max_tokens=3, min_tokens=3).tokens) == 3
+    finally:
+        server.kill()
+
+
+def test_an_orchestrator_whose_engine_dies_tells_its_streams_and_is_back(tmp_path: Path) -> None:
+    mark = tmp_path / "dies"
+    backends = own_orchestrator(
+        tmp_path / "backends",
+        "_round = Engine.round",
+        "def _dying(self, *given, **named):",
+        f"    if os.path.exists({str(mark)!r}):",
+        f"        os.unlink({str(mark)!r})",
+        "        raise RuntimeError('a bug')",
+        "    return _round(self, *given, **named)",
+        "Engine.round = _dying",
+    )
+    settings = {"temperature": 1.0, "seed": 7}
+    with small(tmp_path, backends=backends) as server, Client(server.grpc_url, timeout=SECONDS) as client:
+        before = processes.named(server.pid)["covey"]
+        known = client.generate(PROMPT, max_tokens=5, min_tokens=5, **settings).tokens
+        stream = client.stream(PROMPT, max_tokens=1000, min_tokens=1000, **settings)
+        next(stream)
+        mark.touch()
+        with pytest.raises(CoveyClientError, match="engine has stopped"):
+            list(stream)
+        deadline = time.monotonic() + SECONDS
+        while processes.named(server.pid).get("covey", before) == before or not server.control.ready():
+            assert time.monotonic() < deadline, server.log_text()[-2000:]
+            time.sleep(0.05)
+        assert client.generate(PROMPT, max_tokens=5, min_tokens=5, **settings).tokens == known
+        server.kill()
