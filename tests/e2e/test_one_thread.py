@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from covey.planner.rows import named
+from covey.care.processes import named
 from covey.server import FREE, Options, Server
 from covey_client import Client
 
