@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from covey.server.processes import named
 
+from covey.care.processes import named
 from covey.server import FREE, Options, Server
 from covey_client import Client
 

@@ -74,6 +74,8 @@ def drafter(folder):
 chosen = profile.load("demo-cpu")
 chosen = replace(chosen, target=replace(chosen.target, threads=2), memory=replace(chosen.memory, policy="goodput"))
 torch.set_num_threads(1)
+if sys.argv[1] == "drafter":  # to examine it is transformers' work, and done once on a machine
+    load_drafter("neural", Path(sys.argv[2]), Path(sys.argv[3]), chosen, name="draft_general")
 before = tasks()
 {"target": target, "drafter": drafter}[sys.argv[1]](Path(sys.argv[2]))
 assert [thread.name for thread in threading.enumerate()].count("compute") <= 1

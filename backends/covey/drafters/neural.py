@@ -182,7 +182,6 @@ class NeuralDrafter:
     def _draft(self, work: DraftWork, works: Sequence[DraftWork] = ()) -> DraftReply:
         """`works`: the messages whose rows `work` has, where it is not a message itself."""
         started = time.perf_counter()
-        torch.get_num_threads()  # asked, it has PyTorch's setting reach this thread: oneDNN would take all processors
         works = works or (work,)
         updated = [self._update(each) for each in works]
         status = np.concatenate([each for each, _ in updated])
