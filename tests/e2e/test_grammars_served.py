@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from covey.server import Server, processes
+from covey.care import processes
+from covey.server import Server
 from covey_client import Client
 from covey_client.errors import InvalidRequest
 

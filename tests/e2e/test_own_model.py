@@ -177,5 +177,5 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"tokenizer\.json: not a tokenizer: "):
         left_out(options(mine))
     (mine / "config.json").write_text("[]")
-    with pytest.raises(SettingError, match=r"config\.json: not a model's configuration: "):
+    with pytest.raises(SettingError, match=r"config\.json: not a JSON object: list; copy it again"):
         left_out(options(mine))

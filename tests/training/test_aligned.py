@@ -212,7 +212,7 @@ def test_the_command_builds_and_says_how_to_serve(tmp_path: Path, capsys: pytest
         ("--size tiny --agreement 0.5 --seed -1", "seed: got -1"),
         ("--size tiny --agreement 0.5 --dtype int8", "dtype: got 'int8'"),
         ("--size tiny --agreement 0.5 --device abacus", "device: got 'abacus'"),
-        ("--config none.json --agreement 0.5", "none.json cannot be read"),
+        ("--config none.json --agreement 0.5", "none.json: cannot be read"),
     ],
 )
 def test_the_command_refuses_in_one_line(options: str, said: str, tmp_path: Path) -> None:
