@@ -107,7 +107,7 @@ def test_who_is_hurt_while_a_server_drains(tmp_path: Path, hurt: str, way: signa
     (tmp_path / "small.toml").write_text(PROFILE)
     ports = {"http_port": FREE, "grpc_port": FREE, "metrics_port": FREE}
     options = Options(**ports, profile=str(tmp_path / "small.toml"), log_file=tmp_path / "log", drain_seconds=3600.0)
-    settings = {"max_tokens": 200, "min_tokens": 200, "temperature": 1.0, "seed": 5}
+    settings = {"max_tokens": TOKENS, "min_tokens": TOKENS, "temperature": 1.0, "seed": 5}
     with Server(options) as server, Client(server.grpc_url, timeout=SECONDS) as client:
         known = client.generate("Once upon a time", **settings).tokens
         found: list[tuple[int, ...]] = []
