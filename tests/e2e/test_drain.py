@@ -112,17 +112,21 @@ def test_who_is_hurt_while_a_server_drains(tmp_path: Path, hurt: str, way: signa
         known = client.generate("Once upon a time", **settings).tokens
         found: list[tuple[int, ...]] = []
 
+        begun = threading.Event()
+
         def ask() -> None:
+            tokens: list[int] = []
             with contextlib.suppress(CoveyClientError):
-                found.append(client.generate("Once upon a time", **settings).tokens)
+                for chunk in client.stream("Once upon a time", **settings):
+                    begun.set()
+                    tokens += chunk.tokens
+                found.append(tuple(tokens))
 
         drained: list[bool] = []
         asking = threading.Thread(target=ask)
         stopping = threading.Thread(target=lambda: drained.append(server.stop()), daemon=True)
         asking.start()
-        until = time.monotonic() + SECONDS
-        while not running(server):
-            assert time.monotonic() < until
+        assert begun.wait(SECONDS)
         stopping.start()
         os.kill(processes.named(server.pid)[hurt], way)
         for thread in (stopping, asking):
