@@ -51,19 +51,15 @@ class Timed:
 
     def passes(self, shapes: list[list[int]], kinds: list[str]) -> JsonDict:
         """Milliseconds by kind and shape, which is rows and tokens of each; of a level always one token of each row.
-        Kinds take turns."""
-        found: JsonDict = {kind: [] for kind in kinds}
-        for rows, tokens in shapes:
-            cases = {kind: Case(rows, CONTEXT, 1 if kind == LEVEL else tokens) for kind in kinds}
-            seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
-            for turn in range(1 + REPEATS):
-                for kind, case in cases.items():
-                    taken = self._pass(self._models[kind], case)
-                    if turn:  # the first of each compiles what it needs
-                        seconds[kind].append(taken)
-            for kind in kinds:
-                found[kind].append(1000 * median(seconds[kind]))
-        return found
+        All take turns."""
+        seconds: dict[tuple[str, int], list[float]] = {(kind, at): [] for kind in kinds for at in range(len(shapes))}
+        for turn in range(1 + REPEATS):
+            for (kind, at), taken in seconds.items():
+                rows, tokens = shapes[at]
+                passed = self._pass(self._models[kind], Case(rows, CONTEXT, 1 if kind == LEVEL else tokens))
+                if turn:  # the first of each compiles what it needs
+                    taken.append(passed)
+        return {kind: [1000 * median(seconds[kind, at]) for at in range(len(shapes))] for kind in kinds}
 
     def _pass(self, model: Model, case: Case) -> float:
         work = case.work(model.blocks, case.rows, getattr(model, "padding_slot", -1))
