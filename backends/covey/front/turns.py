@@ -70,7 +70,9 @@ class Turns:
             await self._wait(had, turn.size)
         self._busy = True
         self._passed = max(self._passed, had.seconds)
-        return await asyncio.shield(asyncio.ensure_future(self._done(had, work)))
+        done = asyncio.ensure_future(self._done(had, work))
+        done.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody asks it where they have left
+        return await asyncio.shield(done)
 
     async def _done(self, had: _Had, work: Callable[[], Awaitable[T]]) -> T:
         before = self._spent()
