@@ -24,7 +24,7 @@ Answered = Callable[["Health"], int | None]
 
 @dataclass
 class Health:
-    """One process. `look` is the only method that changes it."""
+    """One process. `look` follows it; `answers` may excuse it."""
 
     name: str  # of its model, or of the server
     pid: int
@@ -52,7 +52,7 @@ class Health:
         if answered is not None and state in (READY, LOADING):
             self._look_busy(seconds, answered)
         else:
-            self.busy, self.ran, self._slept, self._answers = 0.0, 0.0, None, None
+            self._rested(None)
 
     def _idle(self, seconds: float) -> bool:
         """Whether neither it nor its children, whom it may wait for, use a processor."""
@@ -69,7 +69,7 @@ class Health:
         self.busy += seconds
         self.ran, waited = spent[0] - self._slept[0], spent[1] - self._slept[1]
         if self.ran + waited < BUSY * (self.busy - SLACK_SECONDS):
-            self.busy, self.ran, self._slept, self._answers = 0.0, 0.0, spent, None
+            self._rested(spent)
         elif self._answers is None:
             self._answers = answered(self)
 
@@ -79,5 +79,10 @@ class Health:
         now = answered(self)
         if now is not None and now == self._answers:
             return False
-        self.busy, self.ran, self._slept, self._answers = 0.0, 0.0, times(self.pid), now
+        self._rested(times(self.pid))
+        self._answers = now
         return True
+
+    def _rested(self, spent: tuple[float, float] | None) -> None:
+        """It is not busy: what counts begins when its first thread has run and waited for so long."""
+        self.busy, self.ran, self._slept, self._answers = 0.0, 0.0, spent, None
