@@ -7,6 +7,7 @@ import queue
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.connection import Client
@@ -127,19 +128,26 @@ def test_what_is_too_long_is_not_sent_and_the_line_stays(monkeypatch: pytest.Mon
         peer.close()
 
 
-def test_a_sweep_does_not_wait_for_who_takes_no_calls(folder: Path) -> None:
-    """A model's process that outlived its server, with a full queue of callers."""
-    left = folder / f"covey-{os.getuid()}-{2**22 + 1}"
-    left.mkdir()
+@contextmanager
+def full(path: Path) -> Iterator[None]:
+    """Somebody listens there, takes no calls, and has a full queue of callers."""
     with ExitStack() as held:
         listener = held.enter_context(socket.socket(socket.AF_UNIX))
-        listener.bind(str(left / "covey"))
+        listener.bind(str(path))
         listener.listen(0)
         with suppress(BlockingIOError):
             while True:
                 caller = held.enter_context(socket.socket(socket.AF_UNIX))
                 caller.setblocking(False)
-                caller.connect(str(left / "covey"))
+                caller.connect(str(path))
+        yield
+
+
+def test_a_sweep_does_not_wait_for_who_takes_no_calls(folder: Path) -> None:
+    """A model's process that outlived its server."""
+    left = folder / f"covey-{os.getuid()}-{2**22 + 1}"
+    left.mkdir()
+    with full(left / "covey"):
         sweeping = threading.Thread(target=link.sweep, daemon=True)
         sweeping.start()
         sweeping.join(SECONDS)
@@ -147,3 +155,35 @@ def test_a_sweep_does_not_wait_for_who_takes_no_calls(folder: Path) -> None:
         assert left.exists()
     link.sweep()
     assert not left.exists()
+
+
+def test_who_takes_no_calls_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As who is to see that its server has ended meanwhile."""
+    monkeypatch.setattr(link, "ANSWER_SECONDS", 0.2)
+    path = link.address("covey", os.getppid())
+    path.parent.mkdir(0o700)
+    found: queue.Queue[Exception] = queue.Queue()
+
+    def ask() -> None:
+        try:
+            link.serves("covey", os.getppid())
+        except PortError as error:
+            found.put(error)
+
+    with full(path):
+        threading.Thread(target=ask, daemon=True).start()
+        assert "covey is not up" in str(found.get(timeout=SECONDS))
+
+
+def test_a_question_leaves_no_thread_at_either_end() -> None:
+    def receive(peer: link.Peer, _message: link.Message) -> None:
+        peer.send(link.Message(0, "serves", True))
+
+    before = set(threading.enumerate())
+    with listening(receive):
+        for _ in range(5):
+            assert link.serves("covey", os.getppid())
+        until = time.monotonic() + SECONDS
+        while any(each.name == "link" for each in set(threading.enumerate()) - before):
+            assert time.monotonic() < until, "who waits for nothing more is still there"
+            time.sleep(0.01)

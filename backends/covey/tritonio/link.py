@@ -13,11 +13,12 @@ import logging
 import os
 import shutil
 import socket
+import struct
 import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,7 @@ class Peer:
         self._receive = receive
         self._lost = lost
         self._sending = threading.Lock()
+        self._closing = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="link", daemon=True)
         self._thread.start()
 
@@ -97,8 +99,13 @@ class Peer:
             raise PortError(f"the other model is gone: {error}") from None
 
     def close(self) -> None:
-        with suppress(OSError):
-            self._connection.close()
+        """Both ends hear of it, also where this one waits for a message or sends one. Only the thread that receives
+        gives the descriptor back: of two that did, one would close somebody else's."""
+        with self._closing:
+            if self._connection.closed:
+                return
+            with suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as line:
+                line.shutdown(socket.SHUT_RDWR)
 
     def _run(self) -> None:
         try:
@@ -110,6 +117,8 @@ class Peer:
             log.exception("a line between two models is cut")
         finally:
             self.close()
+            with self._sending, self._closing:
+                self._connection.close()
             self._lost(self)
 
 
@@ -150,9 +159,25 @@ def connect(model: str, receive: Receive, lost: Lost, server: int | None = None)
     path = address(model, server or os.getppid())
     try:
         checked(path.parent)
-        return Peer(Client(str(path), "AF_UNIX"), receive, lost)
+        return Peer(_dialled(path), receive, lost)
     except (OSError, SettingError) as error:
         raise PortError(f"model {model} is not up: {error}") from None
+
+
+def _dialled(path: Path) -> Connection:
+    """Waits for as long as an answer may take where the other has too many callers, and accepts none: one that is stuck
+    would hold up whoever is to end it."""
+    with socket.socket(socket.AF_UNIX) as line:
+        _bound(line, ANSWER_SECONDS)
+        line.connect(str(path))
+        _bound(line, 0.0)
+        return Connection(line.detach())
+
+
+def _bound(line: socket.socket, seconds: float) -> None:
+    """How long the line may hold up whoever calls or sends; 0 for ever."""
+    micro = round(seconds * 1e6)
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", micro // 1_000_000, micro % 1_000_000))
 
 
 def refuse_requests(model: str, server: int) -> int | None:
