@@ -48,6 +48,21 @@ def test_a_caller_has_its_rate_and_what_it_saved_and_others_their_own() -> None:
         asked(admission, "a")
 
 
+def test_requests_of_one_address_that_nobody_takes_are_read_in_turns() -> None:
+    clock = Clock()
+    clock.now = 100.0
+    admission = Admission(SETTINGS, clock)
+    assert [admission.read("a") for _ in range(101)] == pytest.approx([0.0] * 101)
+    assert [admission.read("a") for _ in range(3)] == pytest.approx([0.01, 0.02, 0.03])
+    assert admission.read("b") == 0.0
+    for _ in range(4):
+        admission.taken("a")
+    assert admission.read("a") == pytest.approx(0.0)
+    admission.taken("c")
+    clock.now = 101.0
+    assert [admission.read("a") for _ in range(90)] == pytest.approx([0.0] * 90)
+
+
 def test_long_messages_weigh_more() -> None:
     admission = Admission(SETTINGS, Clock())
     for _ in range(10):

@@ -38,7 +38,7 @@ from covey.server import FREE, Server
 from covey.server.errors import StartError
 from covey.server.front import Front, with_ports
 from covey_client import Client, ConnectionLost, CoveyClientError, InvalidRequest, Overloaded
-from loadtest.fuzz.attack import Attack
+from loadtest.attack.doors import Attack
 
 pytestmark = pytest.mark.e2e
 
@@ -441,6 +441,45 @@ def test_who_reads_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(run())
 
 
+def test_a_flood_of_what_costs_nothing_waits_for_its_turns_and_others_do_not() -> None:
+    answered = {"127.0.0.1": 0, "127.0.0.2": 0}
+
+    async def app(scope: Any, _receive: Any, send: Any) -> None:
+        answered[scope["client"][0]] += 1
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body"})
+
+    async def run() -> None:
+        settings = FrontSettings(rate=10.0)
+        config = uvicorn.Config(app, lifespan="off", http=http_protocol.bounded(Admission(settings), settings))
+        config.load()
+        state = ServerState()
+
+        def protocol() -> Any:
+            return config.http_protocol_class(config=config, server_state=state, app_state={})
+
+        server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()
+        asked = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+        reader, flood = await asyncio.open_connection(host, port)
+        flood.write(asked * 500)
+        await reader.readuntil(b"\r\n\r\n")
+        own, other = await asyncio.open_connection(host, port, local_addr=("127.0.0.2", 0))
+        other.write(asked)
+        await own.readuntil(b"\r\n\r\n")
+        assert answered["127.0.0.1"] < 500
+        for _ in range(149):  # and goes on
+            await reader.readuntil(b"\r\n\r\n")
+        for writer in (flood, other):
+            writer.close()
+        async with asyncio.timeout(10):
+            while state.connections:
+                await asyncio.sleep(0.02)
+        server.close()
+
+    asyncio.run(run())
+
+
 def test_one_address_has_half_of_the_requests(front: Front) -> None:
     with Client(front.grpc_url) as client:
         streams = [client.stream("slow 60") for _ in range(10)]
@@ -584,7 +623,7 @@ def test_a_front_that_dies_or_does_not_answer_is_started_again(
 
 
 def test_requests_that_no_client_would_send_get_documented_answers(front: Front) -> None:
-    """A slice of `python -m loadtest.fuzz`."""
+    """A slice of `python -m loadtest.attack fuzz`."""
     attack, pid = Attack(front.http_url, front.grpc_url), front.pid
     with Client(front.grpc_url) as client:
         beside = client.stream("slow 40")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from covey.errors import SettingError
+from covey.front import keys as keys_module
 from covey.front.failures import NoKey, kind
 from covey.front.keys import Keys, hashed
 from covey_client.errors import Overloaded
@@ -65,8 +67,9 @@ def test_a_key_that_was_revoked_while_others_could_read_the_file(path: Path) -> 
         lambda path: path.write_bytes(b"\xff\xfe"),
         lambda path: path.chmod(0o604),
         lambda path: (path.unlink(), path.mkdir()),
+        lambda path: (path.unlink(), os.mkfifo(path, 0o600)),
     ],
-    ids=["removed", "half-written", "twice", "no text", "readable by others", "a folder"],
+    ids=["removed", "half-written", "twice", "no text", "readable by others", "a folder", "a pipe"],
 )
 def test_nobody_has_a_key_while_the_file_cannot_be_read(path: Path, hurt: Callable[[Path], object]) -> None:
     keys = Keys(str(path))
@@ -80,6 +83,30 @@ def test_nobody_has_a_key_while_the_file_cannot_be_read(path: Path, hurt: Callab
         path.rmdir()
     replaced(path, OLD)
     assert keys.owner("Bearer of old").name == "old"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"{'n' * 257} {hashed('a')}",
+        *(f"one {hashed('a')} {rest}" for rest in ("-1", "nan", "2e6", "1 -1", "1 1 1", "x")),
+    ],
+)
+def test_what_no_key_may_say_is_refused_by_its_line(path: Path, line: str) -> None:
+    replaced(path, f"{OLD}{line}\n")
+    with pytest.raises(SettingError, match="line 2"):
+        Keys(str(path))
+
+
+def test_a_key_that_was_revoked_by_who_keeps_time_stamps(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `rsync --inplace --times` may; the file is of the same size, too."""
+    monkeypatch.setattr(keys_module, "SETTLED_NS", 0)
+    time.sleep(0.02)  # the resolution of the file's time stamps
+    keys, said = Keys(str(path)), path.stat()
+    path.write_text(NEW)
+    os.utime(path, ns=(said.st_mtime_ns, said.st_mtime_ns))
+    with pytest.raises(NoKey):
+        keys.owner("Bearer of old")
 
 
 def test_a_file_that_is_written_twice_within_one_time_stamp(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,14 +11,14 @@ import pytest
 from tokenizers import AddedToken, Tokenizer
 
 from covey import grammar
-from covey.front.openai import forms, prompts
+from covey.front.openai import forms, pairs, prompts
 from covey.front.openai.calls import Reading, joined
 from covey.front.openai.forms import Form
 from covey.front.openai.marks import Marks
 from covey.front.openai.said import Reader, Said
 from covey.front.openai.thinking import Hidden, Thinking, Thoughts
 from covey.front.openai.thinking import known as thinking_of
-from covey.front.openai.tools import taken
+from covey.front.openai.tools import Tools, taken
 from covey.tokenization import load_tokenizer
 from covey_client.chat import Template
 from covey_client.errors import InvalidRequest
@@ -491,3 +491,32 @@ def test_messages_tell_templates_arguments_as_objects() -> None:
         call["function"] = {"name": "now", "arguments": arguments}
         with pytest.raises(InvalidRequest, match="a JSON object's text"):
             prompts.messages([{"role": "assistant", "tool_calls": [call]}])
+
+
+def test_rules_with_texts_that_nothing_closes_are_read_once() -> None:
+    assert forms.said({"grammar_lark": 'start: "a" // 5" wide\n  | start'}) == 'said: "a" // 5" wide\n  | said'
+    for mark in '"/':
+        rules = f"start: {mark}" + f"\\{mark}" * 300_000  # each mark may begin a text: hours
+        assert forms.said({"grammar_lark": rules}) == rules.replace("start", "said")
+
+
+def test_what_would_be_gigabytes_of_rules_is_refused() -> None:
+    """Values repeat the definitions of all, and references to references double."""
+
+    def wanted(schema: dict[str, Any]) -> Tools:
+        found, _ = taken({"tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}]})
+        assert found is not None
+        return found
+
+    both = {"anyOf": [{"$ref": "#/$defs/a"}] * 10}
+    known = {"$defs": {"a": both}, "type": "object", "properties": {"x": both}}
+    rules = forms.grammar(form("pairs"), wanted(known), Marks({}, frozenset()))
+    assert "text" in rules
+    assert pairs.kinds(wanted(known).functions[0]) == {"x": pairs.EITHER}
+    whole = {f"p{place}": {"type": "integer", "minimum": place} for place in range(300)}
+    long = {"$defs": {"a": {"enum": ["x" * 20_000]}}, "type": "object", "properties": whole}
+    with pytest.raises(InvalidRequest, match="rules"):
+        forms.grammar(form("pairs"), wanted(long), Marks({}, frozenset()))
+    with pytest.raises(InvalidRequest, match="without descriptions"):
+        wanted({"type": "object", "properties": {f"p{place}": {"type": "string"} for place in range(5000)}})
+    wanted({"type": "object", "properties": {"p": {"type": "string", "description": "x" * 200_000}}})

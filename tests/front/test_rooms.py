@@ -91,6 +91,25 @@ def test_bytes_of_half_sent_requests_are_bounded() -> None:
     assert door.room._held == {"a": half - 10, "c": 20}
 
 
+def test_who_has_as_many_waiting_as_anybody_makes_room_itself() -> None:
+    door = Door(most=4)
+    for address in "abcd":
+        door.enter(address)
+    door.enter("d")
+    assert door.cut == ["d"]
+
+
+def test_what_comes_for_one_that_was_cut_counts_no_more() -> None:
+    door = Door()
+    stay = door.enter("a")
+    stay.came(10)
+    stay.leave()
+    stay.came(WAITING_MESSAGES * MESSAGE)
+    stay.serve()
+    assert not door.cut
+    assert not door.room._held
+
+
 def test_a_request_that_has_not_begun_is_not_late() -> None:
     door = Door()
     stay = door.enter("a")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from covey.front import turns
 from covey.front.failures import TooMany, kind, retry_after
 from covey.front.turns import BURST_SECONDS, Turn, Turns
 from covey_client.errors import Overloaded
@@ -149,5 +150,56 @@ def test_work_that_fails_ends_its_turn() -> None:
         with pytest.raises(ValueError, match="no"):
             await bench.turns.of(Turn("a", 1), fail)
         assert await bench.task("a") == "a"
+
+    run(act())
+
+
+def test_who_leaves_at_the_moment_of_its_turn_passes_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def act() -> None:
+        bench = Bench()
+        tasks = [bench.task(caller) for caller in "abc"]
+        await asyncio.sleep(0)
+        passes = bench.turns._next
+
+        def passes_and_leaves() -> None:
+            passes()
+            monkeypatch.undo()
+            tasks[1].cancel()
+
+        monkeypatch.setattr(bench.turns, "_next", passes_and_leaves)
+        assert await tasks[2] == "c"
+        assert bench.done == ["a", "c"]
+
+    run(act())
+
+
+def test_all_of_many_may_leave_at_once() -> None:
+    async def act() -> None:
+        bench = Bench()
+
+        async def ends_others() -> None:
+            for task in tasks:
+                task.cancel()
+
+        first = asyncio.ensure_future(bench.turns.of(Turn("a", 1), ends_others))
+        tasks = [bench.task("b", size=0) for _ in range(2000)]
+        await first
+        assert await bench.task("c") == "c"
+
+    run(act())
+
+
+def test_of_too_many_callers_those_are_forgotten_who_wait_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def act() -> None:
+        monkeypatch.setattr(turns, "MOST_CALLERS", 2)
+        bench = Bench()
+        waiting = [bench.task("a"), bench.task("a")]
+        await asyncio.sleep(0)
+        for caller in "bcd":
+            waiting.append(bench.task(caller, 0.0))
+            await asyncio.sleep(0)
+            assert len(bench.turns._callers) <= 2
+            assert "a" in bench.turns._callers
+        await asyncio.gather(*waiting)
 
     run(act())

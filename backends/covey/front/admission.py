@@ -22,6 +22,9 @@ from covey_client.errors import Overloaded
 BURST_SECONDS = 4.0  # of the rate, that a caller may save up
 WEIGHT_BYTES = 16 << 10
 MOST_CALLERS = 10_000  # whose buckets are known: of more, those that asked longest ago begin with a full one
+# Of requests that are not taken, or cost nothing, as health does: times its rate, and a second at least, that one
+# address may have read; those that come sooner wait.
+READS, LEAST_READS, READ_BURST_SECONDS = 2.0, 100.0, 1.0
 OF_KEY = "key "  # no address begins so
 DRAINING = "the server is draining; no new requests; try again in 5 s"
 DOWN = "the server is starting; try again in 2 s"
@@ -44,6 +47,8 @@ class Admission:
         bounds = settings.connections, settings.message_bytes, settings.read_pace
         self.connections, self.calls = Room(*bounds, "connections", now), Room(*bounds, "calls", now)
         self._requests: Counter[str] = Counter()
+        self._reads: OrderedDict[str, float] = OrderedDict()  # address -> when all that it has sent is read
+        self._read_seconds = 1.0 / max(LEAST_READS, READS * settings.rate)
         self._keys = Keys(settings.keys) if settings.keys else None
         self.draining = False
 
@@ -87,6 +92,21 @@ class Admission:
             self._requests[caller] -= 1
             if not self._requests[caller]:
                 del self._requests[caller]
+
+    def read(self, address: str) -> float:
+        """Seconds until the next request of this address is to be read, whose turn this is: what refuses one costs as
+        much as one, and all at once would hold everybody's."""
+        now = self._now()
+        at = max(self._reads.pop(address, 0.0), now - READ_BURST_SECONDS)
+        self._reads[address] = at + self._read_seconds
+        if len(self._reads) > MOST_CALLERS:
+            self._reads.popitem(last=False)
+        return max(0.0, at - now)
+
+    def taken(self, address: str) -> None:
+        """A request that was read is its caller's to pay for."""
+        if address in self._reads:
+            self._reads[address] -= self._read_seconds
 
     def charge(self, caller: str, size: int = 0) -> None:
         """Take a request's weight from the caller's bucket; raises TooMany."""

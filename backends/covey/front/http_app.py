@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from covey.front import answers, failures, http_bodies, vllm_metrics
+from covey.front import answers, failures, http_bodies
 from covey.front.asked import NOT_IN_PARTS, STREAM, UNARY, VERSION, served
 from covey.front.door import Door, Gone
 from covey.front.http_calls import Call, Posted, address
@@ -86,8 +86,7 @@ def app(door: Door) -> Starlette:
 
     async def metrics(request: Request) -> Response:
         door.admission.charge(address(request))
-        said = await door.upstream.metrics()
-        return Response(said + vllm_metrics.of(said), media_type="text/plain; version=0.0.4")
+        return Response(await door.upstream.metrics(), media_type="text/plain; version=0.0.4")
 
     server = {"name": answers.NAME, "version": VERSION, "extensions": list(answers.EXTENSIONS)}
     routes: list[BaseRoute] = [

@@ -69,6 +69,7 @@ class Posted:
         call = Call(self._door, Request(scope, receive), send)
         with suppress(Gone), call.admitted as admitted:
             self._door.announced(call.caller, call.turn.size)
+            self._door.admission.taken(address(call.request))
             body = await _body(receive)
             admitted.enter_context(self._door.admitted(call.caller))
             await _unless_gone(receive, self._answering(call, body))

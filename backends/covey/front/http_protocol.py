@@ -39,6 +39,7 @@ class BoundedConnection(h11.Connection):
         self._most = most
         self.problem = 400, "this is no HTTP/1.1"
         self.path = ""  # of the last request
+        self.requests = 0
 
     def next_event(self) -> Any:
         try:
@@ -49,6 +50,7 @@ class BoundedConnection(h11.Connection):
             raise
         if isinstance(event, h11.Request):
             self.path = event.target.decode("latin-1").partition("?")[0]
+            self.requests += 1
             self._check(event)
         return event
 
@@ -81,11 +83,13 @@ class BoundedProtocol(H11Protocol):
         self._refused = False
         self._late: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
+        self._turns = 0  # that its requests have taken
+        self._turn: asyncio.TimerHandle | None = None  # while the next one waits for its own
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         try:
-            self._stay = self.admission.connections.enter(self.client[0] if self.client else "", self._cut)
+            self._stay = self.admission.connections.enter(self._address, self._cut)
         except TooMany as error:
             self._refused = True
             self._answer(429, str(error))
@@ -98,21 +102,56 @@ class BoundedProtocol(H11Protocol):
             self._stay.leave()
         self._stop_clock()
         self._read_again()
+        if self._turn is not None:
+            self._turn.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
             return
         super().data_received(data)
+        self._came(len(data))
+
+    def _came(self, size: int) -> None:
         if self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
             if self._late is None:
                 self._wait()
             if self._stay is not None:
-                self._stay.came(len(data))
+                self._stay.came(size)
         else:
             self._stop_clock()
             if self._stay is not None:
                 self._stay.serve()
+
+    def handle_events(self) -> None:
+        """Each request at its turn among those of its address."""
+        if self._turn is not None:
+            return
+        if self.conn.their_state is h11.IDLE and self._turns == self.conn.requests and self.conn.trailing_data[0]:
+            self._turns += 1
+            seconds = self.admission.read(self._address)
+            if seconds:
+                self.flow.pause_reading()
+                self._turn = self.loop.call_later(seconds, self._go_on)
+                return
+        super().handle_events()
+        for _ in range(self.conn.requests - self._turns):  # read behind one that was answered before it was here
+            self.admission.read(self._address)
+        self._turns = max(self._turns, self.conn.requests)
+
+    def _go_on(self) -> None:
+        self._turn = None
+        if self._refused or self.transport.is_closing():
+            return
+        if self._stay is not None and self._late is not None:
+            self._stay.wait()  # it was not late by itself
+        self.flow.resume_reading()
+        self.handle_events()
+        self._came(0)
+
+    @property
+    def _address(self) -> str:
+        return self.client[0] if self.client else ""
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

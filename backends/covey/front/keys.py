@@ -12,6 +12,7 @@ import hashlib
 import logging
 import re
 import secrets
+import stat
 import sys
 import time
 from collections.abc import Mapping
@@ -68,6 +69,8 @@ class Keys:
         """Raises SettingError, and again for each caller until the file can be read."""
         try:
             said = self._path.stat()
+            if not stat.S_ISREG(said.st_mode):
+                raise OSError("it is no regular file")  # a pipe would hold everybody
         except OSError as error:
             self._state = None
             raise SettingError(f"{self._path}: cannot be read: {error}") from None

@@ -131,10 +131,9 @@ class Turns:
 
     def _next(self) -> None:
         """Whose turn it is has it before anybody who comes meanwhile."""
-        self._busy = bool(self._waiting)
-        if self._waiting:
+        self._busy = False
+        while self._waiting and not self._busy:
             future, _ = self._taken(min(self._waiting, key=lambda each: each.seconds), 0)
-            if future.done():
-                self._next()
-            else:
+            if not future.done():
                 future.set_result(None)
+                self._busy = True

@@ -19,6 +19,7 @@ import grpc.aio  # type: ignore[import-untyped]
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from covey.care.deaths import read
+from covey.front import vllm_metrics
 from covey.front.asked import Asked
 from covey_client.address import Address
 from covey_client.asking import ask
@@ -116,12 +117,13 @@ class Upstream:
         self._ready_after = deaths
 
     async def metrics(self) -> bytes:
-        """What the metrics port says; raises CoveyClientError."""
+        """What the metrics port says, with vLLM's names beside it; raises CoveyClientError."""
         async with self._reading:
             if time.monotonic() - self._read_at >= METRICS_SECONDS:
-                _, self._metrics = await asyncio.to_thread(
+                _, said = await asyncio.to_thread(
                     ask, self._metrics_address, "GET", "/metrics", headers={}, seconds=PATIENT_SECONDS
                 )
+                self._metrics = said + vllm_metrics.of(said)
                 self._read_at = time.monotonic()
             return self._metrics
 

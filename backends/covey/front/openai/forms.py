@@ -41,7 +41,9 @@ LIST = "[TOOL_CALLS]"  # of models whose calls have short ids
 _ID = re.compile(rf'(, )?"id": "({"|".join(IDS.values())})"|\[CALL_ID\]({"|".join(IDS.values())})')
 _BEGIN = re.compile(r"<[^<>\s]+>|\[[A-Z_]+\]|<.*", re.DOTALL)
 _PART_OF_A_TAG = re.compile(r"[<\[][^<>\[\]]*$")
-_START = re.compile(r'"(?:\\.|[^"\\])*"|/(?:\\.|[^/\\\n])*/|\bstart\b')
+# A text or a pattern that nothing closes goes as far as it can: looked for again behind each of its marks, a long one
+# would take hours.
+_START = re.compile(r'"(?:\\.|[^"\\\n])*"?|/(?:\\.|[^/\\\n])*/?|\bstart\b')
 
 
 @dataclass(frozen=True)

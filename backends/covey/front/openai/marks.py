@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,11 @@ class Marks:
 
     def parts(self, text: str) -> list[str]:
         """The text cut into marks and what is between them."""
-        found = [re.escape(mark) for mark in sorted(self.ids, key=len, reverse=True) if mark in text]
-        return [part for part in re.split(f"({'|'.join(found)})", text) if part] if found else [text] * bool(text)
+        return [part for part in self._any.split(text) if part] if self.ids else [text] * bool(text)
+
+    @cached_property
+    def _any(self) -> re.Pattern[str]:
+        return re.compile(f"({'|'.join(map(re.escape, sorted(self.ids, key=len, reverse=True)))})")
 
     def terms(self, text: str) -> str:
         """The text in a grammar."""

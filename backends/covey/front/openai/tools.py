@@ -12,6 +12,7 @@ from typing import Any
 
 from covey.front.failures import refused
 from covey.front.openai.schemas import of_function
+from covey_client.wire import MAX_GRAMMAR_BYTES
 
 FIELDS = ("tools", "tool_choice", "parallel_tool_calls")
 NAME = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
@@ -48,6 +49,9 @@ def taken(body: Mapping[str, Any]) -> tuple[Tools | None, dict[str, Any]]:
     if not isinstance(told, (list, type(None))) or len(told or ()) > MOST_TOOLS:
         raise refused("tools", told, f"a list of at most {MOST_TOOLS} functions")
     functions = [_function(each) for each in told or ()]
+    size = sum(len(json.dumps(function.schema)) for function in functions)
+    if size > MAX_GRAMMAR_BYTES:  # what is made of them is longer, and takes the front's time
+        raise refused("tools", f"parameters of {size} bytes", f"at most {MAX_GRAMMAR_BYTES}, without descriptions")
     by_name = {function.name: function for function in functions}
     if len(by_name) < len(functions):
         raise refused("tools", "two functions of one name", "names of their own")
