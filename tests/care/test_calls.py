@@ -169,6 +169,33 @@ def test_of_two_processes_the_one_that_was_asked_is_ended() -> None:
     assert ended == [asked]
 
 
+def test_whoever_has_ended_meanwhile_is_not_ended() -> None:
+    """Its number may be another's by then."""
+    world, ended = World(), list[int]()
+    first, second = PIDS.values()
+    world.running["draft"] = {first: 1e9, second: 1e9}
+    world.calls = Calls(ended.extend, world.running.__getitem__, world.time)
+    world.learn("draft", 5, 0.0)
+    with world.calls.call("draft", 5):
+        world.passes(DOUBTFUL_SECONDS + LOOK_SECONDS)
+        del world.running["draft"][first]
+        world.passes(LEAST_SECONDS)
+    assert ended == [second]
+
+
+def test_what_a_call_takes_is_remembered_for_a_while_alone() -> None:
+    """Of a model that was quick for long and is slow now, as on a longer text."""
+    world = World()
+    for _ in range(100):
+        world.learn("target", 5, 0.01)
+    for _ in range(20):
+        with world.calls.call("target", 5):
+            world.now += 3.0
+    with world.calls.call("target", 5):
+        world.passes(PASSES * 2.0)
+    assert not world.ended
+
+
 def test_what_was_not_looked_at_does_not_count() -> None:
     """This process was paused with the whole machine."""
     world = World()

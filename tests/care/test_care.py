@@ -16,6 +16,7 @@ from covey.care import care, processes, revival, rules
 from covey.care.care import Care, roles
 from covey.care.control import FAILED, LOADING, READY, UNLOADED, Control, ControlError
 from covey.care.deaths import Deaths, read
+from covey.care.health import Health
 from tests.care.triton import SECONDS, SLEEP, Triton, until
 
 ROLES = {"target": "target", "draft": "drafter", "tokenize": "tokenizer", "covey": "orchestrator"}
@@ -124,13 +125,73 @@ def test_what_failed_to_load_is_loaded_unless_its_loader_sees_to_it_soon(triton:
     assert triton.calls.count(("unload", "draft")) == 1, "there is nothing to unload"
 
 
-def test_what_had_died_before_it_was_looked_for_is_reloaded_too(triton: Triton) -> None:
-    triton.kill("tokenize")
-    triton.running["tokenize"].wait()
-    cared = Care(Control("", 0), os.getpid(), ROLES)
+@pytest.mark.parametrize("model", ["tokenize", "covey"])
+def test_what_had_died_before_it_was_looked_for_is_reloaded_too(triton: Triton, model: str) -> None:
+    triton.kill(model)
+    triton.running[model].wait()
+    told: list[bool] = []
+    cared = Care(Control("", 0), os.getpid(), ROLES, died=told.append)
     assert triton.loaded.acquire(timeout=SECONDS)
+    until_followed(cared, triton)
     cared.stop(SECONDS)
-    assert triton.calls == RELOAD
+    assert triton.calls == [("unload", model), ("load", model)]
+    assert told == [False] * (model == "covey")
+
+
+def test_what_somebody_else_has_loaded_between_two_tries_is_left_alone(
+    triton: Triton, cared: Care, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(revival, "FIRST_REST", 0.3)
+    triton.failures = 1
+    triton.kill("draft")
+    until(lambda: triton.said["draft"] == FAILED)
+    triton.load("draft")
+    until(lambda: not cared._revival.sees_to("draft"))
+    time.sleep(A_WHILE)
+    assert triton.calls == [("unload", "draft"), ("load", "draft"), ("load", "draft")]
+
+
+def test_what_somebody_else_loads_is_not_loaded_beside_that(triton: Triton) -> None:
+    made = revival.Revival(Control("", 0), lambda _model: False)
+    triton.said["draft"] = LOADING
+    made.begin("draft")
+    time.sleep(0.2)
+    triton.said["draft"] = READY
+    until(lambda: not made.sees_to("draft"))
+    assert not triton.calls
+
+
+def test_whose_zombie_stays_is_not_reloaded_for_it_when_somebody_has_loaded_it_again(
+    triton: Triton, cared: Care
+) -> None:
+    triton.waits = False
+    triton.unload("draft")
+    triton.kill("draft")
+    until(lambda: cared._last["draft"])
+    triton.load("draft")
+    until_followed(cared, triton)
+    time.sleep(A_WHILE)
+    assert triton.calls == [("unload", "draft"), ("load", "draft")]
+
+
+def test_what_is_unloaded_while_processes_are_searched_for_has_not_died(
+    triton: Triton, cared: Care, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    until(cared._settled)
+    found = processes.by_model
+
+    def by_model(server: int) -> dict[str, list[int]]:
+        living = found(server)
+        if not living.get("draft"):
+            triton.said["draft"] = UNLOADED
+        return living
+
+    monkeypatch.setattr(processes, "by_model", by_model)
+    triton.kill("draft")
+    triton.running["draft"].wait()
+    until(lambda: triton.said["draft"] == UNLOADED)
+    time.sleep(A_WHILE)
+    assert not triton.calls
 
 
 def test_nothing_is_brought_back_after_the_stop_and_a_reload_is_waited_for(triton: Triton, cared: Care) -> None:
@@ -174,11 +235,52 @@ def test_a_load_that_hangs_is_ended_and_begun_again(
     monkeypatch.setattr(rules, "ASLEEP_SECONDS", 0.4)
     triton.hold.clear()
     triton.kill("target")
-    for _ in range(2):
+    for patience in ({}, {"target": 2.0}):
         assert triton.began.acquire(timeout=SECONDS), "whoever loads it waits for ever"
+        assert cared._loads.patience == patience
+    until(lambda: [health for health in list(cared._healths.values()) if health.name == "target" and health.loading])
     triton.hold.set()
     until_followed(cared, triton)
     assert cared.killed == ["target"]
+    until(lambda: "target" in cared._loads.took)
+    assert not cared._loads.patience
+
+
+def test_who_is_ended_is_found_by_what_the_kernel_knows_it_by(triton: Triton, cared: Care) -> None:
+    """Not by a number that may have become another's."""
+    fd, health = next((fd, health) for fd, health in cared._healths.items() if health.name == "draft")
+    health.pid = triton.running["tokenize"].pid
+    cared._kill(fd)
+    assert triton.running["draft"].wait(SECONDS) == -signal.SIGKILL
+    assert triton.running["tokenize"].poll() is None
+
+
+def test_only_who_does_nothing_but_take_requests_is_judged_by_its_answers(cared: Care) -> None:
+    assert {model for model in ROLES if cared._judge(Health(model, 0))} == {"tokenize", "covey"}
+    cared._starting = True  # the server answers nobody yet
+    assert not any(cared._judge(Health(model, 0)) for model in ROLES)
+
+
+def test_nobody_s_own_server_is_judged() -> None:
+    cared = Care(Control("", 0), os.getppid(), {})
+    assert not cared._healths
+    cared.stop(SECONDS)
+
+
+def test_time_in_which_nobody_looked_is_nobody_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of the machine may have been paused."""
+    seen: list[float] = []
+
+    def look(_cared: Care, seconds: float) -> None:
+        seen.append(seconds)
+        time.sleep(4 * care.LOOK_SECONDS)
+
+    monkeypatch.setattr(care, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(Care, "look", look)
+    cared = Care(Control("", 0), os.getpid(), {})
+    until(lambda: len(seen) > 3)
+    cared.stop(SECONDS)
+    assert max(seen) <= care.LOOK_SECONDS
 
 
 @pytest.mark.usefixtures("cared")
@@ -297,4 +399,75 @@ def test_a_model_that_never_had_a_process_ends_a_server_that_has_begun_to_load_i
     else:
         time.sleep(A_WHILE)
         assert server.poll() is None
+    cared.stop(SECONDS)
+
+
+def beside(monkeypatch: pytest.MonkeyPatch, triton: Triton, server: int) -> Care:
+    """Of a server that has started, whose models' processes are this one's."""
+    found = processes.by_model
+    monkeypatch.setattr(processes, "by_model", lambda _server: found(os.getpid()))
+    monkeypatch.setattr(care, "FIND_SECONDS", 0.02)
+    cared = Care(Control("", 0), server, ROLES)
+    until_followed(cared, triton)
+    return cared
+
+
+def test_the_time_that_a_model_was_away_is_none_of_its_load(
+    triton: Triton, server: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process begins a little later than Triton says that it loads the model."""
+    monkeypatch.setattr(care, "UNSEEN_SECONDS", A_WHILE)
+    cared = beside(monkeypatch, triton, server.pid)
+    triton.unload("tokenize")
+    time.sleep(1.5 * A_WHILE)
+    triton.said["tokenize"] = LOADING
+    time.sleep(0.3 * A_WHILE)
+    assert server.poll() is None
+    assert server.wait(SECONDS) == -signal.SIGKILL, "it is waited for, but not for ever"
+    cared.stop(SECONDS)
+
+
+@pytest.mark.parametrize(("model", "ended"), [("tokenize", True), ("draft", False)])
+def test_a_death_that_triton_overlooks_in_a_reload_ends_the_server_but_for_a_drafter(
+    triton: Triton, server: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, model: str, ended: bool
+) -> None:
+    """Whoever reloads it waits for ever."""
+    monkeypatch.setattr(care, "LOST_SECONDS", 0.3)
+    cared = beside(monkeypatch, triton, server.pid)
+    triton.hold.clear()
+    triton.notices = False
+    triton.kill(model)
+    assert triton.began.acquire(timeout=SECONDS)
+    until(lambda: model in cared._seen)
+    triton.kill(model)
+    if ended:
+        assert server.wait(SECONDS) == -signal.SIGKILL
+    else:
+        time.sleep(A_WHILE)
+        assert server.poll() is None
+    triton.hold.set()
+    cared.stop(SECONDS)
+
+
+def test_a_reload_that_waits_for_its_turn_is_not_one_whose_process_was_lost(
+    triton: Triton, server: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of models that are reloaded at once Triton begins a few."""
+    for name in ("LOST_SECONDS", "UNSEEN_SECONDS"):
+        monkeypatch.setattr(care, name, 0.3)
+    cared = beside(monkeypatch, triton, server.pid)
+
+    def waits(_control: Control, model: str) -> None:
+        triton.said[model] = LOADING
+        assert triton.hold.wait(SECONDS)
+        triton.load(model)
+
+    monkeypatch.setattr(Control, "load", waits)
+    triton.hold.clear()
+    triton.kill("tokenize")
+    until(lambda: triton.said["tokenize"] == LOADING)
+    time.sleep(A_WHILE)
+    assert server.poll() is None
+    triton.hold.set()
+    assert triton.loaded.acquire(timeout=SECONDS)
     cared.stop(SECONDS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,6 +40,7 @@ class _Silent(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def silent() -> Iterator[Within]:
+    _Silent.ended.clear()
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Silent) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -59,6 +61,26 @@ def test_a_load_is_given_up_when_its_process_has_ended(silent: Within, monkeypat
     for act in (silent.load, silent.unload, silent.release):
         with pytest.raises(ControlError, match="is being loaded"):
             act("loads")
+
+
+def test_what_nobody_answers_is_given_up(silent: Within, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "WAIT_SECONDS", 0.01)
+    began = time.monotonic()
+    with pytest.raises(ControlError, match="timed out"):
+        Control(silent.host, silent.port, seconds=0.2).load("draft")
+    assert 0.2 <= time.monotonic() - began < SECONDS / 2
+
+
+def test_a_process_that_comes_back_while_its_model_is_loaded_is_waited_for(
+    silent: Within, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(control, "DEAD_SECONDS", 0.05)
+    looks: list[dict[str, list[int]]] = [{}, {}, {}, {"draft": [1]}] * 5
+    monkeypatch.setattr(control.processes, "by_model", lambda _server: looks.pop() if looks else {})
+    with pytest.raises(ControlError, match="ended while it was loading"):
+        silent.load("draft")
+    assert not looks
 
 
 def test_who_was_unloaded_has_not_failed(silent: Within) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
 from collections.abc import Iterator
 
@@ -68,6 +69,18 @@ def test_one_that_does_not_answer_keeps_nobody_waiting() -> None:
     told.presence.close()
 
 
+def test_a_question_to_one_that_has_ended_is_not_kept(triton: Triton) -> None:
+    told = Told("one")
+    told.answer.clear()
+    told.looks()
+    triton.kill("one")
+    triton.running["one"].wait()
+    told.looks()
+    assert not told.presence._asked
+    told.answer.set()
+    told.presence.close()
+
+
 def test_an_end_is_told_once_and_the_next_process_is_asked(triton: Triton) -> None:
     told = Told("one", "two")
     until(lambda: len(told.looks().came) == 2)
@@ -89,7 +102,8 @@ def test_who_does_not_work_is_ended_but_not_its_successor(triton: Triton, monkey
     told = Told("one", "two")
     until(lambda: len(told.looks().came) == 2)
     told.presence.end("one")
-    assert processes.lives(triton.running["one"].pid), "it came just now"
+    with pytest.raises(subprocess.TimeoutExpired):  # it came just now
+        triton.running["one"].wait(0.2)
     monkeypatch.setattr(presence, "NEW_SECONDS", 0.0)
     told.presence.end("one")
     triton.running["one"].wait(SECONDS)

@@ -6,7 +6,7 @@ import pytest
 
 from covey.care import health, processes
 from covey.care.control import LOADING, READY
-from covey.care.health import Health
+from covey.care.health import SLACK_SECONDS, Health
 from covey.care.rules import (
     ASLEEP_SECONDS,
     BUSY_SECONDS,
@@ -147,6 +147,35 @@ def test_who_works_and_who_rests_now_and_then_are_left_alone(world: World) -> No
         world.ran = 0.0
         assert not world.passes(1.0)
     assert world.asked < 60, "the server is asked now and then, not at each look"
+
+
+def test_of_who_sleeps_the_server_is_asked_nothing(world: World) -> None:
+    world.ran = 0.05
+    assert not world.passes(30.0)
+    assert world.asked == 0
+
+
+def test_what_it_waits_is_told_when_it_runs_again(world: World) -> None:
+    """One that has just begun to wait for a processor has neither run nor waited yet, as far as the kernel says."""
+    world.ran = 1.0
+    world.passes(BUSY_SECONDS - 1.0)
+    world.ran = 0.0
+    world.passes(SLACK_SECONDS)
+    world.ran = 1.0
+    assert world.passes(1.0) == "spinning"
+
+
+def test_who_is_on_its_way_out_is_not_judged_by_its_answers(world: World) -> None:
+    world.ran, world.state = 1.0, "UNLOADING"
+    assert not world.passes(10 * BUSY_SECONDS)
+
+
+def test_a_load_that_sleeps_may_sleep_twice_as_long_after_one_that_was_ended(world: World) -> None:
+    world.loads.took.clear()
+    world.loads.ended("model")
+    world.state = LOADING
+    assert not world.passes(2 * ASLEEP_SECONDS - LOOK)
+    assert world.passes(2 * LOOK) == "asleep"
 
 
 def test_who_waits_for_a_processor_has_longer_and_is_found_all_the_same(world: World) -> None:

@@ -107,3 +107,22 @@ def test_nobody_is_ended_for_one_that_has_gone(process: subprocess.Popen[bytes])
     silence._asks, silence._bound = silent, LOOK_SECONDS
     silence.look()
     assert lives(process)
+
+
+@pytest.mark.parametrize(("took", "questions"), [(1.0, 3), (1000.0, 3)], ids=["as long as it may", "while nobody ran"])
+def test_the_time_of_a_question_counts_as_far_as_it_may_last(
+    process: subprocess.Popen[bytes], took: float, questions: int
+) -> None:
+    now, asked = [0.0], []
+
+    def silent(seconds: float) -> bool:
+        asked.append(seconds)
+        now[0] += took * seconds
+        return False
+
+    silence = Silence("one", lambda: process.pid, silent, BOUND, lambda: now[0])
+    silence._answered = silence._known = process.pid
+    for _ in range(questions):
+        assert lives(process)
+        silence.look()
+    assert process.wait(10) == -signal.SIGKILL

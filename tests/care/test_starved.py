@@ -50,7 +50,7 @@ def test_what_a_process_had_of_the_processors_is_no_starving(
     monkeypatch.setattr(starved, "PROC", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
     made, process = Starved(), Threads(tmp_path)
-    process.spend(dict.fromkeys(threads, (5.0, 5.0)))
+    process.spend(dict.fromkeys(threads, (1.0, 5.0)))
     assert made.look([7]) == 0.0, "nothing is known of it yet"
     process.spend(threads)
     assert made.look([7]) == pytest.approx(waited, abs=0.01)

@@ -128,6 +128,20 @@ def test_a_server_that_is_not_ready_for_long_is_ended() -> None:
     assert watched(200 * "-", told=60.0) == (180, 900.0), "a first start has its time"
 
 
+def test_a_server_that_was_ready_for_two_seconds_has_started() -> None:
+    program, now = runpy.run_path(str(HEALTHCHECK)), 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    def problem() -> str:
+        return "" if 11.0 < now <= 13.0 else "not ready"
+
+    assert program["wait_for_trouble"](60.0, 30.0, problem, lambda: now, sleep) == ("not ready", 60.0)
+    assert now == 72.0
+
+
 def test_time_in_which_the_machine_slept_does_not_count() -> None:
     assert watched("+" + 100 * "-", told=60.0, step=1000.0) == (5, 68.0)
 

@@ -14,7 +14,7 @@ import pytest
 from covey.care import processes, rules
 from covey.care.processes import SERVER
 from covey.server import Server, StartError
-from loadtest.faults import injection, spin
+from loadtest.attack import injection, spin
 
 Make = Callable[[], Any]
 WAYS = (injection.KILL, injection.PAUSE, injection.SPIN) if spin.possible() else (injection.KILL, injection.PAUSE)

@@ -20,6 +20,7 @@ DOUBTFUL_SECONDS = 1.0  # after which a call is asked why it takes so long
 # Where nothing is expected yet, as of a pass that compiles a kernel. Without a drafter requests are served, so that to
 # have less patience with one costs less. After each call that was ended there is twice as much.
 UNKNOWN_SECONDS, DRAFTERS_SECONDS = 60.0, 15.0
+GRAMMAR_SECONDS = 20.0  # may a call take in any case that brings a grammar: its tokenizer may be yet to be read
 QUESTION_SECONDS = 15.0  # for what takes a model no time; it may have to end other work first
 QUESTION = -1  # the size of one
 KNOWN_CALLS, MEMORY = 3, 0.9  # of a size, before anything is expected; what a mean keeps of itself
@@ -48,7 +49,8 @@ class _Open:
             running = processes(self.kind[0])
             if self.pids is None:
                 self.pids = {pid for pid, age in running.items() if age > now - self.began}
-            if not self.pids & running.keys():
+            self.pids &= running.keys()
+            if not self.pids:
                 return False
             counted = self.starved.counted(self.pids, LOOK_SECONDS)
         self.seconds += counted
@@ -73,13 +75,15 @@ class Calls:
         self._patience: dict[Kind, float] = {}  # times; twice as much after each call that was ended
 
     @contextmanager
-    def call(self, model: str, tokens: int, unknown: float = UNKNOWN_SECONDS) -> Iterator[None]:
-        """While a model computes so many tokens, which may take `unknown` seconds where nothing is expected yet. Any
-        thread."""
+    def call(
+        self, model: str, tokens: int, unknown: float = UNKNOWN_SECONDS, least: float = LEAST_SECONDS
+    ) -> Iterator[None]:
+        """While a model computes so many tokens, which may take `unknown` seconds where nothing is expected yet, and
+        `least` in any case. Any thread."""
         kind, began = (model, tokens.bit_length()), self._now()
         with self._lock:
             calls, mean = self._means.get(kind, (0, 0.0))
-        with self._watched(kind, unknown if calls < KNOWN_CALLS else max(LEAST_SECONDS, PASSES * mean)):
+        with self._watched(kind, unknown if calls < KNOWN_CALLS else max(least, PASSES * mean)):
             yield
         taken = self._now() - began
         with self._lock:

@@ -14,6 +14,7 @@ import logging
 import os
 import re
 import select
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -71,14 +72,14 @@ class Care:
         self._draining = False
         self._loads = Loads(load_seconds)
         self._healths: dict[int, Health] = {}  # by pidfd; the server's too
-        self._last = dict.fromkeys(roles, NOBODY)  # the last process of a model that ended
-        self._absent: dict[str, float] = {}  # models without a process: for how long
+        self._last = dict.fromkeys(roles, NOBODY)  # the last process of a model that ended, until another is followed
+        self._absent: dict[tuple[str, str], float] = {}  # models without a process, and their state: for how long
         self._seen: set[str] = set()  # models that load and have had a process since they began
         self._said: dict[str, str] = {}  # Triton's states at the last look that asked
         self._found = 0.0  # seconds since processes were searched for
         self.worked = 0  # looks at which a model came up or one that loads used a processor
         self.killed: list[str] = []  # whom this one has ended, in order
-        self._revival = Revival(replace(control, seconds=LOAD_SECONDS), self._came_back)
+        self._revival = Revival(replace(control, seconds=LOAD_SECONDS), self._lacks)
         self._stopped = threading.Event()
         self._ends = select.poll()
         self._wake, self._waker = os.pipe()
@@ -150,11 +151,11 @@ class Care:
         enough."""
         if not self._server:
             return
-        for health in list(self._healths.values()):
+        for fd, health in list(self._healths.items()):
             state = LOADING if self._starting and health.name == processes.SERVER else READY
             health.look(seconds, self._said.get(health.name, state), self._judge(health))
             self.worked += health.loading > 0 and not health.asleep
-            self._end_if_broken(health)
+            self._end_if_broken(fd, health)
         self._found += seconds
         if self._found >= FIND_SECONDS or not self._settled():
             self._find(self._found)
@@ -178,14 +179,14 @@ class Care:
         for model, pids in living.items():
             for pid in set(pids) - followed:
                 self._follow(model, pid)
-        absent = {model for model, last in self._last.items() if not living.get(model) or processes.state(last) == "Z"}
+        absent = {model for model in self._last if self._has_ended(model, living)}
         after = self._states() if any(before.get(model) == READY for model in absent) else before
-        self._absent = {  # one that nobody has begun to load yet lacks none
-            model: self._absent.get(model, 0.0) + seconds if before.get(model) else 0.0 for model in absent
-        }
-        for model in absent - seen_to:
-            if before.get(model) == after.get(model):
-                self._see_to(model, before.get(model, ""))
+        known, self._absent = self._absent, {}
+        for model in absent:
+            state = before.get(model, "")
+            self._absent[model, state] = since = known.get((model, state), 0.0) + seconds
+            if state == after.get(model, ""):
+                self._see_to(model, state, since, under_way=model in seen_to)
 
     def _note_loads(self, states: Mapping[str, str], living: Mapping[str, list[int]]) -> None:
         for health in self._healths.values():
@@ -196,14 +197,14 @@ class Care:
         self._seen = loading & (self._seen | living.keys())
         self._said = dict(states)
 
-    def _see_to(self, model: str, state: str) -> None:
-        """A model without a process, which nobody brings back yet."""
-        role, since = self._roles[model], self._absent[model]
+    def _see_to(self, model: str, state: str, since: float, *, under_way: bool) -> None:
+        """A model that has been in this state without a process for so long; its reload may be under way."""
+        role = self._roles[model]
         if state == LOADING:
             begun = self._starting or model in self._seen
-            if since >= (LOST_SECONDS if begun else UNSEEN_SECONDS):
+            if since >= (LOST_SECONDS if begun else LOAD_SECONDS if under_way else UNSEEN_SECONDS):
                 self._overlooked(model)
-        elif not self._starting and (role in (TARGET, DRAFTER) or not self._draining):
+        elif not under_way and not self._starting and (role in (TARGET, DRAFTER) or not self._draining):
             again = state == FAILED or (state == UNLOADED and role == TARGET)
             if state == READY or (again and since >= NOBODY_SECONDS):
                 if model == PUBLIC and self._last[model] == NOBODY:  # nobody saw it end
@@ -215,7 +216,9 @@ class Care:
         requests are served."""
         if self._starting or self._roles[model] != DRAFTER:
             log.warning("%s: its process ended while it was loading, and the server is started again", model)
-            self._kill([health for health in self._healths.values() if health.name == processes.SERVER])
+            for fd, health in self._healths.items():
+                if health.name == processes.SERVER:
+                    self._kill(fd)
 
     def _judge(self, health: Health) -> Answered | None:
         judged = health.loading or (not self._starting and self._roles.get(health.name) in JUDGED)
@@ -229,7 +232,7 @@ class Care:
         except ControlError:  # it is being reloaded
             return None
 
-    def _end_if_broken(self, health: Health) -> None:
+    def _end_if_broken(self, fd: int, health: Health) -> None:
         if health.ended:
             return
         found = broken(health, self._loads, lambda health: health.answers(self._answered))
@@ -237,20 +240,27 @@ class Care:
             log.warning("%s", found[1])
             if health.loading:
                 self._loads.ended(health.name)
-            self._kill([health])
+            self._kill(fd)
 
-    def _kill(self, healths: Iterable[Health]) -> None:
-        for health in healths:
-            health.ended = True
-            self.killed.append(health.name)
-            processes.end([health.pid])
+    def _kill(self, fd: int) -> None:
+        """By what the kernel knows it by: its number may be another's while the server was asked about it."""
+        self._healths[fd].ended = True
+        self.killed.append(self._healths[fd].name)
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(fd, signal.SIGKILL)
 
     def _follow(self, name: str, pid: int) -> None:
         with contextlib.suppress(ProcessLookupError):  # it ended just now
             fd = os.pidfd_open(pid)
             self._healths[fd] = Health(name, pid)
             self._ends.register(fd, select.POLLIN)
+            if name in self._last:
+                self._last[name] = NOBODY
 
-    def _came_back(self, model: str) -> None:
-        """On a thread of the revival. What ended may stay a zombie: Triton waits for none that died within a call."""
-        self._last[model] = NOBODY
+    def _lacks(self, model: str) -> bool:
+        """Whether it has no process, or fewer than it had: Triton waits for none that died within a call. Any
+        thread."""
+        return self._has_ended(model, processes.by_model(self._server))
+
+    def _has_ended(self, model: str, living: Mapping[str, list[int]]) -> bool:
+        return not living.get(model) or processes.state(self._last[model]) == "Z"

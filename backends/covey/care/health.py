@@ -70,7 +70,7 @@ class Health:
         self.ran, waited = spent[0] - self._slept[0], spent[1] - self._slept[1]
         if self.ran + waited < BUSY * (self.busy - SLACK_SECONDS):
             self._rested(spent)
-        elif self._answers is None:
+        elif self._answers is None and self.busy > SLACK_SECONDS:
             self._answers = answered(self)
 
     def answers(self, answered: Answered) -> bool:

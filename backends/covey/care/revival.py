@@ -18,9 +18,10 @@ FIRST_REST, LONGEST_REST = 1.0, 60.0  # seconds between a reload that failed and
 class Revival:
     """Owns the reloads that are under way; no model is reloaded twice at a time."""
 
-    def __init__(self, control: Control, came_back: Callable[[str], None]) -> None:
-        """`came_back` is called with a model that is back, on a thread of this one's. `control` waits for loads."""
-        self._control, self._came_back = control, came_back
+    def __init__(self, control: Control, lacks: Callable[[str], bool]) -> None:
+        """`lacks` says whether a model that Triton calls ready lacks its process: between two tries somebody else may
+        have loaded it. `control` waits for loads."""
+        self._control, self._lacks = control, lacks
         self._under_way: dict[str, threading.Thread] = {}
         self._lock = threading.Lock()
         self._stopped = threading.Event()
@@ -66,9 +67,10 @@ class Revival:
             state = self._control.states().get(model)
             if state == LOADING:
                 raise ControlError("somebody else loads it")
-            if state == READY:
-                self._control.unload(model)
-            self._control.load(model)
+            if state != READY or self._lacks(model):
+                if state == READY:
+                    self._control.unload(model)
+                self._control.load(model)
         except CoveyError as error:
             log.error("%s could not be reloaded: %s", model, error)
             return False
@@ -76,5 +78,4 @@ class Revival:
             log.exception("%s could not be reloaded", model)
             return False
         log.info("%s is back", model)
-        self._came_back(model)
         return True
