@@ -12,6 +12,7 @@ import torch
 
 from covey import profile, prompts
 from covey.clock import RealClock
+from covey.configuration import EngineConfig, EngineHooks
 from covey.drafters import load_drafter
 from covey.engine import Engine
 from covey.planner.choice import Planner
@@ -109,9 +110,8 @@ def serve(
         planner,
         sink,
         RealClock(),
-        drafters={name: drafter(name) for name in drafters},
-        draft_deadline=60.0,
-        observe=records.append,
+        EngineConfig({name: drafter(name) for name in drafters}, draft_deadline=60.0),
+        EngineHooks(observe=records.append),
     )
     for each in requests:
         engine.submit(each)

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,12 +33,8 @@ class TritonPythonModel:
         parameters = json.loads(args["model_config"])["parameters"]
         kind, named = (parameters.get(key, {}).get("string_value", "") for key in ("kind", "folder"))
         chosen, name = profile.from_environment(), args["model_name"]
-        self._on_gpu = False
-        if registry.has_weights(kind) and chosen.target.kind == "neural":
-            import torch  # lookups and emulated drafters do without
-
-            torch.set_num_threads(1)  # the target has the cores
-            self._on_gpu = chosen.drafter.device != "cpu" and torch.cuda.is_available()
+        if registry.has_weights(kind):
+            os.environ["OMP_NUM_THREADS"] = "1"  # for PyTorch, where it is imported: the target has the cores
         entry = Path(args["model_repository"]) / args["model_version"]
         folder = chosen.drafter.folder_of(name) or named or entry
         target = chosen.target.folder or entry.parents[1] / "target" / entry.name
@@ -50,6 +48,8 @@ class TritonPythonModel:
             callers.weights(others),
             admission=star.admission,
         )
+        torch = sys.modules.get("torch")  # most drafters on a CPU do without
+        self._on_gpu = chosen.drafter.device != "cpu" and torch is not None and torch.cuda.is_available()
         self._metrics = Metrics(name, DRAFT_COUNTERS, DRAFT_GAUGES, {})
         self._metrics.follow(self._service.counters)
         self._metrics.watch(self._service.gauges)

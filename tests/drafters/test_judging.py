@@ -234,7 +234,7 @@ def test_hits_under_the_rejection_rule_come_as_in_rounds(
 
 def test_unknown_evicted_and_restarted(folder: Path) -> None:
     rng = np.random.default_rng(10)
-    drafter = load(folder, kv_blocks=11)  # 88 tokens
+    drafter = load(folder, kv_blocks=2)  # of 32 tokens
     sender = Sender(drafter)
     texts = [Text(i, text(rng, 30)) for i in range(3)]
     for item in texts:

@@ -156,6 +156,19 @@ def test_the_store_forgets_the_oldest() -> None:
     assert rows_of(sender.send(probe, 2).trees) == [[], [802, 803]]
 
 
+def test_tenants_that_asked_long_ago_are_forgotten() -> None:
+    """Who says a name of its own in each request would fill the memory."""
+    drafter = suffix(40)
+    sender = Sender(drafter)
+    for tag in range(40):
+        item = Text(tag, [1], tenant=f"t{tag}")
+        sender.send([item], 0, frees=[tag - 1] if tag else [])
+        item.tokens += [100 * tag + i for i in range(10)]
+        sender.send([item], 0)
+    probe = [Text(50, [2, 0, 1], tenant="t0"), Text(51, [2, 3800, 3801], tenant="t38")]
+    assert rows_of(sender.send(probe, 2, frees=[39]).trees) == [[], [3802, 3803]]
+
+
 @pytest.mark.parametrize("make", [ngram, suffix])
 def test_trees_hold_every_continuation_that_was_seen(make: type[LookupDrafter]) -> None:
     text = [1, 2, 3, 1, 2, 4, 1, 2, 3, 1, 2]  # behind 3, 1, 2 comes 4; behind 1, 2 comes 3 more often

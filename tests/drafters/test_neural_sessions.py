@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from covey.drafters import load_drafter
-from covey.drafters.fused_stepper import FusedStepper
 from covey.drafters.neural import NeuralDrafter
+from covey.drafters.openvino_stepper import OpenvinoStepper
 from covey.drafters.paged_stepper import PagedStepper
 from covey.errors import SettingError
 from covey.ledger import new_origin
@@ -28,7 +28,7 @@ def test_deltas_rollback_and_gaps(kind: str, request: pytest.FixtureRequest) -> 
     where = request.getfixturevalue(kind)
     rng = np.random.default_rng(6)
     drafter, fresh = load(where), load(where)
-    assert isinstance(drafter._stepper, PagedStepper if kind == "other" else FusedStepper)
+    assert isinstance(drafter._stepper, PagedStepper if kind == "other" else OpenvinoStepper)
     sender = Sender(drafter)
     texts = [Text(i, text(rng, 6), Sampling(temperature=1.0, seed=i) if i % 2 else Sampling()) for i in range(4)]
     for turn in range(8 if kind == "other" else 24):
@@ -108,7 +108,7 @@ def test_a_catch_up_beyond_the_budget_goes_on_with_the_next_call(folder: Path, r
 
 def test_under_pressure_the_least_recently_drafted_is_evicted(folder: Path, reference: Reference) -> None:
     rng = np.random.default_rng(8)
-    drafter = load(folder, kv_blocks=11)  # 88 tokens
+    drafter = load(folder, kv_blocks=2)  # of 32 tokens
     sender = Sender(drafter)
     texts = [Text(i, text(rng, 30)) for i in range(3)]
     for item in texts[:2]:
@@ -125,7 +125,7 @@ def test_under_pressure_the_least_recently_drafted_is_evicted(folder: Path, refe
 
 def test_rows_without_room_are_skipped(folder: Path) -> None:
     rng = np.random.default_rng(9)
-    drafter = load(folder, kv_blocks=6)
+    drafter = load(folder, kv_blocks=1)
     texts = [Text(1, text(rng, 30)), Text(2, text(rng, 30)), Text(3, text(rng, 400))]
     reply = Sender(drafter).send(texts, 2)
     assert reply.status.tolist() == [RowStatus.OK, RowStatus.SKIPPED, RowStatus.SKIPPED]
@@ -143,7 +143,7 @@ def test_texts_at_the_end_of_the_models_positions_are_skipped(other: Path) -> No
 def test_a_text_near_the_end_goes_beside_a_deeper_one(kind: str, width: int, request: pytest.FixtureRequest) -> None:
     where = request.getfixturevalue(kind)
     rng, drafter = np.random.default_rng(14), load(where, catch_up_tokens=4096)
-    assert isinstance(drafter._stepper, PagedStepper if kind == "other" else FusedStepper)
+    assert isinstance(drafter._stepper, PagedStepper if kind == "other" else OpenvinoStepper)
     texts = [Text(1, text(rng, 9)), Text(2, text(rng, drafter.info().max_positions - 2))]
     reply = Sender(drafter).send(texts, [4, 1], width)
     assert reply.status.tolist() == [RowStatus.OK, RowStatus.OK]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from covey.clock import RealClock
+from covey.configuration import EngineConfig
 from covey.drafters.neural import NeuralDrafter
 from covey.drafters.ngram import NgramDrafter
 from covey.drafters.suffix import SuffixDrafter
@@ -71,7 +72,7 @@ def run(target: TargetRunner, drafters: dict[str, Drafter], depth: int, width: i
     sink = Collector()
     scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=256, growth_tokens=16, block_size=8)
     planner = StaticPlanner(depth, width)
-    engine = Engine(target, scheduler, planner, sink, RealClock(), drafters=drafters, draft_deadline=30.0)
+    engine = Engine(target, scheduler, planner, sink, RealClock(), EngineConfig(drafters, draft_deadline=30.0))
     for number, prompt in enumerate(prompts(np.random.default_rng(7), 97, 5, 40, 1, 17, 23), start=1):
         seeded = replace(sampling, seed=sampling.seed + number)
         engine.submit(request(number, prompt.tolist(), 24 + number, sampling=seeded))

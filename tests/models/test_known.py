@@ -14,15 +14,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from covey import profile
-from covey.drafters import load_drafter
 from covey.models import known
 from covey.models import model as paged
-from covey.models.fuse import FAMILIES as FUSED
 from covey.models.model import PagedModel
 from covey.models.modules import Modules
+from covey.models.refusals import FAMILIES as FUSED
 from covey.private import KEPT_VARIABLE
-from tests.bundled import MODELS, NEURAL
+from tests.bundled import MODELS
 from tests.models.tiny_models import FAMILIES, Reader, build, prompts
 
 ROPE = {"rope_theta": 1e4, "factor": 8.0, "original_max_position_embeddings": 64}
@@ -213,14 +211,6 @@ def test_one_process_examines_at_a_time(kept: Path, tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.usefixtures("kept")
-def test_the_first_drafter_examines_its_siblings(examined: list[Path]) -> None:
-    chosen = profile.load("demo-cpu")
-    for name in ("draft_code", "draft_math"):
-        load_drafter("neural", MODELS / name / "1", MODELS / "target" / "1", chosen, name=name)
-    assert sorted(folder.parent.name for folder in examined) == sorted(NEURAL)
-
-
 SECOND = """
 import sys
 from dataclasses import replace
@@ -228,20 +218,21 @@ from covey import profile
 from covey.drafters import load_drafter
 from covey.target.opening import load_target
 chosen = profile.load("demo-cpu")
-chosen = replace(chosen, target=replace(chosen.target, numerics="fast"))
-target, drafter = sys.argv[1:]
+chosen = replace(chosen, target=replace(chosen.target, numerics="fast", runtime=sys.argv[3]))
+target, drafter = sys.argv[1:3]
 load_target(target, chosen, name="target").close()
 load_drafter("neural", drafter, target, chosen, name="draft_code")
-print(*({"transformers", "scipy", "torch._dynamo"} & set(sys.modules)))
+print(*({"torch", "transformers", "scipy", "torch._dynamo"} & set(sys.modules)))
 """
 
 
 @pytest.mark.usefixtures("kept")
-def test_a_second_load_imports_no_transformers() -> None:
+def test_a_second_load_imports_no_transformers_and_openvino_s_runtime_no_torch() -> None:
     folders = [str(MODELS / name / "1") for name in ("target", "draft_code")]
-    first, second = (
-        subprocess.run([sys.executable, "-c", SECOND, *folders], capture_output=True, text=True, check=True)
-        for _ in range(2)
+    first, second, other = (
+        subprocess.run([sys.executable, "-c", SECOND, *folders, runtime], capture_output=True, text=True, check=True)
+        for runtime in ("torch", "torch", "openvino")
     )
     assert "transformers" in first.stdout.split()
-    assert not second.stdout.split()
+    assert second.stdout.split() == ["torch"]
+    assert not other.stdout.split()

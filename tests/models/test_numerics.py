@@ -12,15 +12,14 @@ import pytest
 import torch
 
 from covey.models import numerics
+from covey.models.agreement import Room, passes_agree
 from covey.models.attention import Shape, Tiling
 from covey.models.lanes import Lanes, Pass
 from covey.models.numerics import (
     Matrix,
-    Room,
     attention_agreement,
     attention_tilings,
     linear_granules,
-    passes_agree,
 )
 from covey.models.product import Product, padded
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,8 +16,8 @@ from covey.models import reserve
 from covey.models.reserve import Reserve
 
 
-def made(blocks: int, most: int, *, layers: int = 2, heads: int = 4, dim: int = 16, size: int = 4) -> Reserve:
-    return Reserve(layers, heads, dim, size, blocks=blocks, most=most, dtype=torch.bfloat16)
+def made(blocks: int, most: int, *, block: int = 128) -> Reserve:
+    return Reserve(8, block, blocks=blocks, most=most)
 
 
 def until(done: Callable[[], bool]) -> None:
@@ -30,7 +30,8 @@ def until(done: Callable[[], bool]) -> None:
 def resident(pool: Reserve) -> int:
     """Bytes of it that are in memory, by the kernel's account of its mapping."""
     found, inside = 0, False
-    start, end = pool.memory.data_ptr(), pool.memory.data_ptr() + pool.memory.nbytes
+    start = pool.bytes.ctypes.data
+    end = start + pool.bytes.nbytes
     for line in Path("/proc/self/smaps").read_text().splitlines():
         if re.match("[0-9a-f]+-", line):
             low, high = (int(part, 16) for part in line.split()[0].split("-"))
@@ -41,32 +42,32 @@ def resident(pool: Reserve) -> int:
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.lists(st.integers(1, 200), min_size=1, max_size=12), st.sampled_from([1, 3, 16, 64]))
-def test_what_stays_keeps_its_contents_and_what_comes_back_is_zero(sizes: list[int], dim: int) -> None:
-    pool = made(5, 200, dim=dim)
-    place, slots = pool.memory.data_ptr(), pool.memory.shape[2]
-    expected = torch.zeros(2, 4, 200 * 4, dim, dtype=torch.bfloat16)
-    pool.memory[:, :, pool.padding_slot :] = 7
+@given(st.lists(st.integers(1, 200), min_size=1, max_size=12), st.sampled_from([8, 24, 128, 512]))
+def test_what_stays_keeps_its_contents_and_what_comes_back_is_zero(sizes: list[int], block: int) -> None:
+    pool = made(5, 200, block=block)
+    place, shape = pool.bytes.ctypes.data, pool.bytes.shape
+    expected = np.zeros((8, 200, block), np.uint8)
+    pool.bytes[:, -1] = 7
     for blocks in sizes:
         before = pool.blocks
         if blocks > before:
             until(lambda blocks=blocks: pool.grow(blocks) == blocks)
         else:
             until(lambda blocks=blocks: pool.shrink(blocks))
-            expected[:, :, blocks * 4 :] = 0
+            expected[:, blocks:] = 0
         assert pool.blocks == blocks
-        assert torch.equal(pool.memory[:, :, : blocks * 4], expected[:, :, : blocks * 4])
-        new = torch.randn(2, 4, blocks * 4, dim).bfloat16()
-        pool.memory[:, :, : blocks * 4] = new
-        expected[:, :, : blocks * 4] = new
-    assert (pool.memory.data_ptr(), pool.memory.shape[2]) == (place, slots)
-    assert (pool.memory[:, :, pool.padding_slot :] == 7).all(), "padding's block is where it was"
+        assert np.array_equal(pool.bytes[:, :blocks], expected[:, :blocks])
+        new = np.random.default_rng(blocks).integers(0, 256, (8, blocks, block), np.uint8)
+        pool.bytes[:, :blocks] = new
+        expected[:, :blocks] = new
+    assert (pool.bytes.ctypes.data, pool.bytes.shape) == (place, shape)
+    assert (pool.bytes[:, -1] == 7).all(), "the spare block is where it was"
 
 
 def test_memory_comes_from_the_system_and_goes_back_to_it() -> None:
-    pool = made(256, 4096, dim=64, size=16)
+    pool = made(256, 4096, block=2048)
     size = pool.bytes_per_block
-    assert size == 2 * 4 * 64 * 16 * 2
+    assert size == 8 * 2048
     assert resident(pool) == pytest.approx(256 * size, rel=0.1)
     until(lambda: pool.grow(4096) == 4096)
     assert resident(pool) == pytest.approx(4096 * size, rel=0.1), "populated, before anybody touches it"
@@ -110,7 +111,7 @@ def test_what_the_kernel_refuses_is_said_and_another_try_is_made(monkeypatch: py
 def test_memory_of_an_older_kernel_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reserve, "POPULATE_WRITE", 9999)
     pool = made(4, 4096)
-    pool.memory[:, :, :16] = 3
+    pool.bytes[:, :4] = 3
     until(lambda: pool.grow(500) == 500)
-    assert (pool.memory[:, :, :16] == 3).all()
-    assert not pool.memory[:, :, 16:2000].any()
+    assert (pool.bytes[:, :4] == 3).all()
+    assert not pool.bytes[:, 4:500].any()

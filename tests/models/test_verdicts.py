@@ -31,11 +31,11 @@ class Asked:
 def test_a_verdict_is_found_once(tmp_path: Path, answer: Tiling | None) -> None:
     asked = Asked(answer)
     for _ in range(2):
-        assert verdict(tmp_path / "numerics", "a", asked) == answer
+        assert verdict(tmp_path / "numerics", "a", asked, Tiling) == answer
     assert asked.times == 1
-    assert verdict(tmp_path / "numerics", "b", asked) == answer
+    assert verdict(tmp_path / "numerics", "b", asked, Tiling) == answer
     assert asked.times == 2
-    assert verdict(None, "a", asked) == answer
+    assert verdict(None, "a", asked, Tiling) == answer
     assert asked.times == 3
 
 
@@ -44,16 +44,16 @@ def test_what_is_no_verdict_is_found_again(tmp_path: Path, content: str, caplog:
     (tmp_path / "a.json").write_text(content)
     asked = Asked(Tiling(2))
     with caplog.at_level(logging.WARNING):
-        assert verdict(tmp_path, "a", asked) == Tiling(2)
+        assert verdict(tmp_path, "a", asked, Tiling) == Tiling(2)
     assert "is not a verdict" in caplog.text
-    assert verdict(tmp_path, "a", asked) == Tiling(2)
+    assert verdict(tmp_path, "a", asked, Tiling) == Tiling(2)
     assert asked.times == 1
 
 
 def test_a_folder_that_cannot_be_written_costs_time_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").touch()
     with caplog.at_level(logging.WARNING):
-        assert verdict(tmp_path / "file" / "numerics", "a", Asked(Tiling(2))) == Tiling(2)
+        assert verdict(tmp_path / "file" / "numerics", "a", Asked(Tiling(2)), Tiling) == Tiling(2)
     assert "could not be kept" in caplog.text
 
 

@@ -14,6 +14,7 @@ import transformers
 from covey.models.lanes import Lanes, Pass
 from covey.models.loading import quiet
 from covey.models.model import PagedModel
+from covey.models.openvino.model import OpenvinoModel
 from covey.types import Ints
 
 _SMALL: dict[str, Any] = {
@@ -182,7 +183,7 @@ class Reader:
     """Rows of one model, each with blocks of its own scattered over the pool. Steps are (row, start, stop): compute
     positions start to stop of the row's tokens, in one pass with all other steps."""
 
-    def __init__(self, model: PagedModel, rows: Sequence[Ints], seed: int = 0, room: int = 0) -> None:
+    def __init__(self, model: PagedModel | OpenvinoModel, rows: Sequence[Ints], seed: int = 0, room: int = 0) -> None:
         rng = np.random.default_rng(seed)
         self.model, self.rows = model, [np.asarray(row, np.int32) for row in rows]
         per_row = [-(-(len(row) + room) // model.block_size) for row in rows]
@@ -206,7 +207,7 @@ class Reader:
             np.append(0, np.cumsum(sizes)).astype(np.int32), np.array([stop for _, _, stop in steps], np.int32), tables
         )
         logits = self.model.forward(Pass(tokens, positions, slots, lanes, np.arange(len(tokens), dtype=np.int32)))
-        return list(logits.clone().split(sizes))  # good until the next pass
+        return list(torch.as_tensor(logits).clone().split(sizes))  # good until the next pass
 
     def tree(self, row: int, base: int, tokens: Ints, parents: Ints, spare: Ints, paths: bool) -> torch.Tensor:
         """Logits of a tree's nodes below the first `base` tokens of a row; node n's key goes to slot `spare[n]`. As
@@ -232,7 +233,8 @@ class Reader:
             tails=spare[np.concatenate(chains)].astype(np.int32),
         )
         out = np.arange(len(tokens), dtype=np.int32)
-        return self.model.forward(Pass(tokens, base + depth, spare.astype(np.int32), lanes, out)).clone()
+        logits = self.model.forward(Pass(tokens, base + depth, spare.astype(np.int32), lanes, out))
+        return torch.as_tensor(logits).clone()
 
     def greedy(self, count: int, chunk: int, rng: np.random.Generator) -> list[list[int]]:
         """Extend every row by `count` greedy tokens: prompts in chunks of at most `chunk`, rows in random mixtures."""

@@ -20,6 +20,7 @@ from transformers import (
 )
 
 from covey.drafters.choosing import Choosing
+from covey.sampling import penalties
 from covey.sampling.drawing import Context, Fault, SettingsTable, draw
 from covey.sampling.proposals import propose_rejection, sparse_q
 from covey.sampling.rejection import judge, probabilities
@@ -62,8 +63,8 @@ def test_truncations_equal_the_reference(settings: dict[str, Any], vocab: int, t
     assert not faults.any()
     for row in range(6):
         expected = distribution(logits[row].double().numpy(), sampling, [], [])
-        assert np.array_equal(probs[row].numpy() > 0, expected > 0)
-        assert np.allclose(probs[row].numpy(), expected, atol=1e-12)
+        assert np.array_equal(probs[row] > 0, expected > 0)
+        assert np.allclose(probs[row], expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("settings", TRUNCATIONS, ids=str)
@@ -96,7 +97,7 @@ def test_truncations_equal_hugging_face() -> None:
         table, slots = table_of(*[Sampling(temperature=1.0, **settings)] * 8)
         probs, _ = probabilities(logits, table, slots.astype(np.int64), np.zeros(8, np.int64), None)
         theirs = warper(ids, logits.clone()).double().softmax(1)
-        assert torch.allclose(probs, theirs, atol=1e-6)
+        assert np.allclose(probs, theirs.numpy(), atol=1e-6)
 
 
 PENALTIES = [
@@ -133,7 +134,7 @@ def test_penalties_equal_the_reference(settings: dict[str, Any], temperature: fl
     for row, context in enumerate(contexts):
         tokens = np.concatenate((context.history, context.path)).tolist()
         expected = distribution(logits[row].numpy(), samplings[row], tokens[:prompt], tokens[prompt:])
-        assert np.allclose(probs[row].numpy(), expected, atol=1e-6)
+        assert np.allclose(probs[row], expected, atol=1e-6)
         assert expected[drawn[row]] > 0
 
 
@@ -151,7 +152,7 @@ def test_penalties_equal_hugging_face() -> None:
     for settings, processor in cases:
         table, slots = table_of(Sampling(temperature=1.0, **settings), num_prompt=4)
         probs, _ = probabilities(logits, table, slots.astype(np.int64), np.array([7]), [Context(history)])
-        assert torch.allclose(probs, processor(ids, logits.clone()).double().softmax(1), atol=1e-6)
+        assert np.allclose(probs, processor(ids, logits.clone()).double().softmax(1).numpy(), atol=1e-6)
 
 
 def mixed(rows: int) -> tuple[SettingsTable, Ints, list[Context | None]]:
@@ -216,6 +217,17 @@ def test_everything_masked_is_a_fault() -> None:
         draw(torch.zeros(1, 5), table, slots, np.zeros(1, np.int32))
 
 
+def test_of_bad_words_those_alone_are_compared_that_may_be_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[tuple[int, ...]] = []
+    ends_with = penalties._ends_with
+    monkeypatch.setattr(penalties, "_ends_with", lambda *given: compared.append(given[1]) or ends_with(*given))
+    table, slots = table_of(Sampling(bad_words=((1, 2, 3), (4, 2, 4), (5, 6, 0), (1,))))
+    logits = torch.tensor([[0.0, 9.0, 1.0, 8.0, 7.0]])
+    history = [Context(np.array([0, 1], np.int32), np.array([2], np.int32))]
+    assert draw(logits, table, slots, np.array([3], np.int32), history).tokens.tolist() == [4]
+    assert compared == [(1, 2), (4, 2), ()]
+
+
 def test_bad_words_without_tokens_are_ignored() -> None:
     table, slots = table_of(Sampling(bad_words=((), (4,))))
     logits = torch.tensor([[0.0, 1.0, 2.0, 3.0, 9.0]])
@@ -230,10 +242,10 @@ def test_proposals_of_the_same_model_begin_with_its_draw(settings: dict[str, Any
     drawn = draw(logits, table, slots, positions)
     probs, _ = probabilities(logits, table, slots.astype(np.int64), positions.astype(np.int64), None)
     choosing = Choosing(table, slots.astype(np.int64), positions.astype(np.int64), 1, 300)
-    best, best_scores = choosing.best(logits, 0)
+    best, best_scores = choosing.best(logits.numpy(), 0)
     assert np.array_equal(best, drawn.tokens)
     for width in (1, 3):
-        tokens, scores = choosing.top(logits, 0, width, 1)
+        tokens, scores = choosing.top(logits.numpy(), 0, width, 1)
         assert np.array_equal(tokens[:, 0], drawn.tokens)
         assert np.allclose(scores[:, 0], best_scores, atol=1e-4)
         assert (scores[:, :-1] >= scores[:, 1:]).all()

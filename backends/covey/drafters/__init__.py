@@ -31,13 +31,6 @@ class Setting:
         return vocabulary.size(self.target)
 
     @property
-    def siblings(self) -> list[Path]:
-        """Folders of the profile's other drafters with weights, as far as they lie beside this one's."""
-        own = Path(self.folder).absolute()
-        beside = [own.parent.parent / name / own.name for name in self.profile.speculation.drafters]
-        return [folder for folder in beside if folder != own and (folder / "config.json").is_file()]
-
-    @property
     def depth(self) -> int:
         """Few calls will ask for more."""
         return self.profile.speculation.max_depth

@@ -7,11 +7,12 @@ once in a million. The hash is `noise.py`'s own.
 from __future__ import annotations
 
 import numpy as np
-import torch
 
 from covey.sampling.noise import HASH_BITS, Index, Purpose, hash_tokens, keys, row_words, token_words
 from covey.sampling.settings import SettingsTable
+from covey.types import Floats
 
+NOTHING = np.zeros((0, 0, 0), np.float32)
 TOGETHER = 1 << 20  # numbers that are computed at once, though at least a step's: calls cost, and so does memory
 
 
@@ -24,27 +25,33 @@ class NoiseAhead:
         self.needed = len(self._hot) > 0
         self._seeds, self._positions = table.seed[settings[self._hot]], positions[self._hot]
         self._rows, self._depth, self._vocab = len(settings), depth, vocab
-        self._part = torch.empty(0)  # the steps from `_first` on
+        self._part: Floats = NOTHING  # the steps from `_first` on
         self._first = 0
 
-    def of(self, step: int) -> torch.Tensor:
+    def of(self, step: int) -> Floats:
         """[rows, vocab]; steps are asked for in their order."""
         if step >= self._first + len(self._part):
             count = max(1, TOGETHER // (len(self._hot) * self._vocab))
-            self._first, self._part = step, torch.empty(0)  # both parts at once would be too much
+            self._first, self._part = step, NOTHING  # both parts at once would be too much
             self._part = self._computed(step, min(count, self._depth - step))
-        return self._part[step - self._first]
+        found: Floats = self._part[step - self._first]
+        return found
 
-    def _computed(self, step: int, count: int) -> torch.Tensor:
+    def _computed(self, step: int, count: int) -> Floats:
         steps = self._positions + np.arange(step, step + count, dtype=np.int64)[:, None]
         seeds = np.broadcast_to(self._seeds, steps.shape).reshape(-1)
         words = row_words(keys(seeds, steps.reshape(-1), Purpose.COUPLED))
-        hashes = torch.empty(len(seeds), self._vocab, dtype=torch.int32)
-        hash_tokens(token_words(self._vocab, hashes.device), words, hashes, torch.empty_like(hashes))
-        survival = hashes.float().add_(0.5).mul_(-(2.0**-HASH_BITS))
-        noise = survival.log1p_().neg_().log_().neg_().view(count, len(self._hot), self._vocab)
+        hashes = np.empty((len(seeds), self._vocab), np.int32)
+        hash_tokens(token_words(self._vocab), words, hashes, np.empty_like(hashes))
+        noise = hashes.astype(np.float32)
+        noise += np.float32(0.5)
+        noise *= np.float32(-(2.0**-HASH_BITS))
+        with np.errstate(divide="ignore"):  # the largest hashes are 1 in float32, and lose as they should
+            np.log1p(noise, out=noise)
+            np.log(np.negative(noise, out=noise), out=noise)
+        noise = np.negative(noise, out=noise).reshape(count, len(self._hot), self._vocab)
         if len(self._hot) == self._rows:
             return noise
-        everyone = torch.zeros(count, self._rows, self._vocab)
-        everyone[:, torch.from_numpy(self._hot)] = noise
+        everyone = np.zeros((count, self._rows, self._vocab), np.float32)
+        everyone[:, self._hot] = noise
         return everyone

@@ -9,10 +9,10 @@ are ignored.
 from __future__ import annotations
 
 import numpy as np
-import torch
 
 from covey.drafters.ahead import NoiseAhead
 from covey.grammar import Words
+from covey.sampling.arrays import largest_of
 from covey.sampling.bias import biased
 from covey.sampling.constraint import constrained
 from covey.sampling.noise import Index
@@ -32,43 +32,45 @@ class Choosing:
         self._settings = settings
         self._noise = NoiseAhead(table, settings, positions, depth, vocab)
         hot = table.temperature[settings]
-        self._scale: torch.Tensor | None = None
+        self._scale: Floats | None = None
         if self._noise.needed and bool((hot != 1.0).any()):
-            self._scale = torch.from_numpy((1.0 / np.where(hot > 0, hot, 1.0)).astype(np.float32))[:, None]
+            self._scale = (1.0 / np.where(hot > 0, hot, 1.0)).astype(np.float32)[:, None]
         self._truncated = np.flatnonzero(table.truncated[settings])
         self._biased = bool(table.biased[settings].any())
 
-    def steered(self, logits: torch.Tensor, lanes: int = 1, allowed: Allowed | None = None) -> torch.Tensor:
+    def steered(self, logits: Floats, lanes: int = 1, allowed: Allowed | None = None) -> Floats:
         """The first rows' logits as their requests change them, of which everything else here is to be asked."""
         if allowed is not None:
             logits = constrained(logits, *allowed)
         if not self._biased:
             return logits
-        return biased(logits, self._table, np.repeat(self._settings[: len(logits) // lanes], lanes))
+        steered: Floats = biased(logits, self._table, np.repeat(self._settings[: len(logits) // lanes], lanes))
+        return steered
 
-    def best(self, logits: torch.Tensor, step: int) -> tuple[Index, Floats]:
+    def best(self, logits: Floats, step: int) -> tuple[Index, Floats]:
         """The first rows' best tokens, and their scores."""
         raced = self._raced(logits, step, 1)
-        tokens = raced.numpy().argmax(axis=1)
-        shares = torch.softmax(raced, -1).numpy()
-        return tokens, np.log(shares[np.arange(len(tokens)), tokens] + TINY)
+        tokens = raced.argmax(axis=1)
+        best = raced[np.arange(len(tokens)), tokens]
+        with np.errstate(invalid="ignore"):  # a row that excludes everything
+            return tokens, -np.log(np.exp(raced - best[:, None]).sum(axis=1))
 
-    def top(self, logits: torch.Tensor, step: int, width: int, lanes: int) -> tuple[Index, Floats]:
+    def top(self, logits: Floats, step: int, width: int, lanes: int) -> tuple[Index, Floats]:
         """The best `width` tokens of every lane as [rows * lanes, width], best first, and their scores; -inf for one
         that the row's settings leave out."""
         raced = self._raced(logits, step, lanes)
-        best = raced.topk(min(width, raced.shape[1]), dim=1)
-        return best.indices.numpy(), (best.values - raced.logsumexp(1, keepdim=True)).numpy()
+        tokens, best = largest_of(raced, min(width, raced.shape[1]))
+        return tokens, best - _log_total(raced)
 
-    def log_q(self, logits: torch.Tensor, tokens: Index, lanes: int) -> Floats:
+    def log_q(self, logits: Floats, tokens: Index, lanes: int) -> Floats:
         """Of tokens [rows * lanes, n] the log of q, the noise and what settings leave out apart."""
         if self._noise.needed and self._scale is not None:
             scale = self._scale[: len(logits) // lanes]
-            logits = logits * (scale.repeat_interleave(lanes, 0) if lanes > 1 else scale)
-        found: Floats = (logits.gather(1, torch.from_numpy(tokens)) - logits.logsumexp(1, keepdim=True)).numpy()
+            logits = logits * (scale.repeat(lanes, 0) if lanes > 1 else scale)
+        found: Floats = np.take_along_axis(logits, tokens, 1) - _log_total(logits)
         return found
 
-    def _raced(self, logits: torch.Tensor, step: int, lanes: int) -> torch.Tensor:
+    def _raced(self, logits: Floats, step: int, lanes: int) -> Floats:
         """logits / temperature + noise, -inf for tokens left out; the logits themselves for greedy rows."""
         if not self._noise.needed:
             return logits
@@ -76,16 +78,24 @@ class Choosing:
         noise = self._noise.of(step)[:rows]
         scale = None if self._scale is None else self._scale[:rows]
         if lanes > 1:
-            noise = noise.repeat_interleave(lanes, 0)
-            scale = None if scale is None else scale.repeat_interleave(lanes, 0)
-        raced = noise + logits if scale is None else torch.addcmul(noise, logits, scale)
+            noise = noise.repeat(lanes, 0)
+            scale = None if scale is None else scale.repeat(lanes, 0)
+        raced: Floats = noise + (logits if scale is None else logits * scale)
         if len(self._truncated):
             cut = np.full(rows * lanes, -np.inf, np.float32)
             mine = self._truncated[self._truncated < rows]
             which = (mine[:, None] * lanes + np.arange(lanes)).reshape(-1)
-            cut[which] = least_kept(logits.numpy()[which], self._table, self._settings[which // lanes])
-            raced.masked_fill_(logits < torch.from_numpy(cut)[:, None], -torch.inf)
+            cut[which] = least_kept(logits[which], self._table, self._settings[which // lanes])
+            raced[logits < cut[:, None]] = -np.inf
         return raced
+
+
+def _log_total(values: Floats) -> Floats:
+    """The log of each row's sum of exponentials, as a column."""
+    best = values.max(axis=1, keepdims=True)
+    with np.errstate(invalid="ignore"):  # a row that excludes everything
+        found: Floats = best + np.log(np.exp(values - best).sum(axis=1, keepdims=True))
+    return found
 
 
 def least_kept(logits: Floats, table: SettingsTable, settings: Index) -> Floats:

@@ -18,23 +18,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from covey.drafters.sessions import Session
 from covey.grammar import Grammars, Words
 from covey.models.lanes import Lanes, Pass
-from covey.models.opening import Model
+from covey.sampling.arrays import Logits, beside, host, log_softmax, plain, select
 from covey.sampling.bias import biased
 from covey.sampling.constraint import constrained
 from covey.sampling.drawing import draw_unpenalised
 from covey.sampling.noise import Index
 from covey.sampling.proposals import would_accept
 from covey.sampling.settings import SettingsTable
-from covey.sampling.truncation import select
 from covey.sampling.winning import wins
 from covey.types import NO_FLOATS, Floats, Hit, Ints, RowJudged
+
+if TYPE_CHECKING:
+    from covey.target.resizing import Whole
 
 LOGITS = 1 << 24  # numbers in the logits of one pass
 LEAST = -69.0  # log q of a token that the model excludes
@@ -58,7 +60,7 @@ class Piece:
 class TextReader:
     """Passes over a model that leave keys behind. `table` has the sessions' settings."""
 
-    def __init__(self, model: Model, table: SettingsTable, grammars: Grammars) -> None:
+    def __init__(self, model: Whole, table: SettingsTable, grammars: Grammars) -> None:
         self._model = model
         self._table = table
         self._grammars = grammars
@@ -79,7 +81,7 @@ class TextReader:
                 if count > take:
                     later.append((piece, count - take))
             wanted = [self._wanted(piece, take) for piece, take in now]
-            logits = self._model.forward(_packed(now, wanted))
+            logits = plain(self._model.forward(_packed(now, wanted)))
             self._note([piece for piece, _ in now], wanted, logits)
             for piece, take in now:
                 piece.session.sequence.num_cached_tokens += take
@@ -97,7 +99,7 @@ class TextReader:
         found: Index = positions[(positions < min(prompt, known)) | (positions >= max(prompt, said))]
         return found
 
-    def _note(self, pieces: list[Piece], wanted: list[Index], logits: torch.Tensor) -> None:
+    def _note(self, pieces: list[Piece], wanted: list[Index], logits: Logits) -> None:
         sizes = [len(each) for each in wanted]
         if not any(sizes):
             return
@@ -135,13 +137,13 @@ class TextReader:
 
     def _steered(
         self,
-        logits: torch.Tensor,
+        logits: Logits,
         rows: Index,
         settings: Index,
         positions: Index,
         texts: list[Ints],
         whose: Index,
-    ) -> torch.Tensor:
+    ) -> Logits:
         """The given rows' logits as their requests change them; each row draws a position of its text."""
         part, where, found = select(logits, rows), list[int](), list[Words | None]()
         for at in np.flatnonzero(self._table.constrained[settings[rows]]).tolist():
@@ -179,10 +181,10 @@ def judged(piece: Piece, table: SettingsTable) -> RowJudged:
     return RowJudged(session.read, due if hits else session.read, hits, sum(piece.log_q), len(piece.log_q))
 
 
-def _log_q(logits: torch.Tensor, rows: Index, tokens: Index) -> list[float]:
+def _log_q(logits: Logits, rows: Index, tokens: Index) -> list[float]:
     """Log-probabilities at temperature 1."""
-    part = select(logits, rows).log_softmax(1)
-    found = part.gather(1, torch.from_numpy(tokens)[:, None].to(logits.device))[:, 0].cpu().numpy()
+    part = log_softmax(select(logits, rows))
+    found = host(part[beside(np.arange(len(rows)), part), beside(tokens, part)])
     least: list[float] = np.fmax(found, LEAST).tolist()
     return least
 

@@ -13,34 +13,28 @@ applied: a proposal need not be right, only likely.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from covey.company import beside, parted
-from covey.drafters.fastest import make_stepper
 from covey.drafters.judging import Piece, TextReader, judged
+from covey.drafters.opening import open_drafter
 from covey.drafters.proposing import Lattice, Rows, joined, propose_trees
 from covey.drafters.sessions import Session
 from covey.drafters.stepper import Call, Stepper
-from covey.errors import CoveyError
 from covey.grammar import Grammar, Grammars
 from covey.kv.pool import BlockPool
 from covey.kv.sequences import Sequences
 from covey.ledger import Ledger
-from covey.models import known
-from covey.models.identity import of_model
-from covey.models.opening import Model, open_model
-from covey.profile import DrafterSettings, TargetSettings
+from covey.profile import DrafterSettings
 from covey.sampling.noise import Index
 from covey.sampling.settings import SettingsTable
 from covey.target.resizing import resize
-from covey.target.runner import blocks_in
 from covey.types import (
     NO_FLOATS,
     NO_INTS,
@@ -60,10 +54,9 @@ from covey.types import (
     Trees,
 )
 
-log = logging.getLogger("covey.drafter")
+if TYPE_CHECKING:
+    from covey.target.resizing import Whole
 
-EXAMINED = 64  # slots of a pool that is gone when its model was examined
-PASS_TOKENS = 512  # in one pass; rows that do not fit into one are drafted for in several groups
 TOGETHER = 48  # pending tokens of a call that the first step takes along, padding included
 
 
@@ -72,7 +65,7 @@ class NeuralDrafter:
 
     def __init__(
         self,
-        model: Model,
+        model: Whole,
         stepper: Stepper,
         settings: DrafterSettings,
         *,
@@ -111,19 +104,13 @@ class NeuralDrafter:
         cls, folder: str | Path, settings: DrafterSettings, *, name: str, depth: int = 0, elastic: bool = False
     ) -> NeuralDrafter:
         """The drafter in `folder`; few calls will ask for more than `depth`. KV memory is `elastic` on a CPU alone."""
-        alike = TargetSettings(dtype=settings.dtype, device=settings.device, block_size=settings.block_size)
-        blocks = settings.kv_blocks or blocks_in(settings.kv_memory_mb << 20, folder, alike, "drafter")
-        model = _open(folder, settings, blocks, most_blocks=blocks if elastic else 0)
-        weights = sum(path.stat().st_size for path in Path(folder).glob("*.safetensors"))
-        stepper = make_stepper(model, Path(folder), depth)
-        whose = of_model(folder, replace(settings, folders=()))
-        elastic = elastic and model.device == "cpu"
+        opened = open_drafter(Path(folder), settings, depth, elastic=elastic)
         return cls(
-            *(model, stepper, settings),
+            *(opened.model, opened.stepper, settings),
             name=name,
-            weights=weights,
-            identity=whose,
-            elastic=elastic,
+            weights=sum(path.stat().st_size for path in Path(folder).glob("*.safetensors")),
+            identity=opened.identity,
+            elastic=elastic and opened.model.device == "cpu",
             folder=str(folder),
         )
 
@@ -168,11 +155,9 @@ class NeuralDrafter:
             session.check()
         assert len(self._ledger) == len(self._sequences), "tags and tables differ"
 
-    @torch.inference_mode()
     def draft(self, work: DraftWork) -> DraftReply:
         return self._ledger.once(work, self._draft)
 
-    @torch.inference_mode()
     def draft_together(self, works: Sequence[DraftWork]) -> list[DraftReply]:
         return self._ledger.together(list(works), self._draft_together)
 
@@ -393,36 +378,9 @@ class NeuralDrafter:
 
 
 def load(
-    folder: str | Path,
-    settings: DrafterSettings,
-    *,
-    name: str,
-    depth: int,
-    siblings: Sequence[Path] = (),
-    elastic: bool = False,
+    folder: str | Path, settings: DrafterSettings, *, name: str, depth: int, elastic: bool = False
 ) -> NeuralDrafter:
-    """As `NeuralDrafter.load`, and ready to answer at full speed. Where this model is examined for the first time, its
-    `siblings` are too, whose processes start beside this one."""
-    with known.turn(folder, settings.dtype, settings.device) as first:
-        drafter = NeuralDrafter.load(folder, settings, name=name, depth=depth, elastic=elastic)
-        learnt = first and known.find(folder, settings.dtype, settings.device) is not None
-        for sibling in siblings if learnt else ():
-            try:
-                _open(sibling, settings, EXAMINED // settings.block_size + 1)
-            except CoveyError as error:
-                log.info("%s is not examined here: %s", sibling, error)
+    """As `NeuralDrafter.load`, and ready to answer at full speed."""
+    drafter = NeuralDrafter.load(folder, settings, name=name, depth=depth, elastic=elastic)
     drafter.warm_up()
     return drafter
-
-
-def _open(folder: str | Path, settings: DrafterSettings, blocks: int, most_blocks: int = 0) -> Model:
-    return open_model(
-        folder,
-        dtype=settings.dtype,
-        device=settings.device,
-        blocks=blocks,
-        block_size=settings.block_size,
-        numerics="fast",
-        max_pass_tokens=PASS_TOKENS,
-        most_blocks=most_blocks,
-    )

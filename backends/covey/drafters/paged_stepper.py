@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
-import torch
 
-from covey.drafters.stepper import Call
+from covey.drafters.stepper import Call, Visible
 from covey.models.lanes import Lanes, Pass, Windows
 from covey.models.opening import Model
-from covey.types import Ints
+from covey.sampling.arrays import host, plain
+from covey.sampling.noise import Index
+from covey.types import Floats, Ints
 
 
 class PagedStepper:
@@ -23,13 +23,13 @@ class PagedStepper:
         self._call = call
         self._done = 0
 
-    def step(self, tokens: torch.Tensor, rows: int, visible: torch.Tensor | None = None) -> torch.Tensor:
+    def step(self, tokens: Index, rows: int, visible: Visible | None = None) -> Floats:
         count = len(tokens) // rows
         if visible is None:
-            visible = torch.ones(rows, count, self._done + count, dtype=torch.bool)
-        return self._forward(tokens, visible.numpy(), np.arange(len(tokens), dtype=np.int32))
+            visible = np.ones((rows, count, self._done + count), np.bool_)
+        return self._forward(tokens, visible, np.arange(len(tokens), dtype=np.int32))
 
-    def catch_up(self, tokens: torch.Tensor, rows: int) -> torch.Tensor:
+    def catch_up(self, tokens: Index, rows: int) -> Floats:
         count = len(tokens) // rows
         visible = np.tril(np.ones((rows, count, count), np.bool_))
         return self._forward(tokens, visible, np.arange(count - 1, len(tokens), count, dtype=np.int32))
@@ -37,7 +37,7 @@ class PagedStepper:
     def finish(self) -> None:
         """Keys are where they belong."""
 
-    def _forward(self, tokens: torch.Tensor, visible: npt.NDArray[np.bool_], out: Ints) -> torch.Tensor:
+    def _forward(self, tokens: Index, visible: Visible, out: Ints) -> Floats:
         rows, count, _ = visible.shape
         call, now = self._call, slice(self._done, self._done + count)
         self._done += count
@@ -48,11 +48,11 @@ class PagedStepper:
         else:
             seen = _lanes(call, visible, slots)
         positions = call.positions[:rows, now].reshape(-1).astype(np.int32)
-        work = Pass(tokens.numpy().astype(np.int32), positions, slots[:, now].reshape(-1), seen, out)
-        return self._model.forward(work).cpu()
+        work = Pass(tokens.astype(np.int32), positions, slots[:, now].reshape(-1), seen, out)
+        return host(plain(self._model.forward(work)))
 
 
-def _lanes(call: Call, visible: npt.NDArray[np.bool_], slots: Ints) -> Lanes:
+def _lanes(call: Call, visible: Visible, slots: Ints) -> Lanes:
     """One for each token, whose tail is what it sees of the call's columns."""
     rows, count, columns = visible.shape
     tails = [slots[row, :columns][visible[row, query]] for row in range(rows) for query in range(count)]
@@ -67,7 +67,7 @@ def _lanes(call: Call, visible: npt.NDArray[np.bool_], slots: Ints) -> Lanes:
     )
 
 
-def _windows(call: Call, visible: npt.NDArray[np.bool_]) -> Windows:
+def _windows(call: Call, visible: Visible) -> Windows:
     """One for each row, whose columns lie behind its context."""
     rows, count, columns = visible.shape
     context = call.context[:rows]

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 
 from covey.drafters.choosing import TINY, Allowed, Choosing
 from covey.drafters.stepper import Drawing, Race, Stepper
@@ -79,7 +78,7 @@ def propose_trees(stepper: Stepper, table: SettingsTable, rows: Rows, vocab: int
         if chains is not None:
             return _as_lattice(*chains, rows)
     choosing = Choosing(table, rows.settings, rows.positions, int(rows.depths[0]), vocab)
-    logits = stepper.catch_up(torch.from_numpy(rows.pending.reshape(-1)), len(rows.depths))
+    logits = stepper.catch_up(rows.pending.reshape(-1), len(rows.depths))
     return (
         _chains(stepper, table, choosing, logits, rows) if rows.width == 1 else _beams(stepper, choosing, logits, rows)
     )
@@ -97,7 +96,7 @@ def _words(table: SettingsTable, rows: Rows) -> Ints:
     depth = int(rows.depths[0])
     positions = rows.positions + np.arange(depth)[:, None]
     seeds = np.broadcast_to(table.seed[rows.settings], positions.shape).reshape(-1)
-    words = row_words(keys(seeds, positions.reshape(-1), Purpose.COUPLED)).numpy()
+    words = row_words(keys(seeds, positions.reshape(-1), Purpose.COUPLED))
     return words.reshape(3, depth, -1).swapaxes(0, 1)
 
 
@@ -110,14 +109,14 @@ def _as_lattice(tokens: Ints, shares: Floats, rows: Rows) -> Lattice:
     return lattice
 
 
-def _chains(stepper: Stepper, table: SettingsTable, choosing: Choosing, logits: torch.Tensor, rows: Rows) -> Lattice:
+def _chains(stepper: Stepper, table: SettingsTable, choosing: Choosing, logits: Floats, rows: Rows) -> Lattice:
     """The best child of each row's last node, as deep as the row goes."""
     shipped = rows.q_rows or len(rows.rejection) > 0
     lattice = Lattice.empty(len(rows.depths), int(rows.depths[0]), shipped, rows.log_q)
     chosen, total = np.zeros(0, np.int64), np.zeros(len(rows.depths), np.float32)
     for step, count in enumerate(rows.active):
         if step:
-            logits = stepper.step(torch.from_numpy(chosen[:count]), count)
+            logits = stepper.step(chosen[:count], count)
         allowed = _allowed(rows.grammars, lattice, step, count, 1) if rows.grammars else None
         own_logits, logits = logits, choosing.steered(logits, 1, allowed)
         chosen, score = choosing.best(logits, step)
@@ -126,7 +125,7 @@ def _chains(stepper: Stepper, table: SettingsTable, choosing: Choosing, logits: 
             if len(mine) < count:
                 lattice.q_ids[:count, step], lattice.q_probs[:count, step] = sparse_q(own_logits)
             if len(mine):
-                part, places = logits[torch.from_numpy(mine)], rows.positions[mine] + step
+                part, places = logits[mine], rows.positions[mine] + step
                 drawn = propose_rejection(part, table, rows.settings[mine], places, rows.rounds[mine])
                 lattice.q_ids[mine, step], lattice.q_probs[mine, step] = drawn.ids, drawn.probs
                 chosen[mine] = np.maximum(drawn.tokens, 0)
@@ -159,7 +158,7 @@ def _allowed(grammars: Mapping[int, Grammar], lattice: Lattice, step: int, count
     return (np.asarray(where, np.int64), found) if where else None
 
 
-def _beams(stepper: Stepper, choosing: Choosing, logits: torch.Tensor, rows: Rows) -> Lattice:
+def _beams(stepper: Stepper, choosing: Choosing, logits: Floats, rows: Rows) -> Lattice:
     """Beam search by path score: the `width` best of all children of a level are the next level."""
     width = rows.width
     lattice = Lattice.empty(len(rows.depths), int(rows.depths[0]) * width, rows.q_rows, rows.log_q)
@@ -172,8 +171,8 @@ def _beams(stepper: Stepper, choosing: Choosing, logits: torch.Tensor, rows: Row
         above, level = slice((step - 1) * width, step * width), slice(step * width, (step + 1) * width)
         every = np.arange(count)[:, None]
         if step:
-            going = torch.from_numpy(np.maximum(tokens[:count, above], 0).astype(np.int64).reshape(-1))
-            logits = stepper.step(going, count, torch.from_numpy(visible[:count]))
+            going = np.maximum(tokens[:count, above], 0).astype(np.int64).reshape(-1)
+            logits = stepper.step(going, count, visible[:count])
         allowed = _allowed(rows.grammars, lattice, step, count, lanes) if rows.grammars else None
         own_logits, logits = logits, choosing.steered(logits, lanes, allowed)
         children, gained = choosing.top(logits, step, width, lanes)

@@ -9,10 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-import torch
+import numpy as np
+import numpy.typing as npt
 
 from covey.sampling.noise import Index, Reals
 from covey.types import Floats, Ints
+
+Visible = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +47,12 @@ class Stepper(Protocol):
         """Bring the rows together; most steps of the call will have `lanes` tokens in all."""
         ...
 
-    def step(self, tokens: torch.Tensor, rows: int, visible: torch.Tensor | None = None) -> torch.Tensor:
+    def step(self, tokens: Index, rows: int, visible: Visible | None = None) -> Floats:
         """Logits [tokens, vocab] of the next tokens of the first `rows` rows, as many for each. `visible` [rows,
         tokens per row, columns so far] says which of the call's columns each sees; None: all."""
         ...
 
-    def catch_up(self, tokens: torch.Tensor, rows: int) -> torch.Tensor:
+    def catch_up(self, tokens: Index, rows: int) -> Floats:
         """Logits [rows, vocab] of each row's last token; its tokens follow one another."""
         ...
 

@@ -6,6 +6,7 @@ place is a state of each and how many last tokens it matches; the longest match 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 
 from covey.drafters.automaton import ROOT, SuffixAutomaton
@@ -13,15 +14,21 @@ from covey.drafters.lookup import Child, Lookup, LookupDrafter, offer
 from covey.profile import DrafterSettings
 from covey.types import Open
 
+FULL_STORES = 8  # that all tenants' may be as large as together; of more, whoever asked longest ago is forgotten
+LEAST = 64  # tokens that a store takes the memory of at least
 Match = tuple[SuffixAutomaton, int, int]  # where, state, matched tokens
 
 
 class Store:
     """A tenant's recent outputs, at most `limit` tokens."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self, tenant: str, limit: int) -> None:
+        self.tenant, self._limit = tenant, limit
         self.generations: tuple[SuffixAutomaton, ...] = ()
+
+    @property
+    def size(self) -> int:
+        return LEAST + sum(each.read for each in self.generations)
 
     def add(self, tokens: Sequence[int]) -> None:
         kept = tokens[-(self._limit // 2) :] if self._limit > 1 else ()
@@ -109,12 +116,31 @@ class SuffixDrafter(LookupDrafter):
     def __init__(self, settings: DrafterSettings, *, name: str, vocab_size: int) -> None:
         super().__init__(settings, name=name, vocab_size=vocab_size)
         self._settings = settings
-        self._stores: dict[str, Store] = {}
+        self._stores: OrderedDict[str, Store] = OrderedDict()  # the tenant whose request ended last is the last
+        self._size = 0  # of all of them
 
     def opened(self, opening: Open) -> Lookup:
-        store = self._stores.setdefault(opening.tenant, Store(self._settings.suffix_store_tokens))
-        return SuffixLookup(store, self._settings.suffix_max)
+        store = self._stores.get(opening.tenant) or Store(opening.tenant, self._settings.suffix_store_tokens)
+        return SuffixLookup(self._kept(store), self._settings.suffix_max)
 
     def closed(self, lookup: Lookup) -> None:
         assert isinstance(lookup, SuffixLookup)
-        lookup.store.add([*lookup.tokens, *lookup.unread][lookup.num_prompt :])
+        store = self._kept(lookup.store)
+        before = store.size
+        store.add([*lookup.tokens, *lookup.unread][lookup.num_prompt :])
+        self._size += store.size - before
+        self._forget()
+
+    def _kept(self, store: Store) -> Store:
+        """The one of its tenant, which this one becomes where there is none."""
+        if store.tenant not in self._stores:
+            self._stores[store.tenant] = store
+            self._size += store.size
+        self._stores.move_to_end(store.tenant)
+        return self._stores[store.tenant]
+
+    def _forget(self) -> None:
+        """A tenant's name is whatever its callers say: anybody can be any number of them."""
+        most = FULL_STORES * (self._settings.suffix_store_tokens + LEAST)
+        while self._size > most:
+            self._size -= self._stores.popitem(last=False)[1].size

@@ -9,12 +9,11 @@ computes without OpenMP's threads, in whichever thread a call is in, and has no 
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import ParamSpec, TypeVar
-
-import torch
 
 from covey.worker import Thread
 
@@ -30,8 +29,12 @@ class Compute:
         """It computes with so many OpenMP threads, by default with as many as the thread that makes it, and on that
         one's GPU."""
         self._thread = Thread("compute")
-        device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
-        self._ident = self._thread.submit(_prepare, (threads or torch.get_num_threads(), device)).result()
+        torch = sys.modules.get("torch")  # a process that has not imported it computes with something else
+        device = None
+        if torch is not None:
+            device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
+            threads = threads or torch.get_num_threads()
+        self._ident = self._thread.submit(_prepare, (threads, device)).result()
 
     def run(self, call: Callable[P, R], *given: P.args, **named: P.kwargs) -> R:
         """Make the call there after those before it, and return what it returns. Called by what runs there already, it
@@ -47,6 +50,9 @@ class Compute:
 
 def _prepare(setting: tuple[int, int | None]) -> int:
     threads, device = setting
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return threading.get_ident()
     torch.get_num_threads()  # a thread's first question, or region, sets its number to what was set last in any thread
     torch.set_num_threads(threads)
     if device is not None:

@@ -2,8 +2,8 @@
 
 The transformers modules cost 0.3 ms of Python per layer, more than a small layer computes. This is the same
 arithmetic on the same weights in some fifteen calls per layer, with query, key and value, and gate and up, each one
-product. It is made for the families named below. Whoever builds one compares it with the modules' own pass too and
-drops it where they differ, but a comparison over few positions cannot tell a family that only differs beyond them.
+product. It is made for `refusals.FAMILIES`. Whoever builds one compares it with the modules' own pass too and drops it
+where they differ, but a comparison over few positions cannot tell a family that only differs beyond them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ import torch.nn.functional as F
 from covey.models.attention import Plan, Shape, attend
 from covey.models.modules import AttentionSetting
 from covey.models.product import Norm, Product, by_rows
-
-FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})  # model types whose modules compute this at every position
 
 
 @dataclass(frozen=True, slots=True)

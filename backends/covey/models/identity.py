@@ -35,9 +35,13 @@ def of_model(folder: str | Path, settings: Any) -> str:
 
     from covey.models.verdicts import here
 
-    path = Path(folder)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
-    return identity([settings, here(device)], [*path.glob("*.safetensors"), *path.glob("config.json")])
+    return identity([settings, here(device)], files_of(Path(folder)))
+
+
+def files_of(folder: Path) -> list[Path]:
+    """The files that make a model what it is."""
+    return [*folder.glob("*.safetensors"), *folder.glob("config.json")]
 
 
 def machine(cpuinfo: Path = CPUINFO) -> list[Any]:

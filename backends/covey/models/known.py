@@ -25,11 +25,10 @@ from safetensors import SafetensorError, safe_open
 
 from covey.errors import SettingError
 from covey.model_folder import read_object
-from covey.models.fuse import FAMILIES
 from covey.models.identity import of_model
 from covey.models.loading import choose_device, choose_dtype
 from covey.models.modules import AttentionSetting, Modules
-from covey.models.refusals import weight_files
+from covey.models.refusals import FAMILIES, weight_files
 from covey.models.verdicts import keep
 from covey.private import kept_folder
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +16,11 @@ import torch
 from safetensors import SafetensorError
 
 from covey.errors import SettingError, UnsupportedModel
-from covey.models import refusals, stored
+from covey.models import dtypes, refusals
 from covey.models.device import weights
 from covey.models.refusals import weight_files
 
 _LOG = logging.getLogger(__name__)
-_STORED = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 @contextlib.contextmanager
@@ -201,42 +198,10 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
         return known[name]
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
-    return torch.bfloat16 if _multiplies_bfloat16() else torch.float32
+    return torch.bfloat16 if dtypes.multiplies_bfloat16() else torch.float32
 
 
 def serving_dtype(name: str, device: torch.device, folder: str | Path) -> str:
-    """The type that a target is served in: `auto` is its checkpoint's own, so that its text is the checkpoint's. Types
-    of two bytes that the device does not multiply become float32."""
-    if name != "auto":
-        return name
-    own = _own_dtype(Path(folder))
-    if own in ("float32", "float64"):
-        return own
+    """The type that a target is served in there; see `dtypes.served`."""
     best = str(choose_dtype("auto", device)).removeprefix("torch.")
-    if own != "float16":
-        return best
-    if device.type == "cuda":
-        return own
-    _LOG.warning("%s is in float16, which no CPU multiplies well: it is served in float32", folder)
-    return "float32"
-
-
-def _own_dtype(folder: Path) -> str:
-    """What the configuration says, else what most of the stored numbers are in; "" where neither says it."""
-    written = refusals.described(folder)
-    said = str(written.get("dtype") or written.get("torch_dtype") or "")
-    if said or not (files := sorted(folder.glob("*.safetensors"))):
-        return said.removeprefix("torch.")
-    counts: Counter[str] = Counter()
-    for tensor in stored.tensors(files).values():
-        counts[tensor.dtype] += tensor.size
-    return _STORED.get(counts.most_common(1)[0][0], "") if counts else ""
-
-
-@cache
-def _multiplies_bfloat16() -> bool:
-    able = torch.cpu.get_capabilities()
-    fast = bool(able.get("avx512_bf16") or able.get("amx_bf16") or able.get("bf16"))
-    if not fast:
-        _LOG.warning("this CPU has no BF16 instructions: running in float32")
-    return fast
+    return dtypes.served(name, folder, best, halves=device.type == "cuda")

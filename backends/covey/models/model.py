@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,14 +20,16 @@ from safetensors import SafetensorError
 
 from covey.errors import SettingError
 from covey.models import known
+from covey.models.agreement import Room, passes_agree
 from covey.models.attention import Plan, Tiling, plan_lanes
-from covey.models.fuse import FAMILIES, FusedDecoder
+from covey.models.fuse import FusedDecoder
 from covey.models.lanes import Lanes, Pass, chain
 from covey.models.modules import AttentionSetting, Modules, Run, Source, close, modules_of
-from covey.models.numerics import Matrix, Room, attention_agreement, attention_tilings, linear_granules, passes_agree
+from covey.models.numerics import Matrix, attention_agreement, attention_tilings, linear_granules
 from covey.models.parallel.group import Group
 from covey.models.parallel.sharding import ShardedLinear
 from covey.models.product import padded
+from covey.models.refusals import FAMILIES
 from covey.models.reserve import Reserve
 from covey.models.verdicts import here, verdict
 from covey.private import kept_folder
@@ -43,6 +45,7 @@ class PagedModel:
     one rank of a `group` it holds its share of both, and every rank builds one and calls it alike, in step."""
 
     windows = False  # reads lanes
+    whole: Literal[True] = True  # in this process
 
     def __init__(
         self,
@@ -78,10 +81,10 @@ class PagedModel:
         heads, dim = 2 * self.shape.kv_heads, self.shape.head_dim
         self._blocks, self._reserve = blocks, None
         if most_blocks >= blocks and self.torch_device.type == "cpu":
-            self._reserve = Reserve(
-                modules.layers, heads, dim, block_size, blocks=blocks, most=most_blocks, dtype=self.torch_dtype
-            )
-            self._pool = self._reserve.memory
+            size = block_size * dim * self.torch_dtype.itemsize
+            self._reserve = Reserve(modules.layers * heads, size, blocks=blocks, most=most_blocks)
+            whole = torch.frombuffer(self._reserve.map, dtype=self.torch_dtype)
+            self._pool = whole.view(modules.layers, heads, -1, dim)
         else:
             slots = (blocks + 1) * block_size
             self._pool = torch.zeros(
@@ -258,7 +261,7 @@ class PagedModel:
         facts = modules.described(), self.shape, self.dtype, self.device, sizes
         limits = self.max_positions, self.blocks, self.block_size, self.max_pass_tokens
         folder = kept_folder("numerics") if self._group is None else None  # ranks go on in step
-        tiling = verdict(folder, here(*facts, *limits), lambda: self._find_tiling(matrices))
+        tiling = verdict(folder, here(*facts, *limits), lambda: self._find_tiling(matrices), Tiling)
         self._tiling = tiling or Tiling()
         return tiling is not None
 

@@ -64,6 +64,9 @@ EXACT = {
     "gpt_oss": "experts (numerics `fast`), attention sinks, sliding window",
 }
 
+# Model types that compute the same at every position: RMS norms, rotary positions, grouped heads, gated feed-forwards.
+FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
+
 _STATE = "it keeps state that is not keys and values; serve a model with attention in every layer"
 _TEXT_ONLY = "serve a text-only model of the same family"
 _POSITIONS = "serve a model with rotary or learned positions"

@@ -1,13 +1,14 @@
 """KV memory on a CPU that grows and shrinks where it is: addresses for the largest pool, pages for the blocks in use.
 
-    each layer, each head    |<-- blocks: have pages -->|<-- room to grow: addresses only -->| padding's block |
+    each plane    |<-- blocks: have pages -->|<-- room to grow: addresses only -->| spare blocks: pages when used |
 
-A slot's address never changes and nothing is copied when the pool grows: tensors over the whole of it stay valid. It
-is an anonymous private mapping: pages that are given up are the system's again at once, and are zero when they come
-back, which unused KV memory must be. Pages come and go in a thread of their own, so that no pass waits for them.
+A plane is what lies together of a pool, such as one layer's keys. A slot's address never changes and nothing is copied
+when the pool grows: tensors over the whole of it stay valid. It is an anonymous private mapping: pages that are given
+up are the system's again at once, and are zero when they come back, which unused KV memory must be. Pages come and go
+in a thread of their own, so that no pass waits for them.
 
-Knows no sequences and no owners. A block must be free before it is given up, and is not to be used before `blocks`
-says that it is there.
+Knows no sequences, no owners and no numbers. A block must be free before it is given up, and is not to be used before
+`blocks` says that it is there.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
-import torch
+import numpy as np
 
 from covey.types import Ints
 from covey.worker import Thread
@@ -35,47 +36,31 @@ MEMORY = Path("/proc/meminfo")
 
 
 class Reserve:
-    """`memory`: [layers, heads, slots, head_dim] with pages for `blocks` blocks and for the last one, which takes
-    padding's keys. One thread calls."""
+    """`bytes`: [planes, blocks, bytes of a block in a plane], with pages for `blocks` blocks; `spare` more lie behind
+    the room to grow, the last ones of each plane. One thread calls."""
 
-    def __init__(
-        self,
-        layers: int,
-        heads: int,
-        head_dim: int,
-        block_size: int,
-        *,
-        blocks: int,
-        most: int,
-        dtype: torch.dtype,
-    ) -> None:
-        self._block = block_size * head_dim * dtype.itemsize
-        self._grain = mmap.PAGESIZE // math.gcd(mmap.PAGESIZE, self._block)  # blocks that fill whole pages
+    def __init__(self, planes: int, block: int, *, blocks: int, most: int, spare: int = 1) -> None:
+        self._block = block
+        self._grain = mmap.PAGESIZE // math.gcd(mmap.PAGESIZE, block)  # blocks that fill whole pages
         self.most = self._up(most)
-        self._size = block_size
-        self._planes = layers * heads
-        self._plane = (self.most + self._grain) * self._block
+        self._planes = planes
+        total = self.most + self._up(spare)
+        self._plane = total * block
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE
         try:
-            self._map = mmap.mmap(-1, self._planes * self._plane, flags=flags)
+            self.map = mmap.mmap(-1, planes * self._plane, flags=flags)
         except OSError as error:
             raise MemoryError(f"no addresses for KV memory of {most} blocks: {error}") from error
-        self.memory = torch.frombuffer(self._map, dtype=dtype).view(layers, heads, -1, head_dim)
-        self._start = self.memory.data_ptr()
-        # numpy copies a row at once, `index_copy_` its elements one by one; and it computes in the thread that calls
-        self._bytes = self.memory.view(torch.uint8).numpy().reshape(self._planes, -1, self._block)
+        # numpy copies a row at once, torch's `index_copy_` its elements one by one; and in the thread that calls
+        self.bytes = np.frombuffer(self.map, np.uint8).reshape(planes, total, block)
+        self._start = self.bytes.ctypes.data
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-        self._libc.madvise(self._start, len(self._map), NO_HUGE_PAGES)  # one would hold thousands of blocks of a head
+        self._libc.madvise(self._start, len(self.map), NO_HUGE_PAGES)  # one would hold thousands of blocks of a plane
         self.blocks = 0
         self._worker = Thread("kv-pages")
         self._moving: Future[None] | None = None
         self._add(blocks)
-
-    @property
-    def padding_slot(self) -> int:
-        """The last block's first slot."""
-        return self.memory.shape[2] - self._size
 
     @property
     def bytes_per_block(self) -> int:
@@ -108,7 +93,7 @@ class Reserve:
         """Copy whole blocks, a piece that stays in a core's cache at a time. No destination may be given twice, or be
         a source."""
         size = max(1, CACHED // self._block)
-        for plane in self._bytes:
+        for plane in self.bytes:
             for start in range(0, len(sources), size):
                 plane[destinations[start : start + size]] = plane[sources[start : start + size]]
 
@@ -130,7 +115,7 @@ class Reserve:
 
     def _drop(self, last: int) -> None:
         whole = self._up(self.blocks)
-        self._bytes[:, self.blocks : whole] = 0  # they share pages with blocks that stay
+        self.bytes[:, self.blocks : whole] = 0  # they share pages with blocks that stay
         self._each(whole, self._up(last), self._release)
 
     def _each(self, start: int, stop: int, act: Callable[[int, int], None]) -> None:

@@ -29,6 +29,7 @@ class Stored:
     dtype: str  # as safetensors names it: F32, BF16, I8, ...
     shape: tuple[int, ...]
     size: int  # in bytes
+    begin: int  # where they begin in the file
 
 
 def tensors(files: Iterable[Path]) -> dict[str, Stored]:
@@ -45,7 +46,7 @@ def _header(path: Path) -> list[tuple[str, Stored]]:
             (length,) = struct.unpack("<Q", file.read(8))
             content: dict[str, Any] = json.loads(file.read(length) if length <= MOST_HEADER else "")
             content.pop("__metadata__", None)
-            found = [(name, *_tensor(path, each)) for name, each in content.items()]
+            found = [(name, _tensor(path, each, 8 + length)) for name, each in content.items()]
     except (
         OSError,
         ValueError,
@@ -56,15 +57,15 @@ def _header(path: Path) -> list[tuple[str, Stored]]:
         RecursionError,
     ) as error:
         raise SettingError(f"{path} cannot be read as safetensors: copy it again") from error
-    whole, there = 8 + length + max((end for *_, end in found), default=0), path.stat().st_size
+    whole, there = max((8 + length, *(each.begin + each.size for _, each in found))), path.stat().st_size
     if there != whole:
         raise SettingError(f"{path} has {there} bytes of {whole}: copy it again")
-    return [(name, tensor) for name, tensor, _ in found]
+    return found
 
 
-def _tensor(path: Path, written: dict[str, Any]) -> tuple[Stored, int]:
+def _tensor(path: Path, written: dict[str, Any], first: int) -> Stored:
     begin, end = map(int, written["data_offsets"])
-    return Stored(path, str(written["dtype"]), tuple(map(int, written["shape"])), end - begin), end
+    return Stored(path, str(written["dtype"]), tuple(map(int, written["shape"])), end - begin, first + begin)
 
 
 def check(folder: Path, found: dict[str, Stored], vocabulary: int) -> None:

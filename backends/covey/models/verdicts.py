@@ -13,17 +13,17 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any, TypeVar
 
-import torch
-
-from covey.models.attention import Tiling
 from covey_client import files
 
+F = TypeVar("F", bound=Any)
 log = logging.getLogger(__name__)
 
 # The code that decides which products there are.
 _SOURCES = (
     "adopted.py",
+    "agreement.py",
     "alibi.py",
     "attention.py",
     "fuse.py",
@@ -38,7 +38,9 @@ _SETTINGS = ("MKL_", "ONEDNN_", "DNNL_", "ATEN_CPU_", "OMP_NUM_", "KMP_")  # var
 
 
 def here(*facts: object) -> str:
-    """The key of a question with these `facts` on this machine."""
+    """The key of a question with these `facts` to PyTorch on this machine."""
+    import torch
+
     asked = {
         "facts": [str(fact) for fact in facts],
         "threads": torch.get_num_threads(),
@@ -51,19 +53,20 @@ def here(*facts: object) -> str:
     return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
 
 
-def verdict(folder: Path | None, key: str, find: Callable[[], Tiling | None]) -> Tiling | None:
-    """The tiling that is invariant, None where there is none: as `folder` has it under `key`, else found and kept."""
+def verdict(folder: Path | None, key: str, find: Callable[[], F | None], kind: Callable[..., F]) -> F | None:
+    """What makes passes invariant, None where nothing does: as `folder` has it under `key`, else found and kept. It is
+    a dataclass's instance, which `kind` makes of its fields."""
     path = None if folder is None else folder / f"{key}.json"
     if path is not None and path.is_file():
         try:
             kept = json.loads(path.read_text())["tiling"]
-            return None if kept is None else Tiling(**kept)
+            return None if kept is None else kind(**kept)
         except (OSError, ValueError, KeyError, TypeError) as error:
             log.warning("%s is not a verdict (%s): trying this machine's numerics again", path, error)
-    tiling = find()
+    found = find()
     if path is not None:
-        keep(path, {"tiling": None if tiling is None else asdict(tiling)})
-    return tiling
+        keep(path, {"tiling": None if found is None else asdict(found)})
+    return found
 
 
 def keep(path: Path, content: object) -> None:

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
-from covey.models.kernels.ready import why_not
+from covey.sampling.arrays import Logits, beside, host, log_softmax, numbers, plain, select
 from covey.sampling.noise import Index, Purpose, Reals, best_tokens, keys, race, winners
 from covey.sampling.penalties import Context, penalise
 from covey.sampling.settings import SettingsTable
-from covey.sampling.truncation import find_cuts, select
+from covey.sampling.truncation import find_cuts
 from covey.types import Floats, Ints
 
 if TYPE_CHECKING:
+    import torch
+
     from covey.models.kernels.draws import DeviceDraw
 
 __all__ = ["Context", "Draws", "Fault", "SettingsTable", "draw", "draw_unpenalised"]
@@ -51,7 +51,7 @@ class Draws:
 
 
 def draw(
-    logits: Tensor,
+    logits: Logits,
     table: SettingsTable,
     settings: Ints,
     positions: Ints,
@@ -60,22 +60,27 @@ def draw(
     """The target's own token of every row. `positions[i]` is the index, prompt included, of the token being drawn;
     `contexts[i]` all tokens before it, needed only where `table.history[settings[i]]`, and what a grammar allows."""
     setting, position = np.asarray(settings, np.int64), np.asarray(positions, np.int64)
-    given = logits.float() if logits.dtype not in (torch.float32, torch.float64) else logits
-    work = penalise(given.contiguous(), table, setting, position, contexts)
+    given = plain(logits)
+    work = penalise(given, table, setting, position, contexts)
     return _draw(given, work, table, setting, position)
 
 
-def draw_unpenalised(logits: Tensor, table: SettingsTable, settings: Index, positions: Index) -> Ints:
+def draw_unpenalised(logits: Logits, table: SettingsTable, settings: Index, positions: Index) -> Ints:
     """The tokens that `draw` would give if no row had a bias, penalties, a minimum length or bad words."""
-    return _draw(logits, logits, table, settings, positions).tokens
+    given = plain(logits)
+    return _draw(given, given, table, settings, positions).tokens
 
 
-def _draw(given: Tensor, work: Tensor, table: SettingsTable, settings: Index, positions: Index) -> Draws:
-    by_kernels = work.is_cuda and work.dtype == torch.float32 and not why_not(work.device)
+def _draw(given: Logits, work: Logits, table: SettingsTable, settings: Index, positions: Index) -> Draws:
+    by_kernels = False
+    if not isinstance(work, np.ndarray):
+        from covey.models.kernels.ready import why_not  # PyTorch: a CPU does without
+
+        by_kernels = work.is_cuda and work.dtype.itemsize == 4 and not why_not(work.device)
     return (draw_on_device if by_kernels else draw_on_host)(given, work, table, settings, positions)
 
 
-def draw_on_host(given: Tensor, work: Tensor, table: SettingsTable, settings: Index, positions: Index) -> Draws:
+def draw_on_host(given: Logits, work: Logits, table: SettingsTable, settings: Index, positions: Index) -> Draws:
     """Draws from `work`, which is `given` after penalties, with what has to be exact computed by the host."""
     best, values = best_tokens(work)
     faults = find_faults(values)
@@ -87,7 +92,7 @@ def draw_on_host(given: Tensor, work: Tensor, table: SettingsTable, settings: In
     return Draws(tokens.astype(np.int32), log_probabilities(given, table, settings, tokens), faults)
 
 
-def draw_on_device(given: Tensor, work: Tensor, table: SettingsTable, settings: Index, positions: Index) -> Draws:
+def draw_on_device(given: Logits, work: Logits, table: SettingsTable, settings: Index, positions: Index) -> Draws:
     """The same draws by kernels: one copy brings them to the host. Only what truncation may have cut is drawn again."""
     wanted = table.logprobs[settings]
     drawing = _drawing(threading.get_ident(), 1 << (len(settings) - 1).bit_length(), work.shape[1], work.device)
@@ -128,7 +133,7 @@ def find_faults(best_values: Reals) -> Ints:
 
 
 def _draw_hot(
-    logits: Tensor, table: SettingsTable, settings: Index, positions: Index, best: Index, values: Reals
+    logits: Logits, table: SettingsTable, settings: Index, positions: Index, best: Index, values: Reals
 ) -> Index:
     row_keys = keys(table.seed[settings], positions, Purpose.COUPLED)
     entrants = race(logits, best[:, None], values[:, None], table.temperature[settings], row_keys)
@@ -143,12 +148,11 @@ def _draw_hot(
     return won
 
 
-def log_probabilities(logits: Tensor, table: SettingsTable, settings: Index, tokens: Index) -> Floats:
+def log_probabilities(logits: Logits, table: SettingsTable, settings: Index, tokens: Index) -> Floats:
     """The model's own log-probability of one token per row; NaN where the row did not ask or has no token."""
     logprobs: npt.NDArray[np.float32] = np.full(len(settings), np.nan, np.float32)
     rows = np.flatnonzero(table.logprobs[settings] & (tokens >= 0))
     if len(rows):
-        where = torch.from_numpy(rows).to(logits.device)
-        picked = torch.from_numpy(tokens[rows]).to(logits.device).unsqueeze(1)
-        logprobs[rows] = logits[where].log_softmax(dim=1).gather(1, picked).squeeze(1).float().cpu().numpy()
+        found = log_softmax(logits[beside(rows, logits)])
+        logprobs[rows] = host(found[numbers(len(rows), logits), beside(tokens[rows], logits)])
     return logprobs

@@ -1,7 +1,7 @@
 """The one implementation of the noise that decides every draw, and the race that it decides.
 
 Noise is a function of (seed, position, round, purpose, token) and of nothing else. Keys are derived on the host in 64
-bits, tokens are hashed in wrapping 32-bit integer arithmetic on the logits' own device, and the logarithms of what is
+bits, tokens are hashed in wrapping 32-bit integer arithmetic where the logits are, and the logarithms of what is
 left are taken in float64 with single-rounding additions, multiplications and divisions alone, on the host or by kernels
 that repeat them (`kernels/race.py`): the noise has the same bits on every device, with any number of threads and beside
 any other row.
@@ -13,16 +13,18 @@ logit / temperature + noise wins, the lowest id among equals. This module knows 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
+
+from covey.sampling.arrays import Logits, beside, host, largest_of, of_type, single, words_like
+
+if TYPE_CHECKING:
+    import torch
 
 Words = npt.NDArray[np.uint64]
 Index = npt.NDArray[np.int64]
@@ -84,17 +86,23 @@ def uniforms(row_keys: Words) -> Reals:
 
 
 @lru_cache(maxsize=8)
-def token_words(vocab: int, device: torch.device) -> Tensor:
+def token_words(vocab: int, device: torch.device | None = None) -> Any:
+    """A 32-bit word per token: an array, or a tensor on a device."""
     ids = np.arange(vocab, dtype=np.uint32)
     ids ^= ids >> np.uint32(16)
     ids *= np.uint32(0x7FEB352D)
     ids ^= ids >> np.uint32(15)
     ids *= np.uint32(0x846CA68B)
     ids ^= ids >> np.uint32(16)
-    return torch.from_numpy(ids.view(np.int32)).to(device)
+    words = ids.view(np.int32)
+    if device is None:
+        return words
+    import torch
+
+    return torch.from_numpy(words).to(device)
 
 
-def row_words(row_keys: Words) -> Tensor:
+def row_words(row_keys: Words) -> npt.NDArray[np.int32]:
     """Three 32-bit words per key, the last two odd, as [3, rows, 1]."""
     second = _scramble(row_keys + _SECOND)
     words = np.empty((3, len(row_keys), 1), np.uint32)
@@ -102,18 +110,21 @@ def row_words(row_keys: Words) -> Tensor:
     words[1, :, 0] = row_keys >> np.uint64(32)
     words[2, :, 0] = second
     words[1:] |= np.uint32(1)
-    return torch.from_numpy(words.view(np.int32))
+    return words.view(np.int32)
 
 
-def hash_tokens(tokens: Tensor, words: Tensor, out: Tensor, scratch: Tensor) -> None:
-    """31 uniform bits per row and token, into `out`. The shift is arithmetic and so merges each value with its
-    complement: 31 of the 32 bits are left, which odd multiplication keeps uniform and the mask selects."""
-    torch.bitwise_xor(tokens, words[0], out=out)
-    out.mul_(words[1])
-    torch.bitwise_right_shift(out, 15, out=scratch)
-    out.bitwise_xor_(scratch)
-    out.mul_(words[2])
-    out.bitwise_and_(0x7FFFFFFF)
+def hash_tokens(tokens: Any, words: Any, out: Any, scratch: Any) -> None:
+    """31 uniform bits per row and token, into `out`: arrays or tensors, all alike. The shift is arithmetic and so
+    merges each value with its complement: 31 of the 32 bits are left, which odd multiplication keeps uniform and the
+    mask selects."""
+    out[...] = tokens
+    out ^= words[0]
+    out *= words[1]
+    scratch[...] = out
+    scratch >>= 15
+    out ^= scratch
+    out *= words[2]
+    out &= 0x7FFFFFFF
 
 
 def _log(values: Reals) -> Reals:
@@ -160,26 +171,31 @@ class Entrants:
         return Entrants(rows[kept], self.tokens[kept], self.values[kept], self.scores[kept])
 
 
-def best_tokens(logits: Tensor) -> tuple[Index, Reals]:
+def best_tokens(logits: Logits) -> tuple[Index, Reals]:
     """Each row's largest logit, the lowest id among equals, and its value; NaN where the row has a NaN."""
-    if logits.device.type == "cpu":
-        array = logits.numpy()  # numpy's argmax is vectorised and keeps the first, torch's is neither fast nor sure
-        best = array.argmax(axis=1)
-        return best, array[np.arange(len(best)), best].astype(np.float64)
+    if isinstance(logits, np.ndarray):
+        best = logits.argmax(axis=1)
+        return best, logits[np.arange(len(best)), best].astype(np.float64)
     index = logits.argmax(dim=1)
-    pairs = torch.stack((index.double(), logits.gather(1, index.unsqueeze(1)).squeeze(1).double())).cpu().numpy()
-    return pairs[0].astype(np.int64), pairs[1]
+    values = logits.gather(1, index.unsqueeze(1)).squeeze(1)
+    found, best_values = host(index), host(values).astype(np.float64)
+    if logits.device.type == "cpu":
+        found = logits.numpy().argmax(axis=1)  # torch's is not sure to be the first of equals
+    return found, best_values
 
 
-def leading_tokens(logits: Tensor, width: int) -> tuple[Index, Reals]:
-    """Each row's `width` largest logits as [rows, width], descending, the lowest id first among equals; at the last
-    place among equals any id, but the first is always the row's best token."""
-    best, best_values = best_tokens(logits)
+def leading_tokens(logits: Logits, width: int) -> tuple[Index, Reals]:
+    """Each row's `width` largest logits as [rows, width], descending, the lowest id first among equals; on a GPU at the
+    last place among equals any id, but the first is always the row's best token."""
     width = min(width, logits.shape[1])
+    if isinstance(logits, np.ndarray):
+        places, largest = largest_of(logits, width)
+        return places, largest.astype(np.float64)
+    best, best_values = best_tokens(logits)
     if width == 1:
         return best[:, None], best_values[:, None]
     top = logits.topk(width, dim=1)
-    tokens, values = top.indices.cpu().numpy(), top.values.double().cpu().numpy()
+    tokens, values = host(top.indices), host(top.values).astype(np.float64)
     order = np.lexsort((tokens, -values), axis=1)
     tokens, values = np.take_along_axis(tokens, order, 1), np.take_along_axis(values, order, 1)
     lost = tokens[:, 0] != best
@@ -189,7 +205,7 @@ def leading_tokens(logits: Tensor, width: int) -> tuple[Index, Reals]:
 
 
 def race(
-    logits: Tensor,
+    logits: Logits,
     leaders: Index,
     leader_values: Reals,
     temperatures: Reals,
@@ -203,27 +219,31 @@ def race(
     v as a float32, read as a number, bounds log2(v) from below: the dense part has no logarithm at all.
     """
     rows, vocab = logits.shape
-    device = logits.device
-    table, words = token_words(vocab, device), row_words(row_keys)
+    on_host = isinstance(logits, np.ndarray)
+    words = row_words(row_keys)
     centres = leader_values[:, 0]
     slopes, bounds = _limits(leaders, leader_values, temperatures, words, vocab if prune else 0)
-    words = words.to(device)
-    columns = torch.from_numpy(np.stack((centres, slopes, bounds))).unsqueeze(2).to(device)
-    centre, slope, bound = columns[0].to(logits.dtype), columns[1].float(), columns[2].float()
+    table = token_words(vocab, None if on_host else logits.device)
+    columns = beside(np.stack((centres, slopes, bounds))[:, :, None], logits)
+    centre, slope, bound = of_type(columns[0], logits), single(columns[1]), single(columns[2])
+    words = beside(words, logits)
+    step = max(1, _CHUNK_ELEMENTS // vocab) if on_host else max(1, rows)
     pieces = []
-    for start, stop in _chunks(rows, vocab, device):
-        part = logits[start:stop]
-        hashes = torch.empty(part.shape, dtype=torch.int32, device=device)
-        scratch = torch.empty_like(hashes)
-        hash_tokens(table, words[:, start:stop], hashes, scratch)
-        octaves = scratch.view(torch.float32)
-        octaves.copy_(hashes)
-        octaves.copy_(scratch)  # the bits of 2^e (1 + f), read as an integer: 2^23 (127 + e + f)
-        limits = (part - centre[start:stop]).float()
-        limits *= slope[start:stop]
-        limits += bound[start:stop]
-        picked = _where_true(octaves <= limits)
-        pieces.append((picked + start * vocab, _take(hashes, picked), _take(part, picked)))
+    for start in range(0, rows, step):
+        some = slice(start, start + step)
+        part = logits[some]
+        hashes, scratch = words_like(part), words_like(part)
+        hash_tokens(table, words[:, some], hashes, scratch)
+        octaves = scratch.view(slope.dtype)
+        octaves[...] = hashes
+        octaves = single(scratch)  # the bits of 2^e (1 + f), read as an integer: 2^23 (127 + e + f)
+        with np.errstate(over="ignore", invalid="ignore"):
+            limits = single(part - centre[some])
+            limits *= slope[some]
+            limits += bound[some]
+        picked = np.flatnonzero(host(octaves <= limits))
+        at = beside(picked, part)
+        pieces.append((picked + start * vocab, host(hashes.reshape(-1)[at]), host(part.reshape(-1)[at])))
     flat, hashed, values = (
         pieces[0] if len(pieces) == 1 else (np.concatenate(part) for part in zip(*pieces, strict=True))
     )
@@ -235,38 +255,18 @@ def race(
 
 
 def _limits(
-    leaders: Index, leader_values: Reals, temperatures: Reals, words: Tensor, vocab: int
+    leaders: Index, leader_values: Reals, temperatures: Reals, words: npt.NDArray[np.int32], vocab: int
 ) -> tuple[Reals, Reals]:
     """Slope and height, per row, of what 2^23 (127 + log2(v 2^31)) may be at most; no limit if `vocab` is 0."""
     octave = 2.0**23
     if not vocab:
         return np.zeros(len(leaders)), np.full(len(leaders), STEEPEST)
-    hashes = torch.empty(leaders.shape, dtype=torch.int32)
-    ids = token_words(vocab, hashes.device)[torch.from_numpy(leaders)]
-    hash_tokens(ids, words, hashes, torch.empty_like(hashes))
-    tail = np.log1p((hashes.numpy() + 0.5) * -(2.0**-HASH_BITS))  # `SLACK` covers these logarithms' last bits too
+    hashes = np.empty(leaders.shape, np.int32)
+    hash_tokens(token_words(vocab)[leaders], words, hashes, np.empty_like(hashes))
+    tail = np.log1p((hashes + 0.5) * -(2.0**-HASH_BITS))  # `SLACK` covers these logarithms' last bits too
     scores = (leader_values - leader_values[:, :1]) / temperatures[:, None] - np.log(-tail)
     slopes = np.minimum(octave * LOG2_E / temperatures, STEEPEST)
     return slopes, (127.0 + HASH_BITS - scores.min(axis=1) * LOG2_E) * octave + SLACK
-
-
-def _chunks(rows: int, vocab: int, device: torch.device) -> Iterator[tuple[int, int]]:
-    step = max(1, _CHUNK_ELEMENTS // vocab) if device.type == "cpu" else max(1, rows)
-    for start in range(0, rows, step):
-        yield start, min(start + step, rows)
-
-
-def _where_true(mask: Tensor) -> Index:
-    if mask.device.type == "cpu":
-        return np.flatnonzero(mask.numpy())
-    return mask.flatten().nonzero().squeeze(1).cpu().numpy()
-
-
-def _take(source: Tensor, flat: Index) -> npt.NDArray[Any]:
-    if source.device.type == "cpu":
-        taken: npt.NDArray[Any] = source.numpy().reshape(-1)[flat]
-        return taken
-    return source.flatten()[torch.from_numpy(flat).to(source.device)].cpu().numpy()
 
 
 def winners(entrants: Entrants, rows: int) -> Index:

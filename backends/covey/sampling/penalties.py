@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from covey.grammar import Words
+from covey.sampling.arrays import Logits, beside, copied, host, of_type
 from covey.sampling.bias import biased
 from covey.sampling.constraint import constrained
 from covey.sampling.noise import Index
@@ -29,9 +28,9 @@ class Context:
 
 
 def penalise(
-    logits: Tensor, table: SettingsTable, settings: Index, positions: Index, contexts: Sequence[Context | None] | None
-) -> Tensor:
-    """Logits with bias, grammar, penalties, minimum length and bad words applied; the same tensor where no row has
+    logits: Logits, table: SettingsTable, settings: Index, positions: Index, contexts: Sequence[Context | None] | None
+) -> Logits:
+    """Logits with bias, grammar, penalties, minimum length and bad words applied; the same object where no row has
     any."""
     logits = biased(logits, table, settings)
     fitting = np.flatnonzero(table.constrained[settings])
@@ -42,7 +41,7 @@ def penalise(
     if not len(rows):
         return logits
     vocab = logits.shape[1]
-    logits = logits.clone()
+    logits = copied(logits)
     masked: list[int] = []
     counted = rows[table.history[settings[rows]]]
     if len(counted):
@@ -52,18 +51,22 @@ def penalise(
             raise ValueError("a row with penalties or bad words needs the tokens before it")
         _penalise_counts(logits, table, settings, counted, given)
         for row, context in zip(counted.tolist(), given, strict=True):
-            bad = (word for word in table.sampling(int(settings[row])).bad_words if word)  # no tokens: never completed
-            masked += [row * vocab + word[-1] for word in bad if word[-1] < vocab and _ends_with(context, word[:-1])]
+            last = _last(context)
+            for word in table.sampling(int(settings[row])).bad_words:
+                if len(word) > 1 and word[-2] != last:  # most of them, which are looked at no further
+                    continue
+                if word and word[-1] < vocab and _ends_with(context, word[:-1]):  # no tokens: never completed
+                    masked.append(row * vocab + word[-1])
     produced = positions[rows] - table.num_prompt[settings[rows]]
     for row in rows[produced < table.min_tokens[settings[rows]]].tolist():
         masked += [row * vocab + token for token in table.sampling(int(settings[row])).end_ids if token < vocab]
     if masked:
-        logits.view(-1)[torch.tensor(masked, device=logits.device)] = -torch.inf
+        logits.reshape(-1)[beside(np.asarray(masked), logits)] = -np.inf
     return logits
 
 
 def _penalise_counts(
-    logits: Tensor, table: SettingsTable, settings: Index, rows: Index, contexts: list[Context]
+    logits: Logits, table: SettingsTable, settings: Index, rows: Index, contexts: list[Context]
 ) -> None:
     """Repetition, presence and frequency penalties, in place. A history is counted once for all rows that share it."""
     vocab = logits.shape[1]
@@ -81,7 +84,7 @@ def _penalise_counts(
     path_rows = np.repeat(rows, [len(context.path) for context in contexts])
     path = np.concatenate([context.path for context in contexts])
     drafted, times = np.unique(path_rows * vocab + path, return_counts=True)
-    in_path = np.zeros(logits.numel(), np.bool_)
+    in_path = np.zeros(len(logits) * vocab, np.bool_)
     in_path[drafted] = True
     rest = ~in_path[places]
     group_of = np.zeros(len(logits), np.int64)
@@ -91,13 +94,13 @@ def _penalise_counts(
     total = np.concatenate((produced[source[rest]], drafted_before + times))
 
     owner = settings[places // vocab]
-    where = torch.from_numpy(places).to(logits.device)
-    values = logits.view(-1)[where].double().cpu().numpy()
+    where, flat = beside(places, logits), logits.reshape(-1)
+    values = host(flat[where]).astype(np.float64)
     repetition = table.repetition_penalty[owner]
     values = np.where(values < 0, values * repetition, values / repetition)
     values -= table.presence_penalty[owner] * (total > 0)
     values -= table.frequency_penalty[owner] * total
-    logits.view(-1)[where] = torch.from_numpy(values).to(logits.device, logits.dtype)
+    flat[where] = of_type(beside(values, logits), logits)
 
 
 def _count(histories: list[Ints], num_prompt: Index, vocab: int) -> tuple[Index, Index]:
@@ -109,6 +112,12 @@ def _count(histories: list[Ints], num_prompt: Index, vocab: int) -> tuple[Index,
     length = len(histories) * vocab
     produced = np.bincount(flat[index >= num_prompt[owner]], minlength=length)
     return produced, np.flatnonzero(np.bincount(flat, minlength=length))
+
+
+def _last(context: Context) -> int:
+    """The last token before the draw; -1 where there is none."""
+    tokens = context.path if len(context.path) else context.history
+    return int(tokens[-1]) if len(tokens) else -1
 
 
 def _ends_with(context: Context, tokens: tuple[int, ...]) -> bool:

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
+from covey.sampling.arrays import Logits, plain
 from covey.sampling.noise import Index, Purpose, Reals, keys, leading_tokens, uniforms
 from covey.sampling.settings import SettingsTable
 from covey.sampling.truncation import mass_of
@@ -31,11 +30,11 @@ class SparseDraws:
 
 
 def propose_rejection(
-    logits: Tensor, table: SettingsTable, settings: Ints, positions: Ints, rounds: Ints, count: int = SPARSE
+    logits: Logits, table: SettingsTable, settings: Ints, positions: Ints, rounds: Ints, count: int = SPARSE
 ) -> SparseDraws:
     """Rejection rule: draw from the best `count` tokens, truncated further by the request's settings (top-p's share is
     of those tokens' mass). The float32 probabilities returned are the ones drawn from. Greedy rows are one-hot."""
-    logits = _plain(logits)
+    logits = plain(logits)
     setting, position = np.asarray(settings, np.int64), np.asarray(positions, np.int64)
     leaders, values = leading_tokens(logits, count)
     fine = np.isfinite(values[:, 0])
@@ -52,11 +51,11 @@ def propose_rejection(
 
 
 def would_accept(
-    logits: Tensor, tokens: Index, chances: Reals, table: SettingsTable, settings: Ints, positions: Ints
+    logits: Logits, tokens: Index, chances: Reals, table: SettingsTable, settings: Ints, positions: Ints
 ) -> npt.NDArray[np.bool_]:
     """Rejection rule: by row, whether a draft drawn as `propose_rejection` draws it would have been accepted where the
     target drew one of `tokens`, which had such a chance there: with probability min(1, q / p) of that token."""
-    logits = _plain(logits)
+    logits = plain(logits)
     setting, position = np.asarray(settings, np.int64), np.asarray(positions, np.int64)
     leaders, values = leading_tokens(logits, SPARSE)
     fine = np.isfinite(values[:, 0])
@@ -67,9 +66,9 @@ def would_accept(
     return accepted
 
 
-def sparse_q(logits: Tensor, count: int = SPARSE) -> tuple[Ints, Floats]:
+def sparse_q(logits: Logits, count: int = SPARSE) -> tuple[Ints, Floats]:
     """Ids and probabilities, at temperature 1 and not renormalised, of each row's best `count` tokens."""
-    logits = _plain(logits)
+    logits = plain(logits)
     leaders, values = leading_tokens(logits, count)
     best = np.where(np.isfinite(values[:, 0]), values[:, 0], 0.0)
     mass = mass_of(logits, best, np.ones(len(best)))
@@ -89,7 +88,3 @@ def _truncated(values: Reals, table: SettingsTable, settings: Index) -> Floats:
     probs[(before >= table.top_p[settings, None] * probs.sum(axis=1, keepdims=True)) & (rank > 0)] = 0.0
     probs /= probs.sum(axis=1, keepdims=True)
     return probs.astype(np.float32)
-
-
-def _plain(logits: Tensor) -> Tensor:
-    return (logits if logits.dtype in (torch.float32, torch.float64) else logits.float()).contiguous()

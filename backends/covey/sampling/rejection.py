@@ -11,14 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
+from covey.sampling.arrays import Logits, beside, copied, double, exp, host, plain, select
 from covey.sampling.drawing import Fault, find_faults, log_probabilities
 from covey.sampling.noise import Index, Purpose, Reals, best_tokens, keys, uniforms
 from covey.sampling.penalties import Context, penalise
 from covey.sampling.settings import SettingsTable
-from covey.sampling.truncation import find_cuts, mass_of, select
+from covey.sampling.truncation import find_cuts, mass_of
 from covey.types import Floats, Ints, Trees
 from covey.verify import Walk, count_accepted, parent_places, walk_chains
 
@@ -36,7 +35,7 @@ class Judgement:
 
 
 def judge(
-    logits: Tensor,
+    logits: Logits,
     table: SettingsTable,
     settings: Ints,
     positions: Ints,
@@ -46,7 +45,7 @@ def judge(
 ) -> Judgement:
     """Verify one chain per row. `logits`, `settings`, `positions` and `contexts` are as for `draw`, packed as in
     `covey.verify`; `rounds` is by row of `trees`, the verify rounds that the request has had."""
-    given = (logits if logits.dtype in (torch.float32, torch.float64) else logits.float()).contiguous()
+    given = plain(logits)
     setting, position = np.asarray(settings, np.int64), np.asarray(positions, np.int64)
     probs, faults = probabilities(given, table, setting, position, contexts)
     places = parent_places(trees).astype(np.int64)
@@ -63,7 +62,7 @@ def judge(
     refused = np.flatnonzero(accepted < trees.sizes)
     if len(refused):
         node = trees.offsets[refused] + accepted[refused]
-        left = left.clone()
+        left = copied(left)
         _subtract(left, refused, q_ids[node], q_probs[node])
     purposes = np.full(trees.rows, Purpose.BONUS)
     purposes[refused] = Purpose.RESIDUAL
@@ -87,23 +86,25 @@ def accept(uniform: Reals, p: Reals, q: Reals) -> npt.NDArray[np.bool_]:
 
 
 def probabilities(
-    logits: Tensor, table: SettingsTable, settings: Index, positions: Index, contexts: Sequence[Context | None] | None
-) -> tuple[Tensor, Ints]:
+    logits: Logits, table: SettingsTable, settings: Index, positions: Index, contexts: Sequence[Context | None] | None
+) -> tuple[Logits, Ints]:
     """The distribution that each row's token is drawn from, after all settings, in float64: one-hot for greedy rows,
     all zero for faulty ones; and the faults."""
-    work = penalise(logits, table, settings, positions, contexts)
+    work = penalise(plain(logits), table, settings, positions, contexts)
     best, values = best_tokens(work)
     faults = find_faults(values)
-    probs = torch.zeros(work.shape, dtype=torch.float64, device=work.device)
+    probs = copied(double(work))
+    probs[...] = 0.0
     cold = np.flatnonzero((faults == Fault.NONE) & (table.temperature[settings] == 0))
-    probs[_to(cold, probs), _to(best[cold], probs)] = 1.0
+    probs[beside(cold, probs), beside(best[cold], probs)] = 1.0
     hot = np.flatnonzero((faults == Fault.NONE) & (table.temperature[settings] > 0))
     if len(hot):
         part, temperature, top = select(work, hot), table.temperature[settings[hot]], values[hot]
         if table.truncated[settings[hot]].any():
-            part = part.masked_fill(~find_cuts(part, top, table, settings[hot]).mask(part), -torch.inf)
-        scale = _to(np.stack((top, temperature, mass_of(part, top, temperature))), probs).unsqueeze(2)
-        probs[_to(hot, probs)] = part.to(torch.float64, copy=True).sub_(scale[0]).div_(scale[1]).exp_().div_(scale[2])
+            part = find_cuts(part, top, table, settings[hot]).cut(part)
+        columns = np.stack((top, temperature, mass_of(part, top, temperature)))[:, :, None]
+        best_value, heat, mass = beside(columns, probs)
+        probs[beside(hot, probs)] = exp((double(part) - best_value) / heat) / mass
     return probs, faults
 
 
@@ -123,32 +124,28 @@ def _q_rows(trees: Trees) -> tuple[Ints, Reals]:
     return ids, probs
 
 
-def _subtract(left: Tensor, rows: Index, ids: Ints, q: Reals) -> None:
+def _subtract(left: Logits, rows: Index, ids: Ints, q: Reals) -> None:
     """max(0, p - q) in place; where nothing is left, which rounding alone can bring about, p stays."""
     vocab = left.shape[1]
     q = np.where((ids >= 0) & (ids < vocab), q, 0.0)
-    place = (_to(rows, left).unsqueeze(1), _to(np.clip(ids, 0, vocab - 1).astype(np.int64), left))
-    before = left[place[0].squeeze(1)]
-    after = before.clone().scatter_add_(1, place[1], _to(-q, left)).clamp_(min=0.0)
-    empty = after.sum(dim=1, keepdim=True) <= 0
-    left[place[0].squeeze(1)] = torch.where(empty, before, after)
+    less = np.zeros((len(rows), vocab))
+    np.add.at(less, (np.arange(len(rows))[:, None], np.clip(ids, 0, vocab - 1)), q)
+    where = beside(rows, left)
+    after = (left[where] - beside(less, left)).clip(0.0)
+    some = beside(np.flatnonzero(host(after.sum(axis=1)) > 0), left)
+    left[where[some]] = after[some]
 
 
-def _pick(weights: Tensor, uniform: Reals) -> Index:
+def _pick(weights: Logits, uniform: Reals) -> Index:
     """One token per row, in proportion to its weights; never one of weight zero."""
-    sums = weights.cumsum(dim=1)
-    totals = sums[:, -1].cpu().numpy()
+    sums = weights.cumsum(axis=1)
+    totals = host(sums[:, -1])
     thresholds = np.minimum(uniform * totals, np.nextafter(totals, 0.0))
-    index = torch.searchsorted(sums, _to(thresholds, sums).unsqueeze(1), right=True).squeeze(1)
-    return index.cpu().numpy()
+    return host((sums <= beside(thresholds[:, None], sums)).sum(axis=1))
 
 
-def _gather(probs: Tensor, places: Index, tokens: Ints) -> Reals:
+def _gather(probs: Logits, places: Index, tokens: Ints) -> Reals:
     vocab = probs.shape[1]
     inside = (tokens >= 0) & (tokens < vocab)
-    gathered = probs[_to(places, probs), _to(np.where(inside, tokens, 0).astype(np.int64), probs)]
-    return np.where(inside, gathered.cpu().numpy(), 0.0)
-
-
-def _to(array: npt.NDArray[np.generic], like: Tensor) -> Tensor:
-    return torch.from_numpy(array).to(like.device)
+    gathered = probs[beside(places, probs), beside(np.where(inside, tokens, 0).astype(np.int64), probs)]
+    return np.where(inside, host(gathered), 0.0)

@@ -61,6 +61,7 @@ class SettingsTable:
         for name, kind in _NUMBERS.items():
             setattr(self, name, np.zeros(capacity, kind))
         self.samplings: list[Sampling | None] = [None] * capacity
+        self.biases: dict[int, tuple[Index, Reals]] = {}  # tokens and what is added to each, by row
         self._free = list(range(capacity - 1, -1, -1))
 
     def __len__(self) -> int:
@@ -86,6 +87,9 @@ class SettingsTable:
         self.logprobs[row] = s.logprobs
         self.top_logprobs[row] = s.top_logprobs
         self.biased[row] = bool(s.logit_bias)
+        if s.logit_bias:  # as arrays once, and not at each draw
+            tokens, values = zip(*s.logit_bias)
+            self.biases[row] = np.array(tokens, np.int64), np.array(values, np.float64)
         self.constrained[row] = bool(s.grammar)
         self.penalised[row] = s.has_penalties
         self.history[row] = s.has_penalties and bool(
@@ -100,6 +104,7 @@ class SettingsTable:
         if self.samplings[row] is None:
             raise KeyError(f"row {row} is not in use")
         self.samplings[row] = None
+        self.biases.pop(row, None)
         self._free.append(row)
 
     def sampling(self, row: int) -> Sampling:

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
+from covey.sampling.arrays import Logits, beside, copied, double, exp, host, largest, numbers, select
 from covey.sampling.noise import Index, Reals
 from covey.sampling.settings import SettingsTable
 
@@ -41,19 +40,20 @@ class Cuts:
         kept &= (values - self.best_values[rows]) / self.temperatures[rows] >= self.log_min_p[rows]
         return kept
 
-    def mask(self, logits: Tensor) -> Tensor:
-        """The same for every token of every row."""
-        device, vocab = logits.device, logits.shape[1]
+    def cut(self, logits: Logits) -> Logits:
+        """The logits of which the tokens that are not kept are -inf."""
         columns = np.stack((self.values, self.best_values, self.temperatures, self.log_min_p, self.tokens))
-        cut, best, temperature, log_min_p, token = torch.from_numpy(columns).unsqueeze(2).to(device)
-        values = logits.double()
-        kept: Tensor = (values == cut) & (torch.arange(vocab, device=device) <= token)
+        cut, best, temperature, log_min_p, token = beside(columns[:, :, None], logits)
+        values = double(logits)
+        kept = (values == cut) & (numbers(logits.shape[1], logits) <= token)
         kept |= values > cut
         kept &= (values - best) / temperature >= log_min_p
-        return kept
+        logits = copied(logits)
+        logits[~kept] = -np.inf
+        return logits
 
 
-def find_cuts(logits: Tensor, best_values: Reals, table: SettingsTable, settings: Index) -> Cuts:
+def find_cuts(logits: Logits, best_values: Reals, table: SettingsTable, settings: Index) -> Cuts:
     """Where each row's settings cut it."""
     rows, vocab = logits.shape
     temperatures = table.temperature[settings]
@@ -84,7 +84,7 @@ def find_cuts(logits: Tensor, best_values: Reals, table: SettingsTable, settings
         cuts.values[done] = last
         following = values[np.arange(len(done)), np.minimum(kept, width - 1)]
         for i in np.flatnonzero((following == last) & (kept < width)):
-            equals = np.flatnonzero(select(logits, done[i : i + 1])[0].cpu().numpy() == last[i])
+            equals = np.flatnonzero(host(select(logits, done[i : i + 1]))[0] == last[i])
             cuts.tokens[done[i]] = equals[kept[i] - np.count_nonzero(values[i] > last[i]) - 1]
         todo = todo[~settled]
     return cuts
@@ -124,23 +124,13 @@ def _exact_prefix_size(weights: Reals, top_k: int, top_p: float) -> int:
     return low + 1
 
 
-def mass_of(logits: Tensor, best_values: Reals, temperatures: Reals) -> Reals:
+def mass_of(logits: Logits, best_values: Reals, temperatures: Reals) -> Reals:
     """Sum over each row of exp((logit - best) / temperature)."""
-    scale = torch.from_numpy(np.stack((best_values, temperatures))).unsqueeze(2).to(logits.device)
-    sums: Reals = logits.to(torch.float64, copy=True).sub_(scale[0]).div_(scale[1]).exp_().sum(dim=1).cpu().numpy()
-    return sums
+    best, temperature = beside(np.stack((best_values, temperatures))[:, :, None], logits)
+    values = double(logits) - best
+    values /= temperature
+    return host(exp(values).sum(axis=1))
 
 
-def _largest(logits: Tensor, width: int) -> Reals:
-    """The `width` largest values of each row, descending."""
-    if width < logits.shape[1]:
-        return logits.topk(width, dim=1).values.double().cpu().numpy()
-    if logits.device.type == "cpu":
-        return np.sort(logits.numpy(), axis=1)[:, ::-1].astype(np.float64)  # numpy's sort is vectorised, torch's not
-    return logits.sort(dim=1, descending=True).values.double().cpu().numpy()
-
-
-def select(logits: Tensor, rows: Index) -> Tensor:
-    if len(rows) == len(logits):
-        return logits
-    return logits[torch.from_numpy(rows).to(logits.device)]
+def _largest(logits: Logits, width: int) -> Reals:
+    return largest(logits, width).astype(np.float64)

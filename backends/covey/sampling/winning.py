@@ -10,9 +10,8 @@ apply.
 from __future__ import annotations
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from covey.sampling.arrays import Logits, beside, exp, host, largest, numbers, plain, select
 from covey.sampling.noise import (
     Index,
     Purpose,
@@ -27,16 +26,17 @@ from covey.sampling.noise import (
     token_words,
 )
 from covey.sampling.settings import SettingsTable
-from covey.sampling.truncation import Flags, select
+from covey.sampling.truncation import Flags
 
 TOGETHER = 1 << 20  # numbers of rows that are weighed at once
 
 
-def wins(logits: Tensor, tokens: Index, table: SettingsTable, settings: Index, positions: Index) -> Flags:
+def wins(logits: Logits, tokens: Index, table: SettingsTable, settings: Index, positions: Index) -> Flags:
     """By row of `logits`; sums of weights are in float32, so that a token at the very cut may be taken for its
     neighbour. Nothing wins where logits are not finite."""
+    logits = plain(logits)
     best, values = best_tokens(logits)
-    own = logits.gather(1, torch.from_numpy(tokens)[:, None].to(logits.device))[:, 0].double().cpu().numpy()
+    own = host(logits[numbers(len(tokens), logits), beside(tokens, logits)]).astype(np.float64)
     fine = np.isfinite(values) & np.isfinite(own)
     won: Flags = fine & (tokens == best)
     hot = np.flatnonzero(fine & (table.temperature[settings] > 0))
@@ -53,14 +53,14 @@ def wins(logits: Tensor, tokens: Index, table: SettingsTable, settings: Index, p
 
 def _noise(tokens: Index, row_keys: Words, vocab: int) -> Reals:
     """Of the tokens [n, rows]."""
-    ids = token_words(vocab, torch.device("cpu"))[torch.from_numpy(tokens)]
-    hashes = torch.empty_like(ids)
-    hash_tokens(ids, row_words(row_keys)[:, None, :, 0], hashes, torch.empty_like(ids))
-    return gumbel(hashes.numpy())
+    ids = token_words(vocab)[tokens]
+    hashes = np.empty_like(ids)
+    hash_tokens(ids, row_words(row_keys)[:, None, :, 0], hashes, np.empty_like(ids))
+    return gumbel(hashes)
 
 
 def _wins_race(
-    logits: Tensor,
+    logits: Logits,
     tokens: Index,
     own: Reals,
     best: Index,
@@ -91,7 +91,7 @@ def _wins_race(
 
 
 def _kept(
-    logits: Tensor, rows: Index, tokens: Index, best_values: Reals, table: SettingsTable, settings: Index
+    logits: Logits, rows: Index, tokens: Index, best_values: Reals, table: SettingsTable, settings: Index
 ) -> Flags:
     """Whether `tokens`, one of each of the given rows, are left in by top-k, top-p and min-p."""
     kept = np.ones(len(rows), np.bool_)
@@ -103,23 +103,22 @@ def _kept(
     return kept
 
 
-def _weighed(logits: Tensor, tokens: Index, best_values: Reals, table: SettingsTable, settings: Index) -> Flags:
-    device, vocab = logits.device, logits.shape[1]
+def _weighed(logits: Logits, tokens: Index, best_values: Reals, table: SettingsTable, settings: Index) -> Flags:
+    vocab = logits.shape[1]
     temperatures = table.temperature[settings]
-    token = torch.from_numpy(tokens)[:, None].to(device)
-    own = logits.gather(1, token)
-    before = (logits > own) | ((logits == own) & (torch.arange(vocab, device=device) < token))
-    scale = torch.from_numpy(np.stack((best_values, temperatures))).float()[:, :, None].to(device)
-    weights = ((logits - scale[0]) / scale[1]).exp_()
+    own = logits[numbers(len(tokens), logits), beside(tokens, logits)][:, None]
+    before = (logits > own) | ((logits == own) & (numbers(vocab, logits) < beside(tokens[:, None], logits)))
+    scale = beside(np.stack((best_values, temperatures)).astype(np.float32)[:, :, None], logits)
+    weights = exp((logits - scale[0]) / scale[1])
     top_k = np.where(table.top_k[settings] > 0, np.minimum(table.top_k[settings], vocab), vocab)
-    total = weights.sum(dim=1).cpu().numpy()
+    total = host(weights.sum(axis=1))
     limited = np.flatnonzero((top_k < vocab) & (table.top_p[settings] < 1.0))
     if len(limited):
-        largest = select(weights, limited).topk(int(top_k[limited].max()), dim=1).values.cumsum(1).cpu().numpy()
-        total[limited] = largest[np.arange(len(limited)), top_k[limited] - 1]
-    mass = torch.where(before, weights, 0.0).sum(dim=1).cpu().numpy()
-    heights = (own[:, 0].double().cpu().numpy() - best_values) / temperatures
-    kept: Flags = before.sum(dim=1).cpu().numpy() < top_k
+        sums = largest(select(weights, limited), int(top_k[limited].max())).cumsum(axis=1)
+        total[limited] = sums[np.arange(len(limited)), top_k[limited] - 1]
+    mass = host((weights * before).sum(axis=1))
+    heights = (host(own[:, 0]).astype(np.float64) - best_values) / temperatures
+    kept: Flags = host(before.sum(axis=1)) < top_k
     kept &= (mass < table.top_p[settings] * total) | (table.top_p[settings] >= 1.0)
     kept &= heights >= table.log_min_p[settings]
     return kept

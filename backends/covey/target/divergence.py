@@ -13,9 +13,8 @@ sparse row says:
 from __future__ import annotations
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from covey.sampling.arrays import Logits, beside, host, log_softmax, plain
 from covey.sampling.noise import Reals
 from covey.sampling.settings import SettingsTable
 from covey.types import Floats, Ints, Trees
@@ -24,7 +23,7 @@ from covey.verify import parent_places
 UNJUDGED = -1.0  # what a row without drafts gets
 
 
-def block_divergence(logits: Tensor, table: SettingsTable, settings: Ints, trees: Trees) -> Floats:
+def block_divergence(logits: Logits, table: SettingsTable, settings: Ints, trees: Trees) -> Floats:
     """By row of `trees`; `logits` and `settings` are packed as in `covey.verify`. Siblings share their parent's q."""
     found = np.full(trees.rows, UNJUDGED, np.float32)
     if trees.q_ids is None or trees.q_probs is None or not len(trees.tokens):
@@ -33,9 +32,10 @@ def block_divergence(logits: Tensor, table: SettingsTable, settings: Ints, trees
     setting = settings[places]
     q_ids = np.clip(trees.q_ids[nodes].astype(np.int64), 0, logits.shape[1] - 1)
     q = _at_temperature_one(trees.q_probs[nodes].astype(np.float64), table, setting)
-    part = logits[torch.from_numpy(places.astype(np.int64)).to(logits.device)]
-    picked = part.gather(1, torch.from_numpy(q_ids).to(logits.device)) - part.logsumexp(1, keepdim=True)
-    shared = np.minimum(np.exp(picked.double().cpu().numpy()), q).sum(axis=1)
+    part = plain(logits)
+    part = log_softmax(part[beside(places.astype(np.int64), part)])
+    picked = host(part[beside(np.arange(len(places))[:, None], part), beside(q_ids, part)])
+    shared = np.minimum(np.exp(picked.astype(np.float64)), q).sum(axis=1)
     rows = np.repeat(np.arange(trees.rows), trees.sizes)[nodes]
     counts = np.bincount(rows, minlength=trees.rows)
     sums = np.bincount(rows, np.nan_to_num(shared), minlength=trees.rows)

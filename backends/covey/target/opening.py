@@ -23,7 +23,7 @@ def load_target(folder: str | Path, profile: Profile, *, name: str) -> LoadedTar
     """A model's weights and configuration are in `folder`, or an emulated device's tokenizer."""
     if profile.target.kind == "emulated":
         return emulation.load_target(folder, profile, RealClock())
-    from covey.target.runner import TargetRunner, most_blocks, typed  # torch: an emulated device does without
+    from covey.target.runner import TargetRunner, most_blocks, typed
 
     depth = profile.speculation.max_depth if profile.speculation.drafters else 0
     budget = profile.scheduler.token_budget

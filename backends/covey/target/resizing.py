@@ -12,17 +12,23 @@ No pass may be in flight. Nobody can see the pool between 1 and 3: they are one 
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from covey.kv.sequences import Sequences
-from covey.models.opening import Model
 from covey.types import Resized, ResizeStatus
+
+if TYPE_CHECKING:
+    from covey.models.opening import Model
+    from covey.models.openvino.model import OpenvinoModel
+
+Whole: TypeAlias = "Model | OpenvinoModel"  # all of a model, whatever computes it
 
 log = logging.getLogger("covey.target")
 
 
-def resize(model: Model, sequences: Sequences, blocks: int, least: int) -> Resized:
+def resize(model: Whole, sequences: Sequences, blocks: int, least: int) -> Resized:
     """Have so many blocks, and at least `least`; asked again it goes on. Nothing changes where it is
     refused."""
     pool = sequences.pool
@@ -40,7 +46,7 @@ def resize(model: Model, sequences: Sequences, blocks: int, least: int) -> Resiz
     return Resized(ResizeStatus.OK if pool.total == blocks else ResizeStatus.LATER, pool.total)
 
 
-def _contract(model: Model, sequences: Sequences, blocks: int) -> bool:
+def _contract(model: Whole, sequences: Sequences, blocks: int) -> bool:
     plan = sequences.pool.contract(blocks)
     if plan is None:
         return False

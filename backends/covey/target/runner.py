@@ -12,23 +12,21 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from covey.errors import SettingError
 from covey.grammar import Grammars
 from covey.kv.pool import BlockPool
 from covey.kv.sequences import Sequence, Sequences
 from covey.ledger import Ledger
-from covey.models import known
+from covey.models import dtypes
 from covey.models.compute import Compute
-from covey.models.identity import of_model
-from covey.models.loading import choose_device, choose_dtype, read_config, serving_dtype
-from covey.models.opening import Model, open_model
-from covey.models.parallel.model import ParallelModel
-from covey.models.parallel.plan import share_of_heads
+from covey.models.identity import files_of, identity, of_model
+from covey.models.runtimes import OPENVINO, TORCH, runtime_of
 from covey.profile import TargetSettings
+from covey.sampling.arrays import Logits
 from covey.sampling.drawing import Context, SettingsTable, draw
 from covey.target.ahead import Ahead, Precomputed
 from covey.target.divergence import UNJUDGED
@@ -51,6 +49,10 @@ from covey.types import (
     Trees,
 )
 
+if TYPE_CHECKING:
+    from covey.models.parallel.model import ParallelModel
+    from covey.target.resizing import Whole
+
 log = logging.getLogger("covey.target")
 
 
@@ -59,7 +61,7 @@ class TargetRunner:
 
     def __init__(
         self,
-        model: Model | ParallelModel,
+        model: Whole | ParallelModel,
         *,
         blocks: int,
         block_size: int,
@@ -72,6 +74,7 @@ class TargetRunner:
     ) -> None:
         """`compute` is the thread that the model was loaded in."""
         self._model = model
+        self._whole: Whole | None = model if model.whole else None
         self._thread = Compute() if compute is None else compute
         self._sequences = Sequences(BlockPool(blocks), block_size, reuse=reuse)
         self._settings = SettingsTable()
@@ -92,7 +95,7 @@ class TargetRunner:
             epoch=self._ledger.epoch,
             folder=folder,
             identity=identity,
-            block_bytes=0 if isinstance(model, ParallelModel) else model.bytes_per_block,
+            block_bytes=0 if self._whole is None else self._whole.bytes_per_block,
             least_blocks=blocks,
         )
 
@@ -109,43 +112,33 @@ class TargetRunner:
     ) -> TargetRunner:
         """The target that the settings describe, in `folder`. No pass will have more than `token_budget` tokens, and
         few rows drafts deeper than `depth`. With `most_blocks` its pool can become so large."""
-        settings = typed(folder, settings)
-        ranks = settings.tensor_parallel
-        compute = Compute(settings.threads or max(1, (os.cpu_count() or 1) // ranks))
-        blocks = settings.kv_blocks or blocks_in(settings.kv_memory_mb << 20, folder, settings, "target")
-        one = partial(open_model, tokens_per_row=1 + depth, most_blocks=most_blocks)
-        build = one if ranks == 1 else partial(ParallelModel, ranks=ranks)
-        model = compute.run(
-            build,
-            folder,
-            dtype=settings.dtype,
-            device=settings.device,
-            blocks=blocks,
-            block_size=settings.block_size,
-            numerics=settings.numerics,
-            max_pass_tokens=token_budget,
-        )
-        runner = cls(
+        asked, settings = settings, typed(folder, settings)
+        opened = partial(open_target, folder, token_budget=token_budget, depth=depth, most_blocks=most_blocks)
+        may_fall_back = settings.runtime == OPENVINO and asked.runtime == "auto" and asked.numerics != "fast"
+        compute, model = opened(replace(settings, numerics="auto") if may_fall_back else settings)
+        if may_fall_back and model.numerics == "fast":
+            log.warning("%s: PyTorch computes it: OpenVINO's passes are not invariant on this machine", folder)
+            del compute, model  # both would not fit everywhere
+            settings = typed(folder, replace(asked, runtime=TORCH))
+            compute, model = opened(settings)
+        return cls(
             model,
-            blocks=blocks,
+            blocks=model.blocks,
             block_size=settings.block_size,
             reuse=settings.prefix_reuse,
             name=name,
             folder=str(folder),
             run_ahead=settings.run_ahead,
-            identity=of_model(folder, replace(settings, folder="")),
+            identity=_identity(folder, replace(settings, folder="")),
             compute=compute,
         )
-        if runner.info().device.startswith("cuda"):
-            compute.run(_warm_up_draws, model.vocab_size)
-        return runner
 
     def info(self) -> TargetInfo:
         return replace(self._info, total_blocks=self._sequences.pool.total)
 
     def close(self) -> None:
         """End what runs beside this process; no pass can follow."""
-        if isinstance(self._model, ParallelModel):
+        if not self._model.whole:
             self._model.close()
 
     def check(self) -> None:
@@ -156,11 +149,11 @@ class TargetRunner:
         return self._ledger.once(work, self._step)
 
     def resize(self, blocks: int) -> Resized:
-        if isinstance(self._model, ParallelModel):
+        if self._whole is None:
             return Resized(ResizeStatus.NOT_HERE, self._sequences.pool.total)
         if self._ahead is not None:
             self._ahead.collect()  # its blocks may move; the next pass is computed when it is asked for
-        return self._thread.run(resize, self._model, self._sequences, blocks, self._info.least_blocks)
+        return self._thread.run(resize, self._whole, self._sequences, blocks, self._info.least_blocks)
 
     def _step(self, work: TargetWork) -> TargetReply:
         started = time.perf_counter()
@@ -318,9 +311,7 @@ class TargetRunner:
         kept = work.trees if planted.all() else work.trees.only(planted)
         return status, rows, chunk, rows_of(kept, status == RowStatus.OK)
 
-    def _verify(
-        self, logits: torch.Tensor, rows: list[Sequence], trees: Trees, depth: Ints, divergence: bool
-    ) -> Verified:
+    def _verify(self, logits: Logits, rows: list[Sequence], trees: Trees, depth: Ints, divergence: bool) -> Verified:
         """What every row may emit by its rule."""
         sizes = trees.sizes
         known = np.fromiter((row.known for row in rows), np.int32, len(rows))
@@ -380,8 +371,46 @@ class TargetRunner:
         return contexts
 
 
+def open_target(
+    folder: str | Path, settings: TargetSettings, token_budget: int, depth: int, most_blocks: int
+) -> tuple[Compute, Whole | ParallelModel]:
+    """The model and the thread that computes with it; settings are those of `typed`."""
+    ranks, cores = settings.tensor_parallel, os.cpu_count() or 1
+    threads = settings.threads or max(1, cores // ranks)
+    given: dict[str, Any] = {"numerics": settings.numerics, "max_pass_tokens": token_budget}
+    build: Any
+    if settings.runtime == OPENVINO:
+        from covey.models.openvino.model import OpenvinoModel
+
+        compute, build = Compute(), OpenvinoModel
+        given |= {"dtype": settings.dtype, "most_blocks": most_blocks, "threads": threads}
+    else:
+        from covey.models.opening import open_model
+        from covey.models.parallel.model import ParallelModel
+
+        compute = Compute(threads)  # first of all: what is known of a model is known with so many threads
+        one = partial(open_model, tokens_per_row=1 + depth, most_blocks=most_blocks)
+        build = one if ranks == 1 else partial(ParallelModel, ranks=ranks)
+        given |= {"dtype": settings.dtype, "device": settings.device, "block_size": settings.block_size}
+    blocks = settings.kv_blocks or blocks_in(settings.kv_memory_mb << 20, folder, settings, "target")
+    model = compute.run(build, folder, blocks=blocks, **given)
+    if model.device.startswith("cuda"):
+        compute.run(_warm_up_draws, model.vocab_size)
+    return compute, model
+
+
+def _identity(folder: str | Path, settings: TargetSettings) -> str:
+    if settings.runtime == OPENVINO:
+        from covey.models.openvino.model import code
+
+        return identity([settings, code()], files_of(Path(folder)))
+    return of_model(folder, settings)
+
+
 def _warm_up_draws(vocab: int) -> None:
     """Compile the kernels of a draw on this thread's GPU, greedy and not."""
+    import torch
+
     device = torch.device("cuda", torch.cuda.current_device())
     table = SettingsTable()
     settings = np.asarray([table.add(Sampling(temperature=each, seed=1), 1) for each in (0.0, 1.0)], np.int32)
@@ -398,23 +427,42 @@ def blocks_in(memory: int, folder: str | Path, settings: TargetSettings, section
 
 
 def typed(folder: str | Path, settings: TargetSettings) -> TargetSettings:
-    """The same with the type that the folder's model is served in."""
-    return replace(settings, dtype=serving_dtype(settings.dtype, choose_device(settings.device), folder))
+    """The same with the type that the folder's model is served in, and the runtime that serves it."""
+    runtime = runtime_of(folder, settings)
+    if runtime == OPENVINO:
+        return replace(settings, runtime=runtime, dtype=dtypes.on_cpu(settings.dtype, folder))
+    from covey.models.loading import choose_device, serving_dtype
+
+    dtype = serving_dtype(settings.dtype, choose_device(settings.device), folder)
+    return replace(settings, runtime=runtime, dtype=dtype)
 
 
 def most_blocks(folder: str | Path, settings: TargetSettings) -> int:
     """As many as fill the device, for addresses cost nothing; 0 for a target whose pool keeps its size."""
     if settings.tensor_parallel > 1:
         return 0
-    if choose_device(settings.device).type == "cuda":
-        memory = torch.cuda.mem_get_info()[1]
-    else:
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if settings.runtime != OPENVINO:
+        import torch
+
+        from covey.models.loading import choose_device
+
+        if choose_device(settings.device).type == "cuda":
+            memory = torch.cuda.mem_get_info()[1]
     return min(memory // block_bytes(folder, settings), (1 << 31) // settings.block_size - (1 << 16))
 
 
 def block_bytes(folder: str | Path, settings: TargetSettings) -> int:
     """Bytes of one KV block of the folder's model on each device."""
+    if settings.runtime == OPENVINO:
+        from covey.models.openvino import architecture
+        from covey.models.openvino.model import block_bytes as bytes_of
+
+        return bytes_of(architecture.read(Path(folder)), settings.dtype)
+    from covey.models import known
+    from covey.models.loading import choose_device, choose_dtype, read_config
+    from covey.models.parallel.plan import share_of_heads
+
     before = known.find(folder, settings.dtype, settings.device) if settings.tensor_parallel == 1 else None
     config = read_config(Path(folder)) if before is None else SimpleNamespace(**before.config)
     shape = share_of_heads(Path(folder), config, settings.tensor_parallel)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
 
+from covey.sampling.arrays import Logits, plain
 from covey.sampling.drawing import Context, Fault, SettingsTable, draw
 from covey.sampling.likeliest import likeliest
 from covey.sampling.rejection import judge
@@ -56,7 +56,7 @@ class Verified:
 class Places:
     """What there is one of per row of logits, packed as in `covey.verify`: a row's root, then its nodes."""
 
-    logits: Tensor
+    logits: Logits
     settings: Ints
     positions: Ints
     contexts: Sequence[Context | None] | None
@@ -79,6 +79,7 @@ def rows_of(trees: Trees, rows: Mask) -> Trees:
 
 def verify(places: Places, table: SettingsTable, trees: Trees, rounds: Ints, *, divergence: bool = False) -> Verified:
     """Walk every row's tree. `rounds` are the verify rounds that each request has had."""
+    places = replace(places, logits=plain(places.logits))
     walked = _walked(places, table, trees, rounds)
     if not divergence:
         return walked

@@ -10,8 +10,8 @@ import torch
 
 from covey.drafters import device_stepper
 from covey.drafters.device_stepper import DeviceStepper
-from covey.drafters.fastest import make_stepper
 from covey.drafters.neural import NeuralDrafter
+from covey.drafters.opening import torch_stepper
 from covey.models.device.model import DeviceModel
 from covey.profile import DrafterSettings
 from covey.types import Sampling
@@ -45,7 +45,7 @@ class Counting(DeviceStepper):
 
 def load(folder: Path) -> NeuralDrafter:
     model = DeviceModel(folder, dtype="float32", device=WHERE, blocks=64, block_size=8, max_pass_tokens=128)
-    assert isinstance(make_stepper(model, folder), DeviceStepper)
+    assert isinstance(torch_stepper(model), DeviceStepper)
     return NeuralDrafter(model, Counting(model), DrafterSettings(), name="draft")
 
 

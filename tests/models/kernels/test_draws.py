@@ -94,14 +94,15 @@ def test_every_tokens_hash_and_noise_have_the_hosts_bits(random: np.random.Gener
     vocab = 20_011
     row_keys = np.concatenate([some_keys(random, 6), np.array([0, 2**64 - 1], np.uint64)])
     words = noise.row_words(row_keys)
-    expected = torch.empty(len(row_keys), vocab, dtype=torch.int32)
-    noise.hash_tokens(noise.token_words(vocab, expected.device), words, expected, torch.empty_like(expected))
+    expected = np.empty((len(row_keys), vocab), np.int32)
+    noise.hash_tokens(noise.token_words(vocab), words, expected, np.empty_like(expected))
     for row in range(len(row_keys)):
         hashes = torch.full((vocab,), -7, dtype=torch.int32, device=DEVICE)
         noises = torch.full((vocab,), torch.nan, dtype=torch.float64, device=DEVICE)
-        write_noise[(1,)](words[:, row].contiguous().to(DEVICE), hashes, noises, vocab, TILE=32768, **ROUNDED)
-        assert torch.equal(hashes.cpu(), expected[row])
-        bits = noise.gumbel(expected[row].numpy()).view(np.int64)
+        own = torch.from_numpy(words[:, row].copy()).to(DEVICE)
+        write_noise[(1,)](own, hashes, noises, vocab, TILE=32768, **ROUNDED)
+        assert np.array_equal(hashes.cpu().numpy(), expected[row])
+        bits = noise.gumbel(expected[row]).view(np.int64)
         assert np.array_equal(noises.cpu().numpy().view(np.int64), bits)
 
 
@@ -168,9 +169,7 @@ def test_equal_scores_go_to_the_lowest_id(tile: int) -> None:
     hashes = np.empty((1, vocab), np.int32)
     for seed in range(64):  # most keys give some two tokens the same noise
         row_keys = noise.seed_words(np.array([seed], np.uint64))
-        out = torch.from_numpy(hashes)
-        table = noise.token_words(vocab, out.device)
-        noise.hash_tokens(table, noise.row_words(row_keys), out, torch.empty_like(out))
+        noise.hash_tokens(noise.token_words(vocab), noise.row_words(row_keys), hashes, np.empty_like(hashes))
         order = np.argsort(hashes[0], kind="stable")
         same = np.flatnonzero(np.diff(hashes[0][order]) == 0)
         if len(same):
@@ -190,7 +189,7 @@ def test_scores_have_the_hosts_bits(random: np.random.Generator) -> None:
     temperatures = random.uniform(0.2, 3.0, rows)
     racing = Race(rows, vocab, DEVICE, 256)
     poison(racing)
-    words = noise.row_words(row_keys)[:, :, 0].to(DEVICE)
+    words = torch.from_numpy(noise.row_words(row_keys)[:, :, 0]).to(DEVICE)
     unwanted = torch.zeros(rows, dtype=torch.int32, device=DEVICE)
     racing.launch(logits.to(DEVICE), torch.from_numpy(temperatures).to(DEVICE), words, unwanted)
     best, values = noise.best_tokens(logits)
@@ -267,11 +266,10 @@ def test_settings_are_the_hosts(random: np.random.Generator, penalised: bool) ->
 def shares_of(logits: torch.Tensor, temperatures: Reals, row_keys: Words) -> npt.NDArray[np.float64]:
     """log softmax of what is raced, by the host in float64."""
     rows, vocab = logits.shape
-    hashes = torch.empty(rows, vocab, dtype=torch.int32)
-    table = noise.token_words(vocab, hashes.device)
-    noise.hash_tokens(table, noise.row_words(row_keys), hashes, torch.empty_like(hashes))
+    hashes = np.empty((rows, vocab), np.int32)
+    noise.hash_tokens(noise.token_words(vocab), noise.row_words(row_keys), hashes, np.empty_like(hashes))
     hot = temperatures[:, None] > 0
-    raced = logits.double().numpy() / np.where(hot, temperatures[:, None], 1.0) + hot * noise.gumbel(hashes.numpy())
+    raced = logits.double().numpy() / np.where(hot, temperatures[:, None], 1.0) + hot * noise.gumbel(hashes)
     shares: npt.NDArray[np.float64] = torch.from_numpy(raced).log_softmax(1).numpy()
     return shares
 
@@ -287,7 +285,7 @@ def test_a_chain_takes_the_races_winners(random: np.random.Generator, width: tor
     seeds = noise.seed_words(random.integers(0, 1000, rows, np.uint64))
     positions = np.arange(depth)[:, None] + np.full(rows, 11)
     row_keys = noise.keys(np.tile(seeds, depth), positions.reshape(-1), Purpose.COUPLED).reshape(depth, rows)
-    words = noise.row_words(row_keys.reshape(-1)).view(3, depth, rows).to(DEVICE)
+    words = torch.from_numpy(noise.row_words(row_keys.reshape(-1)).reshape(3, depth, rows)).to(DEVICE)
     temperatures = torch.from_numpy(HOT).to(DEVICE)
     for step in range(depth):
         logits = some_logits(random, rows, vocab).to(dtype)
@@ -307,7 +305,7 @@ def test_a_chain_goes_on_where_no_token_can_be_drawn(random: np.random.Generator
     logits[0, 50], logits[1], logits[2, 3] = torch.nan, -torch.inf, torch.inf
     tokens = torch.full((4, 1), -7, dtype=torch.int32, device=DEVICE)
     scores, following = torch.zeros(4, 1, device=DEVICE), torch.full((4,), -7, dtype=torch.int64, device=DEVICE)
-    words = noise.row_words(some_keys(random, 4))[:, :, 0].to(DEVICE)
+    words = torch.from_numpy(noise.row_words(some_keys(random, 4))[:, :, 0]).to(DEVICE)
     chain = ChainDraw(4, 100, DEVICE)
     chain.launch(
         logits.to(DEVICE), torch.ones(4, dtype=torch.float64, device=DEVICE), words, 0, tokens, scores, following

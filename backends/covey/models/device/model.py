@@ -8,23 +8,24 @@ Knows nothing of requests, block ownership or sampling. Refuses, by UnsupportedM
 from __future__ import annotations
 
 import logging
+from typing import Literal
 
 import numpy as np
 import torch
 
 from covey.errors import UnsupportedModel
+from covey.models.agreement import Room, passes_agree
 from covey.models.device.decoder import Decoder
 from covey.models.device.graphs import Graphs
 from covey.models.device.inputs import Bucket, Inputs, round_up
 from covey.models.device.prompts import Prompts
 from covey.models.device.store import KVStore
 from covey.models.device.tilings import Tiling, programs_of, span_of
-from covey.models.fuse import FAMILIES
 from covey.models.kernels.attention import Tiles
 from covey.models.kernels.layout import Layout
 from covey.models.lanes import Lanes, Pass, Windows, chain, windows_of
 from covey.models.modules import Source, close, modules_of
-from covey.models.numerics import Room, passes_agree
+from covey.models.refusals import FAMILIES
 from covey.types import Ints
 
 SEGMENT_BYTES = 64 << 20  # of KV memory: what it grows and shrinks by
@@ -40,6 +41,7 @@ class DeviceModel:
     the next pass. With `numerics` "invariant" a token's are the same bits in any company, at the price of products and
     tiles that do not suit the pass."""
 
+    whole: Literal[True] = True  # in this process
     padding_slot = -1  # where tokens write whose keys are not kept
 
     def __init__(

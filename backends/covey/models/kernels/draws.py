@@ -100,7 +100,7 @@ class DeviceDraw:
         rows, most = len(temperatures), self._rows
         given = self._staged.numpy()
         given[: 2 * most].view(np.float64)[:rows] = temperatures
-        given[2 * most : 5 * most].reshape(3, most)[:, :rows] = row_words(row_keys)[:, :, 0].numpy()
+        given[2 * most : 5 * most].reshape(3, most)[:, :rows] = row_words(row_keys)[:, :, 0]
         given[5 * most :][:rows] = wanted
         self._given.copy_(self._staged, non_blocking=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -22,6 +23,7 @@ class ParallelModel:
     step cannot go on."""
 
     windows = False  # reads lanes
+    whole: Literal[False] = False  # other processes have parts of it
 
     def __init__(
         self,

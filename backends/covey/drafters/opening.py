@@ -1,0 +1,117 @@
+"""Opens a neural drafter's model on the runtime that serves it, with the stepper that suits it.
+
+On a CPU that is OpenVINO's for the plain families, in a process that then never imports PyTorch, which would hold more
+memory than such a drafter. PyTorch runs all others, and whatever is on a GPU.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from covey.errors import SettingError, UnsupportedModel
+from covey.models.identity import files_of, identity
+from covey.models.runtimes import has_gpu
+from covey.profile import DrafterSettings, TargetSettings
+
+if TYPE_CHECKING:
+    from covey.drafters.paged_stepper import PagedStepper
+    from covey.drafters.stepper import Stepper
+    from covey.models.opening import Model
+    from covey.target.resizing import Whole
+
+log = logging.getLogger("covey.drafter")
+
+LARGE = 32 << 20  # bytes of weights, which a second thread reads faster; for fewer it has to be woken
+PASS_TOKENS = 512  # in one pass; rows that do not fit into one are drafted for in several groups
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    model: Whole
+    stepper: Stepper
+    identity: str  # what its timings hold for
+
+
+def open_drafter(folder: Path, settings: DrafterSettings, depth: int, *, elastic: bool) -> Opened:
+    """The model in a folder; few calls will ask for more than `depth`. KV memory is `elastic` on a CPU alone."""
+    on_cpu = settings.device == "cpu" or (settings.device == "auto" and not has_gpu())
+    if on_cpu and settings.dtype in ("auto", "bfloat16", "float32"):
+        try:
+            return _by_openvino(folder, settings, elastic)
+        except (UnsupportedModel, ModuleNotFoundError) as error:
+            log.info("%s: PyTorch runs it: %s", folder, error)
+    return _by_torch(folder, settings, depth, elastic)
+
+
+def _by_openvino(folder: Path, settings: DrafterSettings, elastic: bool) -> Opened:
+    from covey.drafters.openvino_stepper import OpenvinoStepper
+    from covey.models.openvino import BYTES, architecture
+    from covey.models.openvino.model import OpenvinoModel, block_bytes, code
+
+    dtype = BYTES if settings.dtype == "auto" else settings.dtype  # no drafter's proposals were worse for it
+    one = block_bytes(architecture.read(folder), dtype)
+    blocks = settings.kv_blocks or (settings.kv_memory_mb << 20) // one
+    if not blocks:
+        raise SettingError(f"drafter.kv_memory_mb: one KV block of {folder} takes {one} bytes; give it more")
+    model = OpenvinoModel(
+        folder,
+        dtype=dtype,
+        blocks=blocks,
+        threads=threads_for(folder),
+        numerics="fast",
+        max_pass_tokens=PASS_TOKENS,
+        most_blocks=blocks if elastic else 0,
+        gaps=True,
+    )
+    whose = [replace(settings, folders=()), code()]
+    return Opened(model, OpenvinoStepper(model), identity(whose, files_of(folder)))
+
+
+def threads_for(folder: Path) -> int:
+    """The target computes nothing while drafts are made that it waits for."""
+    weights = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    return len(os.sched_getaffinity(0)) if weights >= LARGE else 1
+
+
+def _by_torch(folder: Path, settings: DrafterSettings, depth: int, elastic: bool) -> Opened:
+    from covey.models import known
+    from covey.models.identity import of_model
+    from covey.models.opening import open_model
+    from covey.target.runner import blocks_in
+
+    alike = TargetSettings(
+        runtime="torch", dtype=settings.dtype, device=settings.device, block_size=settings.block_size
+    )
+    blocks = settings.kv_blocks or blocks_in(settings.kv_memory_mb << 20, folder, alike, "drafter")
+    with known.turn(folder, settings.dtype, settings.device):
+        model = open_model(
+            folder,
+            dtype=settings.dtype,
+            device=settings.device,
+            blocks=blocks,
+            block_size=settings.block_size,
+            numerics="fast",
+            max_pass_tokens=PASS_TOKENS,
+            most_blocks=blocks if elastic else 0,
+        )
+    return Opened(model, torch_stepper(model, depth), of_model(folder, replace(settings, folders=())))
+
+
+def torch_stepper(model: Model, depth: int = 0) -> PagedStepper:
+    """The stepper of a model that PyTorch runs, ready for chains of up to `depth` on a GPU."""
+    from covey.drafters.paged_stepper import PagedStepper
+    from covey.models.model import PagedModel
+
+    if isinstance(model, PagedModel):
+        return PagedStepper(model)
+    from covey.drafters.device_stepper import DeviceStepper  # kernels: a CPU does without
+    from covey.models.device.model import DeviceModel
+
+    assert isinstance(model, DeviceModel), "OpenVINO's models have a stepper of their own"
+    stepper = DeviceStepper(model)
+    stepper.record(depth)
+    return stepper

@@ -1,0 +1,60 @@
+"""The type that a model is served in, by its files and this processor. Imports no torch."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+from covey.models import refusals, stored
+from covey.models.identity import CPUINFO
+
+log = logging.getLogger(__name__)
+_STORED = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+
+def on_cpu(name: str, folder: str | Path) -> str:
+    """The type that a target is served in on a CPU; see `served`."""
+    return served(name, folder, "bfloat16" if multiplies_bfloat16() else "float32", halves=False)
+
+
+def served(name: str, folder: str | Path, best: str, halves: bool) -> str:
+    """The type that a target is served in: `auto` is its checkpoint's own, so that its text is the checkpoint's. Types
+    of two bytes that the device does not multiply, as it does float16 with `halves`, become its `best`, or float32."""
+    if name != "auto":
+        return name
+    own = _own(Path(folder))
+    if own in ("float32", "float64"):
+        return own
+    if own != "float16":
+        return best
+    if halves:
+        return own
+    log.warning("%s is in float16, which no CPU multiplies well: it is served in float32", folder)
+    return "float32"
+
+
+def _own(folder: Path) -> str:
+    """What the configuration says, else what most of the stored numbers are in; "" where neither says it."""
+    written = refusals.described(folder)
+    said = str(written.get("dtype") or written.get("torch_dtype") or "")
+    if said or not (files := sorted(folder.glob("*.safetensors"))):
+        return said.removeprefix("torch.")
+    counts: Counter[str] = Counter()
+    for tensor in stored.tensors(files).values():
+        counts[tensor.dtype] += tensor.size
+    return _STORED.get(counts.most_common(1)[0][0], "") if counts else ""
+
+
+@cache
+def multiplies_bfloat16() -> bool:
+    """Whether this processor has instructions for it."""
+    try:
+        fast = bool(re.search(r"\b(avx512_bf16|amx_bf16|bf16)\b", CPUINFO.read_text()))
+    except OSError:  # no Linux
+        fast = False
+    if not fast:
+        log.warning("this CPU has no BF16 instructions: running in float32")
+    return fast

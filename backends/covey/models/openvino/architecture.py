@@ -1,0 +1,163 @@
+"""What a model folder says of its model, as far as OpenVINO's graph needs it, or a refusal that names why it has none.
+
+Reads neither torch nor transformers. What the files leave to a family's defaults is refused rather than guessed: the
+modules of transformers serve such a folder.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from covey.errors import UnsupportedModel
+from covey.models import refusals, stored
+from covey.models.refusals import FAMILIES
+from covey.models.stored import Stored
+
+ROPES = ("default", "linear", "llama3", "yarn")  # those that do not change with a text's length
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """A decoder of RMS norms, rotary positions, grouped heads and gated feed-forwards."""
+
+    vocab_size: int
+    width: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    eps: float
+    max_positions: int
+    end_ids: tuple[int, ...]
+    tied: bool  # the head is the embedding where the files hold no other
+    frequencies: tuple[float, ...]  # of the rotary embedding
+    factor: float  # its sines and cosines are scaled by it
+    widths: tuple[int, ...]  # of the rows that the products of a layer take
+    weights: Mapping[str, Stored]
+
+
+def read(folder: Path) -> Architecture:
+    """The architecture of the model in a folder; UnsupportedModel where it is none of these, SettingError where the
+    folder is no model."""
+    refusals.by_files(folder)
+    config = refusals.described(folder)
+    refusals.by_config(folder, config.get)
+    refusals.by_values(folder, config)
+    reason = _why_not(config)
+    if reason:
+        raise UnsupportedModel(f"{folder}: OpenVINO's runtime serves no model with {reason}")
+    weights = stored.tensors(refusals.weight_files(folder))
+    heads, width = config["num_attention_heads"], config["hidden_size"]
+    try:
+        query, key = (weights[f"model.layers.0.self_attn.{name}_proj.weight"].shape[0] for name in "qk")
+        vocab = weights["model.embed_tokens.weight"].shape[0]
+        inner = weights["model.layers.0.mlp.down_proj.weight"].shape[1]
+    except (KeyError, IndexError) as error:
+        raise UnsupportedModel(f"{folder}: OpenVINO's runtime does not know such weights: no {error}") from error
+    dim = config.get("head_dim") or width // heads
+    kv_heads = config.get("num_key_value_heads") or heads
+    if (heads * dim, kv_heads * dim, config["vocab_size"]) != (query, key, vocab):
+        raise UnsupportedModel(f"{folder}: config.json and the weights are not of one model: copy both from one")
+    frequencies, factor = rotary(config, dim)
+    return Architecture(
+        vocab_size=vocab,
+        width=width,
+        layers=config["num_hidden_layers"],
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=dim,
+        eps=config["rms_norm_eps"],
+        max_positions=config["max_position_embeddings"],
+        end_ids=tuple(i for i in refusals.end_ids(folder, config.get("eos_token_id")) if 0 <= i < vocab),
+        tied=bool(config.get("tie_word_embeddings")),
+        frequencies=tuple(frequencies.tolist()),
+        factor=factor,
+        widths=(width, heads * dim, inner),
+        weights=weights,
+    )
+
+
+def _why_not(config: Mapping[str, Any]) -> str:
+    if config.get("model_type") not in FAMILIES:
+        return f"model type {config.get('model_type')!r}; it serves {', '.join(sorted(FAMILIES))}"
+    missing = [key for key in ("rms_norm_eps", "max_position_embeddings", "hidden_act") if config.get(key) is None]
+    if missing:
+        return f"a config.json without {missing[0]}"
+    if config["hidden_act"] != "silu":
+        return f"activation {config['hidden_act']!r}"
+    window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
+    if "sliding_attention" in (config.get("layer_types") or ()) or (window and config.get("layer_types") is None):
+        return "a sliding window"
+    kind = _rope(config)["rope_type"]
+    if kind not in ROPES:
+        return f"rotary embedding {kind!r}"
+    if _rope(config).get("partial_rotary_factor", 1.0) != 1.0:
+        return "a partial rotary embedding"
+    return ""
+
+
+def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the rotary embedding, of a file of any age."""
+    rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    rope.setdefault("rope_type", rope.get("type") or "default")
+    rope["rope_theta"] = rope.get("rope_theta") or config.get("rope_theta") or 10_000.0
+    original = config.get("original_max_position_embeddings") or rope.get("original_max_position_embeddings")
+    rope["original_max_position_embeddings"] = original or config.get("max_position_embeddings")
+    if config.get("partial_rotary_factor") is not None:
+        rope.setdefault("partial_rotary_factor", config["partial_rotary_factor"])
+    return rope
+
+
+def rotary(config: Mapping[str, Any], dim: int) -> tuple[npt.NDArray[np.float32], float]:
+    """Frequencies by half a head, and what sines and cosines are scaled by: transformers' definitions, in float64."""
+    rope = _rope(config)
+    theta, kind = float(rope["rope_theta"]), rope["rope_type"]
+    plain = theta ** -(np.arange(0, dim, 2) / dim)
+    scaled, factor = plain, 1.0
+    if kind == "linear":
+        scaled = plain / rope["factor"]
+    elif kind == "llama3":
+        scaled = _llama3(plain, rope)
+    elif kind == "yarn":
+        scaled, factor = _yarn(plain, rope, dim, config["max_position_embeddings"])
+    return scaled.astype(np.float32), factor
+
+
+def _llama3(plain: npt.NDArray[np.float64], rope: Mapping[str, Any]) -> npt.NDArray[np.float64]:
+    """Long waves are stretched, short ones stay, and those between are blended."""
+    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+    turns = rope["original_max_position_embeddings"] * plain / (2 * math.pi)
+    share = np.clip((turns - low) / (high - low), 0.0, 1.0)
+    blended: npt.NDArray[np.float64] = (1 - share) * plain / rope["factor"] + share * plain
+    return blended
+
+
+def _yarn(
+    plain: npt.NDArray[np.float64], rope: Mapping[str, Any], dim: int, most: int
+) -> tuple[npt.NDArray[np.float64], float]:
+    original, theta = rope["original_max_position_embeddings"], float(rope["rope_theta"])
+    stretch = rope.get("factor") or most / original
+
+    def scale(by: float) -> float:
+        return 0.1 * by * math.log(stretch) + 1.0 if stretch > 1 else 1.0
+
+    def dimension(turns: float) -> float:
+        return dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = dimension(rope.get("beta_fast") or 32), dimension(rope.get("beta_slow") or 1)
+    if rope.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    ramp = np.clip((np.arange(dim // 2) - low) / ((high - low) or 0.001), 0.0, 1.0)
+    both = rope.get("mscale"), rope.get("mscale_all_dim")
+    factor = rope.get("attention_factor")
+    if factor is None:
+        factor = scale(both[0]) / scale(both[1]) if both[0] and both[1] else scale(1.0)
+    return plain / stretch * ramp + plain * (1 - ramp), float(factor)

@@ -1,0 +1,290 @@
+"""OpenVINO's runtime writes what transformers writes, with the same bits in any company, over blocks of ours."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from covey.errors import SettingError, UnsupportedModel
+from covey.models.lanes import Lanes, Pass, chain
+from covey.models.loading import quiet
+from covey.models.openvino import architecture
+from covey.models.openvino import model as runtime
+from covey.models.openvino.model import OpenvinoModel
+from covey.private import KEPT_VARIABLE
+from tests.models.bits import check, check_tree
+from tests.models.tiny_models import Reader, build, generate, prompts
+
+SERVED: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "untied": ("llama", {"tie_word_embeddings": False, "head_dim": 16}),
+    "biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "qwen2": ("qwen2", {}),
+    "qwen3": ("qwen3", {}),
+    "mistral": ("mistral", {"sliding_window": None}),
+    "linear": ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}}),
+    "llama3": (
+        "llama",
+        {
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 1e4,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            }
+        },
+    ),
+    "yarn": (
+        "qwen3",
+        {
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1e4,
+                "factor": 4.0,
+                "original_max_position_embeddings": 64,
+            }
+        },
+    ),
+}
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "family": ("phi3", {}, "model type 'phi3'"),
+    "window": ("mistral", {}, "a sliding window"),
+    "layers": (
+        "qwen2",
+        {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
+        "a sliding window",
+    ),
+    "activation": ("llama", {"hidden_act": "gelu"}, "activation 'gelu'"),
+}
+
+
+def built(folder: Path, name: str, **changes: Any) -> Path:
+    family, settings = SERVED[name]
+    return build(folder, family, **(settings | changes))
+
+
+def opened(folder: Path, dtype: str = "float32", **changes: Any) -> OpenvinoModel:
+    settings: dict[str, Any] = {"blocks": 40, "threads": 1, "numerics": "fast", "max_pass_tokens": 128}
+    return OpenvinoModel(folder, dtype=dtype, **(settings | changes))
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_greedy_text_is_that_of_generate(name: str, tmp_path: Path) -> None:
+    folder = built(tmp_path, name)
+    rng = np.random.default_rng(1)
+    rows = prompts(rng, 97, 3, 30, 17, 70)
+    expected = [generate(folder, row, 12, torch.float32) for row in rows]
+    assert len({token for row in expected for token in row}) > 6, "the model should not repeat itself"
+    assert Reader(opened(folder), rows, room=12).greedy(12, 40, rng) == expected
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_logits_are_near_those_of_transformers(name: str, tmp_path: Path) -> None:
+    """In bfloat16 as near as transformers' own are, at positions beyond those that a rotary embedding is from, too."""
+    folder = built(tmp_path, name)
+    (row,) = prompts(np.random.default_rng(3), 97, 120)
+
+    def logits(dtype: torch.dtype) -> npt.NDArray[np.float32]:
+        with quiet(), torch.inference_mode():
+            module = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+            return module(torch.from_numpy(row.astype(np.int64))[None]).logits[0].float().numpy()
+
+    exact, rounded = logits(torch.float32), logits(torch.bfloat16)
+    assert np.abs(opened(folder).forward(chain(row, 32)) - exact).max() < 1e-4
+    found = opened(folder, "bfloat16").forward(chain(row, 32))
+    print(
+        "RATIO",
+        name,
+        np.abs(found - exact).mean() / np.abs(rounded - exact).mean(),
+        np.abs(found - exact)[100:].mean() / np.abs(rounded - exact)[100:].mean(),
+    )
+    assert np.abs(found - exact).mean() < 1.2 * np.abs(rounded - exact).mean()
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_it_cannot_serve_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    family, settings, said = REFUSED[name]
+    folder = build(tmp_path, family, **settings)
+    with pytest.raises(UnsupportedModel, match=said):
+        architecture.read(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"rms_norm_eps": None}, "a config.json without rms_norm_eps"),
+        ({"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}, "rotary embedding 'longrope'"),
+        ({"partial_rotary_factor": 0.5}, "a partial rotary embedding"),
+        ({"num_attention_heads": 8}, "not of one model"),
+    ],
+)
+def test_a_configuration_that_says_something_else_is_refused(
+    changes: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    config = built(tmp_path, "llama") / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | changes))
+    with pytest.raises(UnsupportedModel, match=said):
+        architecture.read(tmp_path)
+
+
+def test_types_that_it_does_not_compute_in_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="dtype: got 'float64', OpenVINO's runtime computes in: bfloat16, float32"):
+        opened(built(tmp_path, "llama"), "float64")
+
+
+@pytest.mark.parametrize(("name", "dtype"), [(name, "bfloat16") for name in SERVED] + [("llama", "float32")])
+@pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_token_has_the_same_bits_in_any_company(name: str, dtype: str, threads: int, tmp_path: Path) -> None:
+    model = opened(built(tmp_path, name), dtype, threads=threads, numerics="auto", blocks=90)
+    if model.numerics != "invariant":
+        pytest.skip(f"{dtype} is not invariant on this machine")
+    rows = prompts(np.random.default_rng(6), 97, 17, 45, 5, 70)
+    check(model, rows, 12, 6)
+    check_tree(model, rows[0], 6)
+    check_tree(model, prompts(np.random.default_rng(7), 97, 92)[0], 7)  # paths across two blocks
+
+
+def test_a_tree_beside_chunks_and_rows_is_what_its_paths_are(tmp_path: Path) -> None:
+    """The root, and a chunk that begins in the block before, are computed in the pass of the tree."""
+    model = opened(built(tmp_path, "qwen3"), numerics="auto", blocks=90)
+    rows = prompts(np.random.default_rng(8), 97, 40, 21)
+    parents, drafts = [-1, 0, 0, 2, -1], prompts(np.random.default_rng(9), 97, 5)[0]
+    reader = Reader(model, rows, room=8)
+    reader.read([(0, 0, 27), (1, 0, 20)])
+    paths = [[0, 1], [0, 2, 3], [4]]
+    known = np.arange(27, 40)
+    tails = reader.slots(0, 40, 45)
+    queries = [[*range(13), 13, 14], [15, 16], [17], [18]]
+    lanes = Lanes(
+        offsets=np.append(0, np.cumsum([len(each) for each in queries])).astype(np.int32),
+        lengths=np.array([42, 43, 41, 21], np.int32),
+        tables=np.stack([reader.tables[0]] * 3 + [np.pad(reader.tables[1], (0, 1))[:2]]),
+        queries=np.concatenate(queries).astype(np.int32),
+        tail_offsets=np.array([0, 2, 5, 6, 6], np.int32),
+        tails=tails[np.concatenate(paths)],
+    )
+    work = Pass(
+        tokens=np.concatenate([rows[0][known], drafts, rows[1][20:]]).astype(np.int32),
+        positions=np.concatenate([known, 39 + np.array([1, 2, 2, 3, 1]), [20]]).astype(np.int32),
+        slots=np.concatenate([reader.slots(0, 27, 40), tails, reader.slots(1, 20, 21)]).astype(np.int32),
+        lanes=lanes,
+        out=np.array([12, 13, 14, 15, 16, 17, 18], np.int32),
+    )
+    found = model.forward(work).copy()
+    expected: dict[int, np.ndarray[Any, Any]] = {}
+    for path in ([0, 1], [0, 2, 3], [4]):
+        text = np.concatenate([rows[0], drafts[path]]).astype(np.int32)
+        other = Reader(model, [text], seed=3)
+        logits = other.read([(0, 0, len(text))])[0].numpy()
+        expected |= {node: logits[40 + at] for at, node in enumerate(path)} | {-1: logits[39]}
+        # What an accepted path leaves in its nodes' slots is what decoding would have left there.
+        model.copy_slots(tails[path], reader.slots(0, 40, 40 + len(path)).copy()) if path == [0, 2, 3] else None
+    assert [int(parents[node]) for node in (1, 3)] == [0, 2]
+    for at, node in enumerate([-1, 0, 1, 2, 3, 4]):
+        assert np.array_equal(found[at], expected[node]), f"node {node}"
+    (alone,) = Reader(model, [rows[1]], seed=5).read([(0, 0, 21)])
+    assert np.array_equal(found[6], alone[20].numpy())
+    reader.rows[0] = np.concatenate([rows[0], drafts[[0, 2, 3]], [7]]).astype(np.int32)
+    (after,) = reader.read([(0, 43, 44)])
+    (plain,) = Reader(model, [reader.rows[0]], seed=9).read([(0, 0, 44)])
+    assert after[0].equal(plain[43]), "an accepted path's keys are where they belong"
+
+
+def test_keys_have_the_same_bits_however_a_text_was_read(tmp_path: Path) -> None:
+    model = opened(built(tmp_path, "llama"), "bfloat16", numerics="auto", blocks=8)
+    (row,) = prompts(np.random.default_rng(2), 97, 90)
+    kept = []
+    for size in (1, 16, 64, 90):
+        model.pool.clear(8)
+        reader = Reader(model, [row], seed=1)
+        for start in range(0, 90, size):
+            reader.read([(0, start, min(start + size, 90))])
+        kept.append(model.pool.reserve.bytes[:, :8].copy())
+    assert all(np.array_equal(each, kept[0]) for each in kept)
+
+
+def test_one_and_two_threads_give_the_same_bits(tmp_path: Path) -> None:
+    folder = built(tmp_path, "llama")
+    row = chain(prompts(np.random.default_rng(2), 97, 60)[0], 32)
+    one, two = (opened(folder, "bfloat16", threads=threads, numerics="auto") for threads in (1, 2))
+    if {one.numerics, two.numerics} == {"invariant"}:
+        assert np.array_equal(one.forward(row), two.forward(row))
+
+
+def test_copied_slots_carry_the_row_and_cleared_ones_nothing(tmp_path: Path) -> None:
+    model = opened(built(tmp_path, "llama"))
+    (row,) = prompts(np.random.default_rng(2), 97, 51)
+    reader = Reader(model, [row])
+    reader.read([(0, 0, 50)])
+    (expected,) = reader.read([(0, 50, 51)])
+    old = reader.tables[0]
+    inside = np.arange(32, dtype=np.int32)
+    reader.tables[0] = np.roll(old, 1)  # every block moves to where another was
+    model.copy_slots((old[:, None] * 32 + inside).reshape(-1), (reader.tables[0][:, None] * 32 + inside).reshape(-1))
+    assert reader.read([(0, 50, 51)])[0].equal(expected)
+    model.clear_slots((old[:, None] * 32 + inside).reshape(-1))
+    assert not model.pool.reserve.bytes[:, old].any()
+
+
+def test_a_pool_grows_shrinks_and_moves_its_blocks(tmp_path: Path) -> None:
+    model = opened(built(tmp_path, "llama"), blocks=4, most_blocks=400)
+    (row,) = prompts(np.random.default_rng(2), 97, 51)
+    assert (model.blocks, model.most_blocks >= 400) == (4, True)
+    while model.grow(60) < 60:
+        pass
+    table = np.array([50, 3], np.int32)
+    reader = Reader(model, [row])
+    reader.tables[0] = table
+    (expected,) = reader.read([(0, 0, 51)])
+    model.move_blocks(table[:1], np.array([1], np.int32))
+    while not model.shrink(4):
+        pass
+    reader.tables[0] = np.array([1, 3], np.int32)
+    assert reader.read([(0, 50, 51)])[0][0].equal(expected[50])
+
+
+def test_passes_that_the_kernel_would_not_survive_are_refused(tmp_path: Path) -> None:
+    model = opened(built(tmp_path, "llama"), max_pass_tokens=40)
+    work = chain(np.arange(40, dtype=np.int32), 32)
+    short = Lanes(work.lanes.offsets, work.lanes.lengths, work.lanes.tables[:, :1])  # type: ignore[union-attr]
+    with pytest.raises(ValueError, match="40 keys in 1 blocks of 32"):
+        model.forward(Pass(work.tokens, work.positions, work.slots, short, work.out))
+    with pytest.raises(ValueError, match="a pass of 41 tokens; this model was built for 40"):
+        model.forward(chain(np.arange(41, dtype=np.int32), 32))
+
+
+def test_what_was_found_about_its_numerics_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = built(tmp_path / "model", "llama")
+    monkeypatch.setenv(KEPT_VARIABLE, str(tmp_path / "kept"))
+    assert opened(folder, "bfloat16", numerics="auto").numerics == "invariant"
+    monkeypatch.setattr(runtime, "counts_agree", lambda *_: False)
+    assert opened(folder, "bfloat16", numerics="auto").numerics == "invariant"
+    assert opened(folder, "bfloat16", numerics="auto", blocks=41).numerics == "fast"
+    with pytest.raises(SettingError, match="invariant is not to be had"):
+        opened(folder, "bfloat16", numerics="invariant", blocks=41)
+    monkeypatch.undo()
+    assert opened(folder, "bfloat16", numerics="invariant", blocks=41).numerics == "invariant"
+
+
+def test_a_process_that_computes_with_it_does_not_import_torch(tmp_path: Path) -> None:
+    folder = built(tmp_path, "llama")
+    said = (
+        "import sys, numpy as np\n"
+        "from covey.models.lanes import chain\n"
+        "from covey.models.openvino.model import OpenvinoModel\n"
+        f"model = OpenvinoModel({str(folder)!r}, dtype='bfloat16', blocks=9, threads=1)\n"
+        "print(model.forward(chain(np.arange(50, dtype=np.int32), 32)).shape, 'torch' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.split("\n")[0] == "(50, 97) False"
