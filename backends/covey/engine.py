@@ -23,26 +23,23 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import count
 
 from covey.active import ActiveRequest, crop
 from covey.channel import Channel
+from covey.configuration import EngineConfig, EngineHooks
 from covey.drafting import Drafting
 from covey.errors import BadField, CoveyError, Overloaded, PortError
-from covey.guard import Guard
 from covey.kv.elastic import Pressure
 from covey.ledger import new_origin
-from covey.memory import Memory
 from covey.planner.choice import Planner
 from covey.planner.guarded import Guarded
-from covey.ports import Clock, Drafter, Sink, Target
+from covey.ports import Clock, Sink, Target
 from covey.roster import Roster
-from covey.rounds import Plan, Round, RoundRecord, Times, pressure_of, record_of
+from covey.rounds import Laps, Plan, Round, keep_pace, pressure_of, record_of
 from covey.scheduler import Batch, Scheduler
 from covey.types import NO_TOP, Finish, Progress, Request, RowStatus, Rule, TargetReply, Trees
-from covey.worker import Thread, Worker
 
 log = logging.getLogger("covey.engine")
 
@@ -60,42 +57,29 @@ class Engine:
         planner: Planner,
         sink: Sink,
         clock: Clock,
-        *,
-        drafters: Mapping[str, Drafter] | None = None,
-        draft_deadline: float = 0.5,
-        drafter_failed: Callable[[str, CoveyError], None] | None = None,
-        recover: Callable[[PortError], None] | None = None,
-        observe: Callable[[RoundRecord], None] | None = None,
-        caller: str = "",
-        plain: Callable[[], float | None] = lambda: None,
-        worker: Callable[[str], Worker] = Thread,
-        memory: Callable[[Roster, Callable[[str], None]], Memory] | None = None,
-        guard: Guard | None = None,
+        config: EngineConfig | None = None,
+        hooks: EngineHooks | None = None,
     ) -> None:
-        """`caller` is what this engine and those after it are to target and drafters: what an engine of the same name
-        left there when it ended is closed. Engines of several names share a drafter, which is told how many seconds a
-        token takes without it (`plain`). `worker` makes what a drafter's calls run in, a thread. `memory` makes what
-        has drafters leave and come back: it is given the roster, and whom to tell of a drafter that is asked nothing
-        more. Without a `guard` what fails raises."""
+        config, hooks = config or EngineConfig(), hooks or EngineHooks()
         self.scheduler = scheduler
-        self._guard = guard or Guard(strict=True)
-        self.planner: Planner = Guarded(planner, self._guard)
+        self._guard = guard = hooks.guard
+        self.planner: Planner = Guarded(planner, guard)
         self._target = target
         self._sink = sink
         self._clock = clock
-        self._origin = new_origin(caller)
-        self.roster = Roster(drafters or {}, clock)
+        self._origin = new_origin(config.caller)
+        self.roster = Roster(config.drafters, clock)
         sequence = count(1)
-        failed = None if drafter_failed is None else self._guard.around("drafter failures", drafter_failed)
+        failed = None if hooks.drafter_failed is None else guard.around("drafter failures", hooks.drafter_failed)
         channels = {
-            name: Channel(name, drafter, self.roster, clock, failed, self._origin, sequence, plain, worker)
-            for name, drafter in (drafters or {}).items()
+            name: Channel(name, drafter, self.roster, clock, failed, self._origin, sequence, hooks.plain, hooks.worker)
+            for name, drafter in config.drafters.items()
         }
-        self._drafting = Drafting(channels, self.roster, clock, draft_deadline)
-        self.memory = memory(self.roster, self._drop) if memory is not None else None
-        self._recover = recover
-        self._observe = observe
-        info = target.info()
+        self._drafting = Drafting(channels, self.roster, clock, config.draft_deadline)
+        self.memory = hooks.memory(self.roster, self._drop) if hooks.memory is not None else None
+        self._recover = hooks.recover
+        self._observe = hooks.observe
+        info = config.info or target.info()
         self._free_blocks = info.total_blocks
         self._total_blocks = info.total_blocks
         self._least_blocks = info.least_blocks
@@ -173,37 +157,31 @@ class Engine:
 
     def round(self) -> bool:
         """One round; False when there was nothing to do."""
-        now, scheduler = self._clock.now, self.scheduler
-        started = now()
-        self._intake(started)
-        batch = scheduler.plan(self._free_blocks, started, self.planner.readable)
+        laps, scheduler = Laps(self._clock), self.scheduler
+        self._intake(laps.started)
+        batch = scheduler.plan(self._free_blocks, laps.started, self.planner.readable)
         if not batch.rows and not batch.frees:
             self._ask_the_suspect()
             self._breathe(Pressure(self._free_blocks, self._total_blocks))
             return False
         self._drafting.settle()
         plan = self.planner.plan(batch, self.roster, scheduler.token_budget)
-        planned = now()
+        laps.end()
         drafted = self._drafting.draft(batch, plan, partial(self.planner.meanwhile, batch, plan, self.roster))
         kept = self.planner.select(batch, drafted, scheduler.token_budget)
-        selected = now()
+        laps.end()
         self._guard("reading", self._drafting.read, batch, plan.readers)
         reply = self._verify(batch, kept, plan.divergence)
         if reply is None:
             self._drafting.put_back(drafted)
             return True
-        verified = now()
-        progress = self._commit(batch, plan, kept, reply, verified)
+        progress = self._commit(batch, plan, kept, reply, laps.end())
         if progress:
             self._sink.publish(progress)
-        times = Times(planned - started, selected - planned, verified - selected, now() - verified)
+        laps.end()
         emitted = sum(len(item.tokens) for item in progress)
         queued = len(scheduler.waiting), len(scheduler.running), scheduler.preemptions
-        done = Round(batch, plan, drafted, kept, reply, emitted, times, *queued)
-        self._guard("pace", self._keep_pace, done)
-        self.planner.learn(done)
-        self._breathe(pressure_of(done, scheduler.max_running))
-        self._guard("observer", self._tell, done)
+        self._learn(Round(batch, plan, drafted, kept, reply, emitted, laps.times, *queued))
         return True
 
     def _intake(self, now: float) -> None:
@@ -333,15 +311,14 @@ class Engine:
             except Exception as problem:  # the next request tries again
                 log.error("the target could not be recovered: %s: %s", type(problem).__name__, problem)
 
-    def _keep_pace(self, done: Round) -> None:
-        times, rows = done.times, done.batch.decoding
-        decoded = int(done.reply.offsets[rows])
-        beside, drafts = times.whole - times.verify, len(done.kept.tokens)
-        self.scheduler.pace.update(times.whole, rows, decoded, done.prefill_tokens, beside=beside, drafts=drafts)
-
-    def _tell(self, done: Round) -> None:
-        if self._observe is not None:
-            self._observe(record_of(done))
+    def _learn(self, done: Round) -> None:
+        """Tell everybody who learns from rounds."""
+        self._guard("pace", keep_pace, self.scheduler.pace, done)
+        self.planner.learn(done)
+        self._breathe(pressure_of(done, self.scheduler.max_running))
+        observe = self._observe
+        if observe is not None:
+            self._guard("observer", lambda: observe(record_of(done)))
 
     def _breathe(self, pressure: Pressure) -> None:
         total = None if self.memory is None else self._guard(MEMORY, self.memory.tick, pressure)

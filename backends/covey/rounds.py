@@ -16,6 +16,8 @@ import numpy.typing as npt
 
 from covey.bandits.length import Reason, Situation
 from covey.kv.elastic import Pressure
+from covey.pace import Pace
+from covey.ports import Clock
 from covey.scheduler import Batch
 from covey.types import Ints, TargetReply, Trees
 
@@ -87,6 +89,28 @@ class Times:
         return self.plan + self.draft + self.verify + self.commit
 
 
+class Laps:
+    """Keeps when a round began, and when each of its phases ended."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._now = clock.now
+        self._ends = [clock.now()]
+
+    @property
+    def started(self) -> float:
+        return self._ends[0]
+
+    def end(self) -> float:
+        """A phase ends now."""
+        self._ends.append(self._now())
+        return self._ends[-1]
+
+    @property
+    def times(self) -> Times:
+        """The seconds of its phases, which have all ended."""
+        return Times(*(end - start for start, end in zip(self._ends, self._ends[1:])))
+
+
 @dataclass(frozen=True, slots=True)
 class Round:
     """A round that is over."""
@@ -153,6 +177,14 @@ def pressure_of(done: Round, most_running: int) -> Pressure:
         drafting=bool(drafted),
         drafters=Counter(drafted),
     )
+
+
+def keep_pace(pace: Pace, done: Round) -> None:
+    """Teach it what a round says of how fast requests go on."""
+    times, rows = done.times, done.batch.decoding
+    decoded = int(done.reply.offsets[rows])
+    beside, drafts = times.whole - times.verify, len(done.kept.tokens)
+    pace.update(times.whole, rows, decoded, done.prefill_tokens, beside=beside, drafts=drafts)
 
 
 def record_of(done: Round) -> RoundRecord:

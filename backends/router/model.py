@@ -21,7 +21,7 @@ import triton_python_backend_utils as pb_utils
 from covey.errors import CoveyError, Overloaded, PortError, RequestError, SettingError
 from covey.routing import Router
 from covey.streaming import Cancelled
-from covey.tritonio import link, outlets
+from covey.tritonio import link, outlets, peers
 from covey.tritonio.log import to_triton
 
 POLL_SECONDS = 0.05
@@ -95,7 +95,7 @@ class TritonPythonModel:
                 report = outlets.reported(message.value)
                 sender.send(outlets.response(report, asked.wanted), last=True)
             else:
-                chunk = outlets.answered(message)
+                chunk = peers.answered(message)
                 sender.send(outlets.response(outlets.outputs(chunk), asked.wanted), last=chunk.finish is not None)
 
         def fail(error: Exception) -> None:
@@ -115,7 +115,7 @@ class TritonPythonModel:
             def fail(error: Exception) -> None:
                 self._asked.pop(entry, None)
                 with suppress(PortError):
-                    peer.send(link.Message(exchange, "error", outlets.told(error)))
+                    peer.send(link.Message(exchange, "error", peers.told(error)))
 
             try:
                 made = self._hand_on("submit", message.arrays, message.value, _Asker(answer, fail, lambda: False))
@@ -198,7 +198,7 @@ class TritonPythonModel:
             return  # it was cancelled meanwhile
         try:
             if message.kind == "error":
-                self._refused(made, entry, outlets.raised(*message.value))
+                self._refused(made, entry, peers.raised(*message.value))
                 return
             entry.asked = None
             if message.kind == "report" or message.value["finish"] is not None:

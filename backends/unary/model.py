@@ -15,7 +15,7 @@ import triton_python_backend_utils as pb_utils
 
 from covey.errors import PortError
 from covey.streaming import Cancelled
-from covey.tritonio import link, outlets
+from covey.tritonio import link, outlets, peers
 
 POLL_SECONDS = 0.05
 
@@ -61,12 +61,12 @@ class TritonPythonModel:
     def _received(self, _peer: link.Peer, message: link.Message) -> None:
         exchange = message.exchange
         if message.kind == "error":
-            self._answer(exchange, outlets.error_response(outlets.raised(*message.value)))
+            self._answer(exchange, outlets.error_response(peers.raised(*message.value)))
         else:
             with self._lock:
                 entry = self._open.get(exchange)
             if entry is not None:  # else it was cancelled meanwhile
-                self._answer(exchange, outlets.response(outlets.outputs(outlets.answered(message)), entry[1]))
+                self._answer(exchange, outlets.response(outlets.outputs(peers.answered(message)), entry[1]))
 
     def _lost(self, peer: link.Peer) -> None:
         with self._lock:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from covey.care.calls import DRAFTERS_SECONDS, LOOK_SECONDS, QUESTION_SECONDS, Calls
+from covey.care.calls import DRAFTERS_SECONDS, GRAMMAR_SECONDS, KNOWN_CALLS, LOOK_SECONDS, QUESTION_SECONDS, Calls
 from covey.emulated.devices import EmulatedDrafter, EmulatedTarget
 from covey.emulated.hash_model import HashModel
 from covey.errors import PortError, StubDead
@@ -249,3 +250,47 @@ def test_a_model_that_answers_neither_a_wish_for_another_pool_nor_its_first_draf
     with pytest.raises(StubDead):
         getattr(getattr(triton.bls, kind)("draft", watched), ask)(given)  # type: ignore[attr-defined]
     assert ended == [process]
+
+
+@pytest.mark.parametrize(("kind", "ask", "work"), [("BlsTarget", "step", opening()), ("BlsDrafter", "draft", DRAFT)])
+def test_who_may_have_to_read_a_tokenizer_for_a_grammar_has_longer(
+    triton: Triton, kind: str, ask: str, work: Any
+) -> None:
+    """Of a large vocabulary that takes longer than a pass may where passes are quick."""
+    ended: list[int] = []
+    watched = Calls(ended.extend, lambda _model: {2**22: 1e9})
+    port = getattr(triton.bls, kind)("draft" if ask == "draft" else "target", watched)  # type: ignore[attr-defined]
+    for sequence in range(KNOWN_CALLS):
+        getattr(port, ask)(replace(work, sequence=sequence))
+
+    def reads(_exchange: Callable[[], Any]) -> Any:
+        for _ in range(round(GRAMMAR_SECONDS / LOOK_SECONDS)):
+            watched.look()
+        return refusal("Stub process is not healthy.")
+
+    triton.transport = reads
+    for grammar, ends in (("{}", []), ("", [2**22])):
+        opens = (replace(OPENS[0], sampling=Sampling(grammar=grammar)),)
+        with pytest.raises(StubDead):
+            getattr(port, ask)(replace(work, opens=opens))
+        assert ended == ends
+
+
+def test_a_long_context_is_not_judged_by_how_long_short_ones_took(triton: Triton) -> None:
+    """As many tokens take far longer behind 30,000 others: of that nothing is known."""
+    ended: list[int] = []
+    watched = Calls(ended.extend, lambda _model: {2**22: 1e9})
+    port = triton.bls.BlsTarget("target", watched)  # type: ignore[attr-defined]
+    for sequence in range(KNOWN_CALLS):
+        port.step(decode(4, sequence))
+
+    def takes_long(_exchange: Callable[[], Any]) -> Any:
+        for _ in range(round(GRAMMAR_SECONDS / LOOK_SECONDS)):
+            watched.look()
+        return refusal("Stub process is not healthy.")
+
+    triton.transport = takes_long
+    for known, ends in ((30_000, []), (4, [2**22])):
+        with pytest.raises(StubDead):
+            port.step(decode(known, KNOWN_CALLS))
+        assert ended == ends

@@ -164,8 +164,8 @@ def assert_everything_draws(sampling: Sampling, kind: str, seed: int) -> None:
     judged = judge(logits, table, *places, contexts, trees, rounds)
     assert not judged.faults.any(), sampling
     choosing = Choosing(table, wide, positions.astype(np.int64), 2, VOCAB)
-    tokens += [sparse.tokens, judged.walk.tokens, choosing.best(logits[:rows], 0)[0]]
-    best, scores = choosing.top(logits[:rows], 1, 3, 1)
+    tokens += [sparse.tokens, judged.walk.tokens, choosing.best(logits.numpy()[:rows], 0)[0]]
+    best, scores = choosing.top(logits.numpy()[:rows], 1, 3, 1)
     assert not np.isnan(scores).any(), sampling
     for found in (*tokens, best.reshape(-1)):
         assert ((found >= 0) & (found < VOCAB)).all(), sampling

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from covey.configuration import EngineHooks
 from covey.engine import Engine
 from covey.errors import BadField
 from covey.kv.elastic import Budget, Never
@@ -37,7 +38,9 @@ class Serving:
             target, cast("Residency", None), roster, clock, Never(), budget, worker=worker, drop=print, breathes=False
         )
         self.reports = Reports(planner, target.info(), profile, roster, memory, "open sesame")
-        self.engine = Engine(target, scheduler, planner, Collector(), ManualClock(), observe=self.reports.round)
+        self.engine = Engine(
+            target, scheduler, planner, Collector(), ManualClock(), hooks=EngineHooks(observe=self.reports.round)
+        )
 
     def run(self, key: int, tokens: int) -> None:
         self.engine.submit(request(key, [5, 6, 7], tokens))

@@ -39,13 +39,13 @@ class Line:
         pass
 
     def says(self, made: int, finish: Finish | None = None, text: str = "") -> None:
-        from covey.tritonio.outlets import PeerOutlet
+        from covey.tritonio.peers import PeerOutlet
 
         peer = type("Peer", (), {"send": lambda _self, message: self.receive(self, message)})()
         PeerOutlet(peer, made, streams=True).send(Chunk(text, NO_INTS, NO_FLOATS, finish, *[0] * 6))  # type: ignore[arg-type]
 
     def refuses(self, made: int, error: CoveyError) -> None:
-        from covey.tritonio.outlets import told
+        from covey.tritonio.peers import told
 
         self.receive(self, Message(made, "error", told(error)))
 

@@ -17,10 +17,14 @@ import pytest
 
 from covey import profile
 from covey.care.control import HTTP_VARIABLE, Within
-from covey.streaming import Chunk
+from covey.engine import Engine
+from covey.roster import Roster
+from covey.serving import build, life, start
+from covey.streaming import Chunk, Streamer
 from covey.tritonio import link
 from covey.types import NO_FLOATS, NO_INTS, DrafterInfo, Finish
 from tests.fakes import VOCAB, HashTarget
+from tests.serving.worlds import Outlet
 from tests.tritonio import adapters
 
 SECONDS = 10.0
@@ -32,36 +36,12 @@ def config(**parameters: str) -> dict[str, str]:
     return {"model_name": "covey", "model_config": json.dumps({"parameters": named})}
 
 
-class Outlet:
-    """Keeps how a request ended."""
-
-    streams = True
-    needs_state = False
-
-    def __init__(self) -> None:
-        self.errors: list[str] = []
-        self.chunks: list[Chunk] = []
-        self.ended = threading.Event()
-
-    def send(self, chunk: Chunk) -> None:
-        self.chunks.append(chunk)
-        if chunk.finish is not None:
-            self.ended.set()
-
-    def fail(self, error: Exception) -> None:
-        self.errors.append(str(error))
-        self.ended.set()
-
-    def gone(self) -> bool:
-        return False
-
-
 @pytest.fixture
 def module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """The orchestrator's, over the test's own target."""
     loaded, _fake = adapters.load(monkeypatch, "orchestrator")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(loaded, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(life, "SETTLE_SECONDS", 0.0)
     monkeypatch.setattr(loaded, "Metrics", MagicMock())
     monkeypatch.setattr(Within, "states", lambda _control: {})  # whichever server runs on this machine
     drafters = profile.load(profile.DEFAULT_PROFILE).speculation.drafters
@@ -75,7 +55,7 @@ def module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 def ask(model: Any, key: int = 1) -> Outlet:
     outlet = Outlet()
     tensors = {"input_ids": np.array([5], np.int32), "max_tokens": np.array([3], np.int32)}
-    asking = threading.Thread(target=model._take, args=(key, outlet, tensors.get, {}), daemon=True)
+    asking = threading.Thread(target=model._requests.take, args=(key, outlet, tensors, {}), daemon=True)
     asking.start()
     assert outlet.ended.wait(SECONDS), "a request without an answer"
     return outlet
@@ -85,7 +65,7 @@ def test_a_start_that_fails_unforeseen_fails_requests(module: Any, monkeypatch: 
     def unforeseen(*_arguments: Any) -> None:
         raise KeyError("unforeseen")
 
-    monkeypatch.setattr(module, "load_tokenizer", unforeseen)
+    monkeypatch.setattr(build, "load_tokenizer", unforeseen)
     model = module.TritonPythonModel()
     model.initialize(config(**ORCHESTRATOR))
     assert ask(model).errors == ["the engine could not start, after an internal error; see the server's log"]
@@ -109,17 +89,17 @@ class DyingEngine(MagicMock):
 
 def test_a_request_that_comes_while_the_engine_dies_is_failed(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = DyingEngine(die=threading.Event(), total_blocks=64, lasting_blocks=64)
-    monkeypatch.setattr(module, "Engine", lambda *_arguments, **_named: engine)
-    monkeypatch.setattr(module.Streamer, "fail_all", lambda *_arguments: None)  # it was called just before
-    monkeypatch.setattr(module, "STOP_SECONDS", 0.1)
+    monkeypatch.setattr(build, "Engine", lambda *_arguments, **_named: engine)
+    monkeypatch.setattr(Streamer, "fail_all", lambda *_arguments: None)  # it was called just before
+    monkeypatch.setattr(life, "STOP_SECONDS", 0.1)
     ended = threading.Event()
     monkeypatch.setattr(module.os, "kill", lambda pid, _number: ended.set() if pid == os.getpid() else None)
     model = module.TritonPythonModel()
-    engine.died = lambda: model._thread.join(SECONDS)
+    engine.died = lambda: model._life._thread.join(SECONDS)
     model.initialize(config(**ORCHESTRATOR))
     for key in (1, 2):
         assert ask(model, key).errors == ["the engine has stopped after an internal error; see the server's log"]
-    assert model._streamer.open == 0
+    assert model._life.service.open == 0
     assert ended.wait(SECONDS), "whoever brings back the dead must see it"
     model.finalize()
 
@@ -140,7 +120,7 @@ def test_a_drafter_that_hangs_does_not_keep_the_others_from_starting(
 ) -> None:
     drafters: dict[str, Hanging] = {}
     monkeypatch.setattr(module.bls, "BlsDrafter", lambda name, **_calls: drafters.setdefault(name, Hanging()))
-    monkeypatch.setattr(module, "FACTS_SECONDS", 0.2)
+    monkeypatch.setattr(start, "FACTS_SECONDS", 0.2)
     told: dict[str, str] = {}
     came = threading.Semaphore(0)
 
@@ -148,13 +128,12 @@ def test_a_drafter_that_hangs_does_not_keep_the_others_from_starting(
         told[name] = what
         came.release()
 
-    monkeypatch.setattr(module.Roster, "came", lambda _roster, name, _facts: note("came", name))
-    monkeypatch.setattr(module.Roster, "declined", lambda _roster, name, seconds: note(f"rests {seconds}", name))
+    monkeypatch.setattr(Roster, "came", lambda _roster, name, _facts: note("came", name))
+    monkeypatch.setattr(Roster, "declined", lambda _roster, name, seconds: note(f"rests {seconds}", name))
     model = module.TritonPythonModel()
     model.initialize(config(**ORCHESTRATOR))
-    model._asked.set()  # nothing is measured
-    assert model._started.wait(SECONDS), "it waits for a drafter"
-    assert model._failure is None
+    model._life.asked.set()  # nothing is measured
+    assert model._life.wait(SECONDS), "it waits for a drafter"
     assert len(drafters) > 1
     assert not told
     one, other, *rest = drafters
@@ -168,40 +147,15 @@ def test_a_drafter_that_hangs_does_not_keep_the_others_from_starting(
     model.finalize()
 
 
-def test_a_drafter_whose_process_ends_is_asked_nothing_unless_memory_moves_it(
-    module: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module.Engine, "round", lambda _engine: threading.Event().wait(0.01))  # it moves nobody
-    monkeypatch.setattr(module, "FACTS_SECONDS", 0.0)
-    model = module.TritonPythonModel()
-    model.initialize(config(**ORCHESTRATOR))
-    model._asked.set()
-    assert model._started.wait(SECONDS)
-    roster = model._engine.roster
-    one, other = roster.names[:2]
-    roster.moves(one, module.State.LOADING)
-    for name in (one, other, "another model"):
-        model._ended(name)
-    assert (roster.state(one), roster.state(other)) == (module.State.LOADING, module.State.ENDED)
-    assert [call.args for call in model._metrics.drafter_failed.call_args_list] == [(other,)]
-    facts = DrafterInfo("hash", VOCAB, 512, 1, 0)
-    for name in (one, other, "another model"):
-        model._came(name, facts)
-    assert (roster.state(one), roster.state(other)) == (module.State.LOADING, module.State.SERVING)
-    model.finalize()
-
-
 def test_what_is_open_at_the_end_is_told(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = module.TritonPythonModel()
-    monkeypatch.setattr(module.Engine, "round", lambda _engine: threading.Event().wait(0.01))
+    monkeypatch.setattr(Engine, "round", lambda _engine: threading.Event().wait(0.01))
     model.initialize(config(**ORCHESTRATOR))
     outlet = Outlet()
     tensors = {"input_ids": np.array([5], np.int32), "max_tokens": np.array([3], np.int32)}
-    model._take(1, outlet, tensors.get, {})
+    model._requests.take(1, outlet, tensors, {})
     assert not outlet.ended.is_set()
-    launcher = MagicMock()
-    model._received(launcher, link.Message(0, "drain"))
-    assert launcher.send.call_args.args[0].value == 1
+    assert link.refuse_requests("covey", os.getppid()) == 1
     model.finalize()
     assert outlet.errors == ["the server is stopping"]
 
@@ -210,9 +164,8 @@ def test_an_engine_that_lives_answers_and_drains(module: Any) -> None:
     model = module.TritonPythonModel()
     model.initialize(config(**ORCHESTRATOR))
     assert [chunk.num_output for chunk in ask(model).chunks] == [3]
-    launcher = MagicMock()
-    model._received(launcher, link.Message(0, "drain"))
-    assert launcher.send.call_args.args[0].value == 0, "nothing is open"
+    assert link.serves("covey", os.getppid())
+    assert link.refuse_requests("covey", os.getppid()) == 0, "nothing is open"
     assert ask(model, 2).errors == ["the server is draining; no new requests"]
     model.finalize()
 
@@ -246,12 +199,12 @@ def unary(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_an_answer_to_what_was_cancelled_meanwhile_is_dropped(unary: Any) -> None:
-    from covey.tritonio import outlets
+    from covey.tritonio import peers
 
     unary._open = Vanishing()
     sent: list[link.Message] = []
     peer = SimpleNamespace(send=sent.append)
-    outlets.PeerOutlet(peer, 1).send(Chunk("", NO_INTS, NO_FLOATS, Finish.LENGTH, *[0] * 6))  # type: ignore[arg-type]
+    peers.PeerOutlet(peer, 1).send(Chunk("", NO_INTS, NO_FLOATS, Finish.LENGTH, *[0] * 6))  # type: ignore[arg-type]
     unary._received(unary._peer, sent[0])
 
 

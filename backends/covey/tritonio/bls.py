@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from covey.care.calls import DRAFTERS_SECONDS, Calls
+from covey.care.calls import DRAFTERS_SECONDS, GRAMMAR_SECONDS, LEAST_SECONDS, Calls
 from covey.errors import PortError, PortTimeout, StubDead
 from covey.tritonio.log import RATE
-from covey.types import DrafterInfo, DraftReply, DraftWork, Ints, Resized, TargetInfo, TargetReply, TargetWork
+from covey.types import DrafterInfo, DraftReply, DraftWork, Ints, Open, Resized, TargetInfo, TargetReply, TargetWork
 from covey.wire import codec
 from covey.wire.token import token
 
+CONTEXT = 512  # tokens before it that make a token of a pass count as two: long contexts take their time
 log = logging.getLogger("covey.bls")
 
 
@@ -70,7 +73,9 @@ class BlsTarget:
         return codec.decode_target_info(reply)
 
     def step(self, work: TargetWork) -> TargetReply:
-        with self._calls.call(self.model, int(work.chunk.sum()) + len(work.trees.tokens)):
+        tokens = work.chunk + work.trees.sizes
+        size = int(tokens.sum()) + int(tokens.astype(np.int64) @ work.base) // CONTEXT
+        with self._calls.call(self.model, size, least=_least(work.opens)):
             reply = deliver(self.model, codec.encode_target_work(work))
         return codec.decode_target_reply(reply, len(work.tags))
 
@@ -100,9 +105,15 @@ class BlsDrafter:
     def draft(self, work: DraftWork) -> DraftReply:
         opened = sum(len(opening.tokens) for opening in work.opens)
         tokens = opened + len(work.tokens) + int(work.depth.sum())
-        with self._calls.call(self.model, tokens, DRAFTERS_SECONDS):
+        with self._calls.call(self.model, tokens, DRAFTERS_SECONDS, _least(work.opens)):
             reply = deliver(self.model, codec.encode_draft_work(work))
         return codec.decode_draft_reply(reply, len(work.tags))
+
+
+def _least(opens: Iterable[Open]) -> float:
+    """What may pass in any case before a call that opens these requests hangs. A vocabulary of 256k tokens takes some
+    3 s to be read, which the first grammar waits for."""
+    return GRAMMAR_SECONDS if any(opening.sampling.grammar for opening in opens) else LEAST_SECONDS
 
 
 def serve(requests: list[Any], answer: Any) -> list[Any]:

@@ -24,8 +24,9 @@ log = logging.getLogger("covey.long_prompts")
 class LongPrompts:
     """Owns the queue."""
 
-    def __init__(self, most: int = MOST_BYTES, what: str = "bytes of long prompts") -> None:
-        self._most, self._what = most, what
+    def __init__(self, most: int = MOST_BYTES, what: str = "bytes of long prompts", nice: int = NICE) -> None:
+        """A process that a job starts is as nice as this one's thread."""
+        self._most, self._what, self._nice = most, what, nice
         self._queues: dict[str, deque[tuple[int, Job]]] = {}
         self._bytes: dict[str, int] = {}  # that wait
         self._had: dict[str, int] = {}  # bytes, of those who wait and of whoever was last
@@ -59,7 +60,7 @@ class LongPrompts:
         self._thread.join()
 
     def _run(self) -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+        os.nice(self._nice)  # this thread alone; to name a number would need a right where the server is nicer
         while True:
             with self._wake:
                 while not self._queues and not self._stopped:

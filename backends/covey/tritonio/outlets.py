@@ -1,5 +1,4 @@
-"""Where answers go: a decoupled Triton response sender, or the line from `covey_unary` or a router. Responses are made
-here.
+"""Where answers go: a decoupled Triton response sender. Responses are made here.
 
 A request that is answered through a sender comes in through `take_each` and no other way. Triton closes the senders of
 an `execute` that raises without a word to whoever kept one, and asking a closed one whether it is cancelled ends all of
@@ -12,29 +11,17 @@ import json
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from covey.errors import BadField, CoveyError, PortError, RequestError
-from covey.streaming import Chunk, DetokenizerState
-from covey.tritonio.link import Message, Peer
-from covey.types import Finish
+from covey.errors import BadField, CoveyError, RequestError
+from covey.streaming import Chunk
+from covey.tritonio.peers import ASKS_FOR_STATE, REPORT, STATE
 
 log = logging.getLogger("covey.outlets")
-
-# Between the ensemble's steps only: its tokeniser asks for an output that its detokeniser needs.
-ASKS_FOR_STATE = "detokenized_elsewhere"
-STATE = "detokenizer_state"
-# A question about the server instead of a generation, and its answer (`covey.tritonio.reports`).
-INSPECT = "inspect"
-REPORT = "report"
-
-# Of a chunk on its way from one model to another, beside its state.
-ARRAYS = ("ids", "logprobs", "top_ids", "top_logprobs")
-VALUES = tuple(field.name for field in fields(Chunk) if field.name not in (*ARRAYS, "state"))
 
 
 def outputs(chunk: Chunk) -> dict[str, Any]:
@@ -174,60 +161,6 @@ class SenderOutlet:
         return self._sender.is_cancelled()
 
 
-class PeerOutlet:
-    """The other end of the line from `covey_unary` or a router, one exchange of it."""
-
-    def __init__(self, peer: Peer, exchange: int, *, streams: bool = False, needs_state: bool = False) -> None:
-        self._peer = peer
-        self._exchange = exchange
-        self.cancelled = False
-        self.streams = streams
-        self.needs_state = needs_state
-        self.closed: Callable[[], object] = lambda: None  # called when the last response has been sent
-
-    def send(self, chunk: Chunk) -> None:
-        if chunk.finish is not None:
-            self.closed()
-        arrays = {name: getattr(chunk, name) for name in ARRAYS}
-        values = {name: getattr(chunk, name) for name in VALUES}
-        values["state"] = None if chunk.state is None else asdict(chunk.state)
-        self._peer.send(Message(self._exchange, "answer", values, arrays))
-
-    def report(self, text: str) -> None:
-        self.closed()
-        self._peer.send(Message(self._exchange, "report", text))
-
-    def fail(self, error: Exception) -> None:
-        self.closed()
-        self._peer.send(Message(self._exchange, "error", told(error)))
-
-    def gone(self) -> bool:
-        return self.cancelled
-
-
-def answered(message: Message) -> Chunk:
-    """The chunk that `PeerOutlet.send` sent."""
-    value: dict[str, Any] = {**message.value, **message.arrays}
-    value["finish"] = None if value["finish"] is None else Finish(value["finish"])
-    value["acceptance"] = tuple(value["acceptance"])
-    value["drafters"] = tuple(map(tuple, value["drafters"]))
-    value["state"] = None if value["state"] is None else DetokenizerState(**value["state"])
-    return Chunk(**value)
-
-
 def reported(text: str) -> dict[str, Any]:
     """The answer to a question as the response's arrays."""
     return {REPORT: np.array([text.encode()], np.object_)}
-
-
-def told(error: Exception) -> list[str]:
-    """An error on its way from one model to another: `raised` takes both."""
-    return [error.code if isinstance(error, RequestError) else "INTERNAL", str(error)]
-
-
-def raised(code: str, text: str) -> Exception:
-    """The error that `PeerOutlet.fail` sent, as one that `error_response` gives the same code."""
-    error = RequestError(text) if code != "INTERNAL" else PortError(text)
-    if isinstance(error, RequestError):
-        error.code = code
-    return error

@@ -1,0 +1,195 @@
+"""Makes, of a profile, a target and its drafters, the engine that serves them and what is around it."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from covey import model_folder, profile
+from covey.configuration import EngineConfig, EngineHooks
+from covey.engine import Engine
+from covey.errors import CoveyError, PortError, SettingError
+from covey.grammar_process import Compiler
+from covey.grammar_verdicts import Verdicts
+from covey.guard import Guard
+from covey.kv.elastic import POLICIES, Budget
+from covey.memory import Memory
+from covey.objectives import Classes
+from covey.planner import learnt
+from covey.planner.baseline import Baseline
+from covey.planner.build import build
+from covey.planner.cost_table import load_costs
+from covey.planner.guarded import Kept
+from covey.ports import Clock, Drafter, Residency, Target
+from covey.private import kept_folder
+from covey.profile import Profile
+from covey.roster import Roster
+from covey.rounds import RoundRecord
+from covey.scheduler import Scheduler
+from covey.serving.service import Service
+from covey.shares import Rules
+from covey.streaming import Streamer
+from covey.tokenization import load_tokenizer, tokenizer_digest
+from covey.tritonio.fields import RequestParser
+from covey.tritonio.long_prompts import MOST_GRAMMARS, LongPrompts
+from covey.tritonio.remembered import Remembered
+from covey.tritonio.reports import Reports
+from covey.types import TargetInfo
+from covey.worker import Thread
+from covey_client.costs.table import CostTable
+
+if TYPE_CHECKING:
+    from covey.tritonio.metrics import Metrics
+
+RESPONSE_SECONDS = 0.005  # of a processor between responses, of which each takes some .7 ms here, in Triton and outside
+log = logging.getLogger("covey.orchestrator")
+
+
+@dataclass(frozen=True)
+class Builder:
+    """Holds what engines of one model are made with, whatever their target says of itself."""
+
+    model: str
+    target_name: str  # by which requests may ask for it; "" where the server has one
+    profile: Profile
+    target: Target
+    residency: Residency
+    clock: Clock
+    metrics: Metrics
+    guard: Guard
+    caller: str
+    secret: str  # the administrator's
+    costs: CostTable | None  # as the profile says
+    state_file: Path | None
+
+    def service(
+        self,
+        info: TargetInfo,
+        drafters: Mapping[str, Drafter],
+        costs: CostTable | None,
+        failed: Callable[[Roster, str, CoveyError], None],
+        recover: Callable[[PortError], None],
+    ) -> Service:
+        """Make it all. `failed` is told of every failure of a drafter; `recover` has the target back."""
+        chosen, metrics, guard = self.profile, self.metrics, self.guard
+        tokenizer = load_tokenizer(info.folder)
+        served, emulated = guard.around("metrics", metrics.served), chosen.target.kind == "emulated"
+        apart = RESPONSE_SECONDS / len(os.sched_getaffinity(0))
+        streamer = Streamer(tokenizer, self.clock, served=served, emulated=emulated, apart=apart)
+        metrics.target(info, profile.left_out(), model_folder.read(info.folder))
+        baseline = Baseline(costs)
+        if baseline.seconds is None:
+            log.info("no cost table has the time of a plain token: relative latency classes wait until it is learnt")
+        classes = Classes(chosen.slo.classes, lambda: baseline.seconds)
+        planner = build(
+            chosen.speculation,
+            tuple(drafters),
+            max_rows=chosen.scheduler.max_running,
+            costs=costs,
+            tokenizer=tokenizer_digest(info.folder),
+        )
+        keeper = self._keeper(info, Kept(planner, guard), tuple(drafters))
+
+        def observe(record: RoundRecord) -> None:
+            for part, learn in (("baseline", baseline.update), ("metrics", metrics.round), ("reports", reports.round)):
+                guard(part, learn, record)
+
+        hooks = EngineHooks(
+            drafter_failed=lambda name, error: failed(engine.roster, name, error),
+            recover=recover,
+            observe=observe,
+            plain=lambda: baseline.seconds,
+            memory=partial(self._memory, info),
+            guard=guard,
+        )
+        config = EngineConfig.of(chosen.speculation, drafters, self.caller, info)
+        engine = Engine(self.target, self._scheduler(info), planner, streamer, self.clock, config, hooks)
+        roster, memory = engine.roster, engine.memory
+        assert memory is not None, "it was given"
+        reports = Reports(planner, info, chosen, roster, memory, self.secret)
+        for gauges in (classes.targets, roster.gauges, memory.gauges):
+            metrics.watch(gauges)
+        for totals in (planner.figures, memory.totals):
+            metrics.follow(totals)
+        compiler = Compiler(info.folder, info.vocab_size)
+        parser = RequestParser(
+            tokenizer,
+            info,
+            chosen.limits,
+            roster,
+            lambda: engine.lasting_blocks,
+            classes,
+            chosen.tenants.priorities,
+            target=self.target_name,
+            grammars=Verdicts(compiler.compiled),
+        )
+        queues = LongPrompts(), LongPrompts(MOST_GRAMMARS, "new grammars", nice=0)
+        streamer.start(engine)
+        log.info("serving %s: %s, %s numerics, %d KV blocks", info.model, info.dtype, info.numerics, info.total_blocks)
+        return Service(engine, memory, streamer, parser, reports, compiler, keeper, *queues)
+
+    def _scheduler(self, info: TargetInfo) -> Scheduler:
+        slo, tenants = self.profile.slo, self.profile.tenants
+        return Scheduler.of(
+            self.profile.scheduler,
+            info.block_size,
+            patience=slo.patience_ms / 1000,
+            admission=slo.admission,
+            tenants=Rules.read(tenants.weights, tenants.max_running, tenants.max_waiting),
+        )
+
+    def _memory(self, info: TargetInfo, roster: Roster, drop: Callable[[str], None]) -> Memory:
+        settings, remembered = self.profile.memory, Remembered(self.model)
+        return Memory(
+            self.target,
+            self.residency,
+            roster,
+            self.clock,
+            POLICIES[settings.policy](settings),
+            Budget(info.least_blocks, info.block_bytes, settings.budget_mb << 20, first=remembered.recall()),
+            worker=Thread("residency"),
+            drop=drop,
+            device=info.device.partition(":")[0],
+            calm=settings.calm_seconds,
+            breathes=settings.policy != "off" and info.block_bytes > 0,
+            remember=remembered.remember,
+        )
+
+    def _keeper(self, info: TargetInfo, planner: Kept, drafters: tuple[str, ...]) -> learnt.Keeper | None:
+        path = self.state_file or self._private_state_file(info, planner, drafters)
+        if path is None:
+            return None
+        target = f"{info.folder} {info.dtype} {info.device} {info.identity}"
+        return learnt.Keeper(path, planner, name=self.profile.speculation.policy, target=target)
+
+    def _private_state_file(self, info: TargetInfo, planner: Kept, drafters: tuple[str, ...]) -> Path | None:
+        """Return one where `speculation.state` leaves it to us and there is something to keep. Deployments that differ
+        do not write over each other's."""
+        folder = kept_folder("learnt")
+        if self.profile.speculation.state != profile.AUTO or folder is None or planner.state() is None:
+            return None
+        limits = self.profile.speculation.max_depth, self.profile.scheduler.max_running
+        whose = [info.folder, info.identity, self.profile.speculation.policy, drafters, limits]
+        try:
+            return learnt.file_in(folder, f"{self.model}-{hashlib.sha256(repr(whose).encode()).hexdigest()[:16]}")
+        except SettingError as error:
+            log.warning("what the policy learns is forgotten when this server ends: %s", error)
+            return None
+
+
+def named_costs(chosen: Profile) -> CostTable | None:
+    """Return what a profile says that rounds take; None where it says nothing. Raises SettingError."""
+    costs = chosen.speculation.costs
+    return load_costs(profile.costs_file(costs)) if costs and costs != profile.AUTO else None
+
+
+def state_file(chosen: Profile, model: str) -> Path | None:
+    """Return where a profile has a model keep what it learns, if anywhere; SettingError where nothing can be kept."""
+    state = chosen.speculation.state
+    return learnt.file_in(state, model) if state not in ("", profile.AUTO) else None

@@ -1,0 +1,94 @@
+"""Which drafters have a process, and what each says of itself.
+
+They come and end while an engine is being built, too: what is noted before there is one it is told when it joins."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from covey.memory import AWAY
+from covey.roster import Roster, State
+from covey.types import ANY_VOCABULARY, DrafterInfo, TargetInfo
+
+log = logging.getLogger("covey.orchestrator")
+
+
+class Joining(Protocol):
+    """What this module asks of the engine."""
+
+    roster: Roster
+
+    def suspect(self) -> None: ...
+
+
+class Facts:
+    """Owns what each drafter that has a process says of itself. From when an engine has joined its roster agrees with
+    that: both change under one lock, so that nothing is told twice or missed. Any thread may tell."""
+
+    def __init__(self, target: str, failed: Callable[[str], None]) -> None:
+        """`failed` is told of a drafter that the engine had and that has ended."""
+        self.target, self._failed = target, failed
+        self._known: dict[str, DrafterInfo] = {}
+        self._changed = threading.Condition()
+        self._engine: Joining | None = None
+        self._info: TargetInfo | None = None
+
+    def came(self, model: str, facts: DrafterInfo | None) -> None:
+        """Note that a process is there and what it is; None of the target, which the engine's thread asks itself."""
+        if facts is None:
+            return
+        with self._changed:
+            self._known[model] = facts
+            self._changed.notify_all()
+            if self._engine is not None:
+                self._tell(self._engine.roster, model, facts)
+
+    def ended(self, model: str) -> None:
+        """Note that a process is there no more. Whoever moves a drafter in or out of memory sees to that one."""
+        with self._changed:
+            self._known.pop(model, None)
+            if self._engine is None:
+                return
+            roster = self._engine.roster
+            if model == self.target:
+                self._engine.suspect()
+            elif roster.state(model) not in (*AWAY, State.ABSENT):
+                roster.gone(model)
+                self._failed(model)
+
+    def wait(self, names: Collection[str], seconds: float) -> dict[str, DrafterInfo]:
+        """Return what is known when all of these have said what they are, or after so long."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._known.keys() >= set(names), seconds)
+            return dict(self._known)
+
+    def join(self, engine: Joining, info: TargetInfo) -> set[str]:
+        """Tell the engine of that target who is there, and from now on who comes and ends. Returns who is not."""
+        with self._changed:
+            self._engine, self._info = engine, info
+            for name, facts in self._known.items():
+                self._tell(engine.roster, name, facts)
+            return set(engine.roster.names) - self._known.keys()
+
+    def _tell(self, roster: Roster, name: str, facts: DrafterInfo) -> None:
+        """Leaves a drafter alone that is on its way in or out of memory: whoever moves it takes note."""
+        if name not in roster.names or roster.state(name) in AWAY:
+            return
+        assert self._info is not None, "it came with the engine"
+        if is_foreign(name, facts, self._info):
+            roster.declined(name, math.inf)
+        else:
+            roster.came(name, facts)
+
+
+def is_foreign(name: str, own: DrafterInfo, info: TargetInfo) -> bool:
+    """Whether a drafter has another vocabulary than the target, which is logged."""
+    if own.vocab_size in (ANY_VOCABULARY, info.vocab_size):
+        return False
+    told = name, own.vocab_size, info.model, info.vocab_size
+    log.error("drafter %s is not used: its vocabulary has %d tokens, that of %s has %d", *told)
+    return True

@@ -1,0 +1,112 @@
+"""From the load of a model to its end.
+
+    LOADING --a moment later--> STARTING --> SERVING --> FAILED
+                                   +-----------------------^
+
+A BLS call before `initialize` has returned never comes back, so that a start begins a moment later, in a thread that
+then runs the engine. Whoever asks meanwhile waits. Whoever fails of the target or of an own error leaves: somebody
+brings the model back, and the next start may find its target.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from covey.errors import CoveyError, Overloaded, PortError
+from covey.serving.service import Service
+
+START_SECONDS = 300.0
+SETTLE_SECONDS = 1.0  # after `initialize`, before the first BLS call
+LEAVE_SECONDS = 0.5  # for what was said last to be on its way
+STOP_SECONDS = 5.0  # for the round in flight; a BLS call that outlives the model's end never comes back
+log = logging.getLogger("covey.orchestrator")
+
+
+class Life:
+    """Owns how far a model has come: its service from when there is one, and its failure from when that is known, which
+    is for good. Either is there before anybody who waits goes on. Any thread may ask."""
+
+    def __init__(self) -> None:
+        self.settled = threading.Event()  # other models may be asked
+        self.asked = threading.Event()  # somebody wants tokens, or the end: nothing is measured any more
+        self.stopping = threading.Event()
+        self.service: Service | None = None
+        self.failure: CoveyError | None = None
+        self._known = threading.Event()  # there is a service, or a failure
+        self._thread: threading.Thread | None = None
+
+    def begin(self, start: Callable[[], Service], leave: Callable[[], None]) -> None:
+        """Start and serve in a thread; `leave` has the model ended for somebody to bring it back."""
+        self._thread = threading.Thread(target=self._run, args=(start, leave), name="engine", daemon=True)
+        self._thread.start()
+
+    def wait(self, seconds: float = START_SECONDS) -> Service:
+        """Return the service when there is one; raises CoveyError when there is none any more, or will be none."""
+        if not self._known.wait(seconds):
+            raise Overloaded("the server is still starting")
+        return self.check()
+
+    def check(self) -> Service:
+        """Return the service, which has been there before; raises its failure."""
+        if self.failure is not None:
+            raise self.failure
+        assert self.service is not None, "one of both is there"
+        return self.service
+
+    def told(self, seconds: float) -> bool | str:
+        """Return whether the model serves, after so many seconds at most, or why it never will."""
+        known = self._known.wait(seconds)
+        return known if self.failure is None else str(self.failure)
+
+    def end(self) -> None:
+        """Note that the model is to end: no start goes on."""
+        self.stopping.set()
+        self.asked.set()
+
+    def join(self) -> None:
+        """After `end`: tell who is owed an answer, and wait for the thread, though not for ever."""
+        if self.service is not None:
+            self.service.stop()
+        if self._thread is not None:
+            self._thread.join(STOP_SECONDS)
+
+    def _run(self, start: Callable[[], Service], leave: Callable[[], None]) -> None:
+        self.asked.wait(SETTLE_SECONDS)
+        self.settled.set()
+        try:
+            self.service = start()
+        except CoveyError as error:
+            log.error("cannot start: %s", error)
+            self.failure = error
+        except Exception:
+            log.exception("cannot start")
+            self.failure = CoveyError("the engine could not start, after an internal error; see the server's log")
+        finally:
+            self._known.set()
+        if self.service is not None:
+            self._serve(self.service)
+        if isinstance(self.failure, PortError):
+            self._leave(leave)
+
+    def _serve(self, service: Service) -> None:
+        if self.stopping.is_set():
+            service.stop()  # whoever said so may not have seen it
+        try:
+            service.run()
+        except Exception:
+            if self.stopping.is_set():
+                return  # cut off in the middle of a round; its requests have been told
+            log.exception("the engine's thread died")
+            self.failure = PortError("the engine has stopped after an internal error; see the server's log")
+            service.fail(self.failure)
+
+    def _leave(self, leave: Callable[[], None]) -> None:
+        """Leave once those who wait have been told."""
+        until = time.monotonic() + STOP_SECONDS
+        while self.service is not None and self.service.open and time.monotonic() < until:
+            time.sleep(0.05)
+        self.stopping.wait(LEAVE_SECONDS)
+        leave()

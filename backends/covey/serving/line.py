@@ -1,0 +1,51 @@
+"""What comes over the line (`covey.tritonio.link`): requests of `covey_unary` or a router, questions of the launcher.
+
+submit, stream   a request with one answer, or with many
+cancel           its client has left
+serves           whether this model serves yet, or why it never will
+drain            take no more requests; how many are open, None before there is an engine
+"""
+
+from __future__ import annotations
+
+from covey.serving.life import Life
+from covey.serving.requests import Requests
+from covey.tritonio.link import ANSWER_SECONDS, Message, Peer
+from covey.tritonio.peers import ASKS_FOR_STATE, PeerOutlet
+
+
+class Line:
+    """Owns which exchanges of which peers are open. Each peer calls from a thread of its own."""
+
+    def __init__(self, life: Life, requests: Requests) -> None:
+        self._life, self._requests = life, requests
+        self._open: dict[tuple[int, int], tuple[int, PeerOutlet]] = {}
+
+    def received(self, peer: Peer, message: Message) -> None:
+        exchange, kind = message.exchange, message.kind
+        entry, service = (id(peer), exchange), self._life.service
+        if kind in ("submit", "stream"):
+            stateful = ASKS_FOR_STATE in message.arrays
+            outlet = PeerOutlet(peer, exchange, streams=kind == "stream", needs_state=stateful)
+            key = self._requests.new_key()
+            self._open[entry] = key, outlet
+            outlet.closed = lambda: self._open.pop(entry, None)
+            self._requests.take(key, outlet, message.arrays, message.value)
+        elif kind == "cancel":
+            self._cancel(entry)
+        elif kind == "serves":
+            peer.send(Message(exchange, kind, self._life.told(ANSWER_SECONDS / 2)))
+        elif kind == "drain":
+            peer.send(Message(exchange, "draining", None if service is None else service.drain()))
+
+    def lost(self, peer: Peer) -> None:
+        """End what a peer has asked that is gone."""
+        for entry in list(self._open):
+            if entry[0] == id(peer):
+                self._cancel(entry)
+
+    def _cancel(self, entry: tuple[int, int]) -> None:
+        key, outlet = self._open.get(entry, (0, None))
+        if outlet is not None:
+            outlet.cancelled = True
+            self._requests.cancel(key)

@@ -1,0 +1,143 @@
+"""Requests on their way to the engine, and questions about the server.
+
+    take --> waits for an engine --> a new grammar is compiled --> a long prompt is cut into tokens --> submitted
+
+What takes long before a request can be taken is done apart from others' (`covey.tritonio.long_prompts`). Whatever goes
+wrong on the way, its sender is told.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from covey.errors import BadField, CoveyError, RequestError
+from covey.ports import Clock
+from covey.serving.life import Life
+from covey.serving.service import Service
+from covey.streaming import Outlet
+from covey.tritonio.fields import tenant_of
+from covey.tritonio.long_prompts import LONG
+from covey.tritonio.peers import INSPECT
+from covey.tritonio.reports import SECRET
+from covey.types import NO_OBJECTIVE, Objective
+
+log = logging.getLogger("covey.orchestrator")
+
+
+class PublicOutlet(Outlet, Protocol):
+    def report(self, text: str) -> None:
+        """The one answer to a question."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Coming:
+    """A request on its way. Its tensors are arrays by name."""
+
+    key: int
+    outlet: Outlet
+    tensors: Mapping[str, Any]
+    parameters: dict[str, Any]
+    arrival: float
+    objective: Objective = NO_OBJECTIVE
+
+
+Step = Callable[[_Coming, Service], None]
+
+
+class Requests:
+    """Owns the keys of requests. Any thread may call."""
+
+    def __init__(self, life: Life, clock: Clock, refused: Callable[[Objective], None]) -> None:
+        """`refused` is told of requests that were their senders' fault, or came to a full queue."""
+        self._life, self._clock, self._refused = life, clock, refused
+        self._keys = itertools.count(1)
+
+    def new_key(self) -> int:
+        return next(self._keys)
+
+    def take(self, key: int, outlet: PublicOutlet, tensors: Mapping[str, Any], parameters: dict[str, Any]) -> None:
+        """Have a request served, or a question answered. Waits while there is no engine yet."""
+        if INSPECT in tensors:
+            self._report(tensors[INSPECT], str(parameters.get(SECRET, "")), outlet)
+            return
+        self._life.asked.set()
+        self._do(_Coming(key, outlet, tensors, parameters, self._clock.now()), self._begin)
+
+    def cancel(self, key: int) -> None:
+        """End a request whose sender has left."""
+        if self._life.service is not None:
+            self._life.service.engine.cancel(key)
+
+    def _report(self, asked: Any, secret: str, outlet: PublicOutlet) -> None:
+        try:
+            reports = self._life.wait().reports
+            outlet.report(reports.answer(asked.reshape(-1)[0].decode(errors="replace"), secret))
+        except Exception as error:
+            if not isinstance(error, CoveyError):
+                log.exception("a question could not be answered")
+            outlet.fail(error)
+
+    def _do(self, coming: _Coming, step: Step, problem: Exception | None = None) -> None:
+        """Have a request make a step, which begins the next; with a problem its sender is told instead."""
+        try:
+            if problem is not None:
+                raise problem
+            step(coming, self._life.wait())
+        except Exception as error:
+            if not isinstance(error, CoveyError):
+                log.exception("request failed")
+            if isinstance(error, RequestError):
+                self._refused(coming.objective)
+            coming.outlet.fail(error)
+
+    def _begin(self, coming: _Coming, service: Service) -> None:
+        tensor = coming.tensors.get
+        if service.parser.has_new_grammar(tensor):
+            service.new_grammars.put(tenant_of(tensor), 1, partial(self._do, coming, self._compile))
+        else:
+            self._cut(coming, service)
+
+    def _compile(self, coming: _Coming, service: Service) -> None:
+        service.parser.check_grammar(coming.tensors.get)
+        self._cut(coming, service)
+
+    def _cut(self, coming: _Coming, service: Service) -> None:
+        """Have a long prompt cut into tokens apart from others; nothing else takes long."""
+        tensor = coming.tensors.get
+        size = service.parser.prompt_bytes(tensor)
+        if size >= LONG:
+            service.long_prompts.put(tenant_of(tensor), size, partial(self._do, coming, self._submit))
+        else:
+            self._submit(coming, service)
+
+    def _submit(self, coming: _Coming, service: Service) -> None:
+        wanted = service.parser.parse(coming.key, coming.arrival, coming.tensors.get, coming.parameters)
+        request, sampling = wanted.request, wanted.request.sampling
+        coming.objective = request.objective
+        if wanted.stream and not coming.outlet.streams:
+            raise BadField("stream", True, "false: this model answers once; stream from the decoupled one")
+        service.streamer.begin(
+            coming.key,
+            coming.outlet,
+            prompt=request.prompt,
+            num_prompt=request.num_prompt,
+            seed=sampling.seed,
+            stream=wanted.stream,
+            logprobs=sampling.logprobs,
+            stop_words=wanted.stop_words,
+            prefix=wanted.prefix,
+            arrival=coming.arrival,
+            objective=request.objective,
+        )
+        try:
+            service.engine.submit(request)
+            self._life.check()  # the engine may have ended, and told those that were open before this one was
+        except Exception:
+            service.streamer.abandon(coming.key)
+            raise

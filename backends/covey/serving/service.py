@@ -1,0 +1,64 @@
+"""What serves: an engine, and what is around it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from covey.engine import Engine
+from covey.errors import CoveyError, Overloaded
+from covey.grammar_process import Compiler
+from covey.memory import Memory
+from covey.planner.learnt import Keeper
+from covey.streaming import Streamer
+from covey.tritonio.fields import RequestParser
+from covey.tritonio.long_prompts import LongPrompts
+from covey.tritonio.reports import Reports
+
+
+@dataclass(frozen=True)
+class Service:
+    """Holds an engine and what is around it, which begin and end together."""
+
+    engine: Engine
+    memory: Memory
+    streamer: Streamer
+    parser: RequestParser
+    reports: Reports
+    compiler: Compiler
+    keeper: Keeper | None
+    long_prompts: LongPrompts
+    new_grammars: LongPrompts
+
+    @property
+    def open(self) -> int:
+        return self.streamer.open
+
+    def run(self) -> None:
+        """Returns when it was stopped; raises what ends the engine."""
+        self.engine.run()
+
+    def fail(self, error: CoveyError) -> None:
+        """Tell whoever is owed an answer."""
+        self.streamer.fail_all(error)
+
+    def drain(self) -> int:
+        """Take no more requests, and load and unload nobody any more; returns how many requests are open."""
+        self.engine.drain()
+        self.memory.close()
+        return self.open
+
+    def stop(self) -> None:
+        """Have `run` return; what is open is told."""
+        if self.open:
+            self.fail(Overloaded("the server is stopping"))
+        self.engine.stop()
+
+    def close(self) -> None:
+        """End what is around the engine, which has been stopped."""
+        self.compiler.close()
+        self.new_grammars.stop()
+        self.long_prompts.stop()
+        self.streamer.stop()
+        self.memory.close()
+        if self.keeper is not None:
+            self.keeper.stop()

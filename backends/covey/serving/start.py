@@ -1,0 +1,146 @@
+"""What is there before an engine: the target, its drafters, and what rounds take.
+
+The target is waited for; drafters are for a moment, as one that comes later is told to the engine
+(`covey.serving.facts`). Curves are measured when every model is loaded, which is noise, and only until somebody asks.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from covey import profile
+from covey.care.control import HTTP_VARIABLE, LOADING, UNLOADED
+from covey.errors import CoveyError, Overloaded, PortError, StubDead
+from covey.measure import Curves
+from covey.memory import AWAY
+from covey.planner.build import measured
+from covey.ports import Controller, Drafter, Ports
+from covey.private import kept_folder
+from covey.roster import Roster, State
+from covey.serving.build import Builder
+from covey.serving.facts import Facts, is_foreign
+from covey.serving.life import START_SECONDS, Life
+from covey.serving.service import Service
+from covey.types import TargetInfo
+from covey_client.costs.table import CostTable
+
+LOADED_SECONDS = 0.2  # between looks whether all models are
+FACTS_SECONDS = 2.0  # that drafters are waited for
+AGAIN_SECONDS = 0.1  # between questions to a target
+log = logging.getLogger("covey.orchestrator")
+
+
+class Start:
+    """Asks the models behind one public model. Owns nothing of what it finds."""
+
+    def __init__(
+        self,
+        builder: Builder,
+        ports: Ports,
+        facts: Facts,
+        control: Controller,
+        life: Life,
+        end: Callable[[str], None],
+    ) -> None:
+        """`end` ends the process of a model, unless it is young."""
+        self._builder, self._ports, self._facts = builder, ports, facts
+        self._control, self._life, self._end = control, life, end
+
+    def service(self) -> Service:
+        """Have what serves; raises PortError where there is no target, and what else keeps it from being built."""
+        info = self._await_target()
+        drafters, answered = self._find_drafters(info)
+        costs = self._costs({name: drafters[name] for name in answered})
+        if self._life.stopping.is_set():
+            raise Overloaded("the server is stopping")
+        service = self._builder.service(info, drafters, costs, self._drafter_failed, self._recover)
+        self._note_unloaded(self._facts.join(service.engine, info), service.engine.roster)
+        return service
+
+    def _drafter_failed(self, roster: Roster, name: str, error: CoveyError) -> None:
+        """A process that Triton takes for dead it asks nothing more, though it may only have found no processor for a
+        second."""
+        self._builder.metrics.drafter_failed(name)
+        if isinstance(error, StubDead) and roster.state(name) not in AWAY:
+            self._end(name)
+
+    def _recover(self, error: PortError) -> None:
+        log.warning("the target failed and is replaced: %s", error)
+        self._end(self._facts.target)
+        self._await_target()
+
+    def _await_target(self) -> TargetInfo:
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                return self._builder.target.info()
+            except PortError as error:
+                if isinstance(error, StubDead):  # where it was too young when it first failed
+                    self._end(self._facts.target)
+                if self._life.stopping.wait(AGAIN_SECONDS) or time.monotonic() > deadline:
+                    raise PortError(f"the target did not come up: {error}") from None
+
+    def _find_drafters(self, info: TargetInfo) -> tuple[dict[str, Drafter], list[str]]:
+        """Return the profile's drafters, and which of them have said what they are. One that has not is kept: it may
+        say so later. One with another vocabulary than the target's is not."""
+        names = self._builder.profile.speculation.drafters
+        facts = self._facts.wait(names, FACTS_SECONDS)
+        for name in set(names) - facts.keys():
+            log.warning("drafter %s is not waited for: it has not answered within %g s", name, FACTS_SECONDS)
+        foreign = {name for name, own in facts.items() if is_foreign(name, own, info)}
+        ports = {name: self._ports.drafter(name) for name in names if name not in foreign}
+        return ports, [name for name in ports if name in facts]
+
+    def _costs(self, drafters: Mapping[str, Drafter]) -> CostTable | None:
+        """Return what rounds with these take, where a policy wants to know it: as the profile says, or measured."""
+        made, speculation = self._builder, self._builder.profile.speculation
+        names = measured(speculation, tuple(drafters)) if speculation.costs == profile.AUTO else ()
+        if not names:
+            return made.costs
+        self._await_loaded()
+        curves = Curves(
+            made.target,
+            {name: drafters[name] for name in names},
+            made.profile,
+            made.clock,
+            kept_folder("curves"),
+            go_on=lambda: not self._life.asked.is_set(),
+            caller=made.caller,
+        )
+        try:
+            return curves.get()
+        except Exception as error:  # whatever it is, the server can do without them
+            if not isinstance(error, PortError):
+                log.exception("measuring failed")
+            log.warning("cost curves are learnt from nothing: %s", error)
+            return None
+
+    def _note_unloaded(self, silent: Iterable[str], roster: Roster) -> None:
+        """Note who does not answer because it is not in memory, as an orchestrator before this one left it."""
+        silent = tuple(silent)
+        try:
+            states = self._control.states() if silent else {}
+        except CoveyError as error:
+            log.warning("who is in memory is not known: %s", error)
+            return
+        for name in silent:
+            if states.get(name) == UNLOADED:
+                roster.moves(name, State.UNLOADED)
+
+    def _await_loaded(self) -> None:
+        """Wait until the server says so over HTTP, or somebody asks. Where no launcher said at which address, that the
+        target and the drafters answered must do."""
+        deadline = time.monotonic() + START_SECONDS
+        while HTTP_VARIABLE in os.environ and time.monotonic() < deadline and not self._all_loaded():
+            if self._life.asked.wait(LOADED_SECONDS):
+                return
+
+    def _all_loaded(self) -> bool:
+        """Whether all are that will be: who failed to load is seen to when there is an engine."""
+        try:
+            return LOADING not in self._control.states().values()
+        except CoveyError:
+            return False

@@ -1,0 +1,78 @@
+"""What passes between the public models of one server: answers on their way over the line from `covey_unary` or a
+router, errors, and the names of tensors that no client knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, fields
+from typing import Any
+
+from covey.errors import PortError, RequestError
+from covey.streaming import Chunk, DetokenizerState
+from covey.tritonio.link import Message, Peer
+from covey.types import Finish
+
+# Between the ensemble's steps only: its tokeniser asks for an output that its detokeniser needs.
+ASKS_FOR_STATE = "detokenized_elsewhere"
+STATE = "detokenizer_state"
+# A question about the server instead of a generation, and its answer (`covey.tritonio.reports`).
+INSPECT = "inspect"
+REPORT = "report"
+
+# Of a chunk on its way from one model to another, beside its state.
+ARRAYS = ("ids", "logprobs", "top_ids", "top_logprobs")
+VALUES = tuple(field.name for field in fields(Chunk) if field.name not in (*ARRAYS, "state"))
+
+
+class PeerOutlet:
+    """The other end of the line from `covey_unary` or a router, one exchange of it."""
+
+    def __init__(self, peer: Peer, exchange: int, *, streams: bool = False, needs_state: bool = False) -> None:
+        self._peer = peer
+        self._exchange = exchange
+        self.cancelled = False
+        self.streams = streams
+        self.needs_state = needs_state
+        self.closed: Callable[[], object] = lambda: None  # called when the last response has been sent
+
+    def send(self, chunk: Chunk) -> None:
+        if chunk.finish is not None:
+            self.closed()
+        arrays = {name: getattr(chunk, name) for name in ARRAYS}
+        values = {name: getattr(chunk, name) for name in VALUES}
+        values["state"] = None if chunk.state is None else asdict(chunk.state)
+        self._peer.send(Message(self._exchange, "answer", values, arrays))
+
+    def report(self, text: str) -> None:
+        self.closed()
+        self._peer.send(Message(self._exchange, "report", text))
+
+    def fail(self, error: Exception) -> None:
+        self.closed()
+        self._peer.send(Message(self._exchange, "error", told(error)))
+
+    def gone(self) -> bool:
+        return self.cancelled
+
+
+def answered(message: Message) -> Chunk:
+    """The chunk that `PeerOutlet.send` sent."""
+    value: dict[str, Any] = {**message.value, **message.arrays}
+    value["finish"] = None if value["finish"] is None else Finish(value["finish"])
+    value["acceptance"] = tuple(value["acceptance"])
+    value["drafters"] = tuple(map(tuple, value["drafters"]))
+    value["state"] = None if value["state"] is None else DetokenizerState(**value["state"])
+    return Chunk(**value)
+
+
+def told(error: Exception) -> list[str]:
+    """An error on its way from one model to another: `raised` takes both."""
+    return [error.code if isinstance(error, RequestError) else "INTERNAL", str(error)]
+
+
+def raised(code: str, text: str) -> Exception:
+    """The error that `PeerOutlet.fail` sent, as one that `error_response` gives the same code."""
+    error = RequestError(text) if code != "INTERNAL" else PortError(text)
+    if isinstance(error, RequestError):
+        error.code = code
+    return error

@@ -1,0 +1,85 @@
+"""What is built of a profile around an engine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from covey.errors import SettingError
+from covey.private import KEPT_VARIABLE
+from covey.profile import AUTO
+from covey.serving.build import named_costs, state_file
+from tests.serving.worlds import SECONDS, Made, World
+
+
+def kept_by(world: World) -> list[str]:
+    """The names of what a world's service keeps when it ends."""
+    world.begin()
+    world.life.wait(SECONDS)
+    world.answered()
+    world.close()
+    folder = world.builder.state_file.parent if world.builder.state_file is not None else None
+    return sorted(path.name for path in folder.iterdir()) if folder is not None else []
+
+
+def test_what_is_learnt_is_kept_for_each_deployment(
+    made: Made, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(KEPT_VARIABLE, str(tmp_path / "kept"))
+    learnt = tmp_path / "kept" / "learnt"
+    for settings in ({"policy": "off", "state": AUTO}, {"policy": "covey", "state": ""}):
+        kept_by(made("one", **settings))
+        assert not learnt.exists(), "there is nothing to keep, or nobody wants it kept"
+    for count, depth in enumerate((3, 4, 4), start=1):
+        kept_by(made("one", policy="covey", state=AUTO, max_depth=depth))
+        assert len(list(learnt.iterdir())) == min(count, 2)
+    assert all(path.name.startswith("covey-") for path in learnt.iterdir())
+
+
+def test_a_profile_names_where_it_is_kept(made: Made, tmp_path: Path) -> None:
+    world = made("one", policy="covey")
+    speculation = replace(world.profile.speculation, state=str(tmp_path / "own"))
+    path = state_file(replace(world.profile, speculation=speculation), "covey")
+    assert path == tmp_path / "own" / "covey.json"
+    world.builder = replace(world.builder, state_file=path)
+    world.start._builder = world.builder
+    assert kept_by(world) == ["covey.json"]
+    (tmp_path / "file").touch()
+    speculation = replace(speculation, state=str(tmp_path / "file" / "below"))
+    with pytest.raises(SettingError, match=r"speculation\.state"):
+        state_file(replace(world.profile, speculation=speculation), "covey")
+    assert state_file(world.profile, "covey") is None
+
+
+def test_costs_that_cannot_be_read_are_found_before_anything_is_started(made: Made) -> None:
+    profile = made().profile
+    assert named_costs(profile) is None
+    with pytest.raises(SettingError):
+        named_costs(replace(profile, speculation=replace(profile.speculation, costs="nowhere/costs.json")))
+
+
+def test_rounds_are_counted_and_reported(made: Made) -> None:
+    world = made()
+    world.begin()
+    assert world.answered().chunks[-1].num_output == 3
+    world.close()  # its last round has been told
+    told = world.answered({"inspect": np.array([b"rounds:0"], np.object_)}).reports[0]
+    rounds = json.loads(told)["rounds"]
+    assert sum(each["emitted"] for each in rounds) == 3
+    assert world.metrics.round.call_count == len(rounds)
+    assert world.metrics.served.call_count == 1
+
+
+def test_a_part_that_only_observes_ends_no_request(made: Made) -> None:
+    world = made()
+    world.builder.guard._strict = False
+    world.metrics.round.side_effect = KeyError("unforeseen")
+    world.begin()
+    assert world.answered().chunks[-1].num_output == 3
+    world.close()
+    assert world.answered({"inspect": np.array([b"rounds:0"], np.object_)}).reports[0].count("emitted")
+    assert world.builder.guard.aside == ("metrics",)
