@@ -34,6 +34,7 @@ from loadtest.bench.peers.measured import (
     SERVER_COVEY,
     SERVER_OFF,
     STAGES,
+    STREAMED,
     Measured,
     acceptance_of,
 )
@@ -226,9 +227,9 @@ class Through:
 class Serverless(Cast):
     """Everybody but the server."""
 
-    def covey(self, choice: str) -> Any:
+    def covey(self, choice: str, *, stream: bool = False) -> Any:
         depth = int(choice.partition(":")[2] or 0)
-        return Through(f"server {choice}", Asked(choice, lambda: self.pipes[ALONE]), depth)
+        return Through(f"server {choice}{STREAMED if stream else ''}", Asked(choice, lambda: self.pipes[ALONE]), depth)
 
     def watched(self, callers: int, asks: Sequence[Ask], tenant: str) -> tuple[Run, dict[str, float]]:
         return self.covey(OFF).run(asks, callers, tenant), {"served": 1.0, "round": 2.0, "client": 3.0}
@@ -269,14 +270,14 @@ def test_turns_compare_everybody_and_go_on_without_who_fails(
     assert json.loads((tmp_path / "out.json").read_text()) == found
     assert set(found["failures"]) == {"openvino fixed:4"}
     assert set(found["tokens_per_second"]["t1"]) == {
-        *(ALONE, FAST, SERVER_OFF, SERVER_COVEY),
+        *(ALONE, FAST, SERVER_OFF, SERVER_OFF + STREAMED, SERVER_COVEY),
         *("openvino off", "openvino fixed:3"),
         *({f"server {fixed(k)}" for k in (3, 4)} & set(found["tokens_per_second"]["t1"])),
     }
     for key in ("best_over_openvino", "best_over_openvino_t1", "over_lossy_drafts_of_openvino_t1"):
         assert all(found[key][callers]["median"] > 0 for callers in ("1", "4"))
     assert found["best_over_openvino_t1"]["1"]["over"] == ["openvino off", "openvino off"]
-    assert set(found["plain_over_openvino"]) == {"in process", "in process, fast", "server"}
+    assert set(found["plain_over_openvino"]) == {"in process", "in process, fast", "server", "server, streamed"}
     for key in ("limit_share", "limit_share_fast", "pass_in_server_over_alone"):
         assert all(found[key][callers]["turns"] == 2 for callers in ("1", "4"))
     assert all(found["bound"][label][callers]["over_openvino"] > 0 for label in ("greedy", "t1") for callers in "14")
@@ -346,7 +347,14 @@ def made_up() -> Measured:
     """The machine is slower in every turn, for all alike. Covey's policy is three times as fast as OpenVINO plainly and
     one and a half times as fast as its drafts."""
     measured = Measured()
-    seconds = {ALONE: 2.0, FAST: 1.0, SERVER_OFF: 4.0, SERVER_COVEY: 1.0, named("openvino", 0): 3.0}
+    seconds = {
+        ALONE: 2.0,
+        FAST: 1.0,
+        SERVER_OFF: 4.0,
+        SERVER_OFF + STREAMED: 6.0,
+        SERVER_COVEY: 1.0,
+        named("openvino", 0): 3.0,
+    }
     seconds |= {named("openvino", 2): 1.5, named("openvino", 5): 2.5, named("vllm", 0): 2.0}
     for temperature in (GREEDY, HOT):
         for turn in (1, 2, 3):
@@ -379,7 +387,7 @@ def test_every_ratio_is_of_one_turn() -> None:
     assert found["best_over_openvino"]["1"]["over"] == ["openvino fixed:2"] * 2
     plain = found["plain_over_openvino"]
     assert {name: by["1"]["median"] for name, by in plain.items()} == pytest.approx(
-        {"in process": 1.5, "in process, fast": 3.0, "server": 0.75}
+        {"in process": 1.5, "in process, fast": 3.0, "server": 0.75, "server, streamed": 0.5}
     )
     assert found["waterfall_ms"]["1"]["client"] == 66.0
 

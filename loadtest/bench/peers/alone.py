@@ -13,6 +13,7 @@ import numpy as np
 
 from covey import profile
 from covey.clock import RealClock
+from covey.configuration import EngineHooks
 from covey.engine import Engine
 from covey.planner.build import build
 from covey.rounds import RoundRecord
@@ -61,15 +62,11 @@ class Alone:
         runner = TargetRunner.load(target, wanted, token_budget=limits.token_budget, name="target")
         info = runner.info()
         self._sink = Sink()
-        scheduler = Scheduler(
-            max_running=limits.max_running,
-            max_waiting=limits.max_waiting,
-            token_budget=limits.token_budget,
-            growth_tokens=limits.growth_tokens,
-            block_size=info.block_size,
-        )
+        scheduler = Scheduler.of(limits, info.block_size)
         planner = build(settings.speculation, (), max_rows=limits.max_running)
-        self._engine = Engine(runner, scheduler, planner, self._sink, RealClock(), observe=self._records.append)
+        self._engine = Engine(
+            runner, scheduler, planner, self._sink, RealClock(), hooks=EngineHooks(observe=self._records.append)
+        )
         return {"numerics": info.numerics, "dtype": info.dtype, "vocabulary": info.vocab_size}
 
     def generate(

@@ -13,7 +13,7 @@ from covey.errors import CoveyError
 from loadtest.bench import workload
 from loadtest.bench.peers.asked import DEPTHS, Asked, named
 from loadtest.bench.peers.line_up import Cast
-from loadtest.bench.peers.measured import ALONE, GREEDY, HOT, SERVER_OFF, STAGES, Measured
+from loadtest.bench.peers.measured import ALONE, GREEDY, HOT, SERVER_OFF, STAGES, STREAMED, Measured
 from loadtest.bench.policies import COVEY, OFF, fixed
 from loadtest.bench.session import QUICK, Session
 from loadtest.bench.work import Competitor
@@ -107,7 +107,7 @@ class Comparison:
         asks = self._cast.pair.asks(REQUESTS[callers], self._tokens, temperature, seed)
         tenant = f"{tenant} {one.name} {callers} {temperature}"  # finds nothing of others in any cache
         try:
-            if one.name == SERVER_OFF and temperature == GREEDY:
+            if one.name == SERVER_OFF + STREAMED and temperature == GREEDY:
                 done, seen = self._cast.watched(callers, asks, tenant)
             else:
                 done, seen = one.run(asks, callers, tenant=tenant), {}

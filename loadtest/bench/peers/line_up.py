@@ -24,7 +24,7 @@ from loadtest.bench import workload
 from loadtest.bench.derive import with_drafters
 from loadtest.bench.over_triton import OverTriton
 from loadtest.bench.peers.asked import Asked, Peer, ours, pythons
-from loadtest.bench.peers.measured import ALONE, FAST, SERVER
+from loadtest.bench.peers.measured import ALONE, FAST, SERVER, STREAMED
 from loadtest.bench.peers.pipe import Pipe
 from loadtest.bench.policies import COVEY, OFF
 from loadtest.bench.session import Session
@@ -84,19 +84,23 @@ class Cast:
     vocabulary: int
     peers: dict[str, Peer]
     modes: JsonDict
-    _servers: dict[str, OverTriton] = field(default_factory=dict)
+    _servers: dict[tuple[str, bool], OverTriton] = field(default_factory=dict)
 
-    def covey(self, choice: str) -> OverTriton:
-        """Behind Triton: `off` or `fixed:K`, from which the policy does not learn, or the policy."""
-        if choice not in self._servers:
+    def covey(self, choice: str, *, stream: bool = False) -> OverTriton:
+        """Behind Triton: `off` or `fixed:K`, from which the policy does not learn, or the policy. Answers are whole, as
+        the peers' are, or streams."""
+        if (choice, stream) not in self._servers:
             given: dict[str, object] = {"end_id": self.vocabulary - 1}  # no text holds it, so that none ends early
             given |= {} if choice == COVEY else {"speculation": choice}
-            self._servers[choice] = OverTriton(self.server, f"{SERVER} {choice}", stream=True, settings=given)
-        return self._servers[choice]
+            name = f"{SERVER} {choice}{STREAMED if stream else ''}"
+            made = OverTriton(self.server, name, stream=stream, settings=given)
+            self._servers[choice, stream] = made
+        return self._servers[choice, stream]
 
     def plain(self) -> list[Competitor]:
         """Covey without drafts, in every way."""
-        return [*(Asked(name, lambda pipe=pipe: pipe) for name, pipe in self.pipes.items()), self.covey(OFF)]
+        alone = [Asked(name, lambda pipe=pipe: pipe) for name, pipe in self.pipes.items()]
+        return [*alone, self.covey(OFF), self.covey(OFF, stream=True)]
 
     def limits(self, callers: Sequence[int]) -> dict[int, dict[str, float]]:
         """Of this moment, and passes within seconds of it; milliseconds by callers."""
@@ -120,10 +124,10 @@ class Cast:
         return list(zip(found["pass"], found["level"]))
 
     def watched(self, callers: int, asks: Sequence[Ask], tenant: str) -> tuple[Run, dict[str, float]]:
-        """Plain decoding behind Triton, and the stages of its rounds in which all callers decode."""
+        """Plain decoding behind Triton, in streams, and the stages of its rounds in which all callers decode."""
         reports = Reports(self.server.http_url)
         before = reports.last_round()
-        run = self.covey(OFF).run(asks, callers, tenant=tenant)
+        run = self.covey(OFF, stream=True).run(asks, callers, tenant=tenant)
         rounds = [each for each in reports.rounds(before) if each.decoding == callers and not each.prefill_tokens]
         if not rounds:
             return run, {}

@@ -22,6 +22,7 @@ GREEDY, HOT = 0.0, 1.0
 TEMPERATURES = {"greedy": GREEDY, "t1": HOT}
 ALONE, FAST, SERVER = "alone", "alone fast", "server"  # Covey: a process in the served mode and in mode fast; Triton
 SERVER_OFF, SERVER_COVEY = f"{SERVER} {OFF}", f"{SERVER} {COVEY}"
+STREAMED = ", streamed"  # ends a name; all others answer as a whole
 STAGES = {  # of a token's way, by what is left to come after; milliseconds of one round
     "reading": "the weights, read once",
     "products": "bare products",
@@ -84,7 +85,12 @@ class Measured:
         """By key, by callers. At temperature 1 drafts of OpenVINO's change what is drawn, so Covey is compared with its
         plain decoding there, and with its drafts apart."""
         plain = named(peer, 0)
-        ours = {"in process": ALONE, "in process, fast": FAST, SERVER: SERVER_OFF}
+        ours = {
+            "in process": ALONE,
+            "in process, fast": FAST,
+            SERVER: SERVER_OFF,
+            f"{SERVER}{STREAMED}": SERVER_OFF + STREAMED,
+        }
 
         def over(name: str, drafts: bool, plainly: bool) -> JsonDict:
             found = {}

@@ -1,19 +1,22 @@
-"""Single passes of Covey's models, without a scheduler, sampling or another thread: `python -m
-loadtest.bench.peers.timed`, asked over a pipe.
+"""Single passes of Covey's models on the runtimes that serve them, without a scheduler, sampling or another thread's
+work: `python -m loadtest.bench.peers.timed`, asked over a pipe.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
+from pathlib import Path
 from statistics import median
-
-import torch
+from typing import Any
 
 from covey import profile
-from covey.models.opening import Model, open_model
+from covey.drafters.opening import open_drafter
+from covey.models.compute import Compute
+from covey.target.runner import open_target, typed
 from covey.types import JsonDict
-from loadtest.bench.passes import BLOCK_SIZE, Case
+from loadtest.bench.passes import Case
 from loadtest.bench.peers.scripts.answering import answer
 
 BLOCKS = 512
@@ -27,27 +30,14 @@ class Timed:
 
     def load(self, target: str, drafter: str, profile_name: str) -> JsonDict:
         settings = profile.load(profile_name)
-        threads = settings.target.threads or os.cpu_count() or 1
-        torch.set_num_threads(threads)
-
-        def opened(folder: str, numerics: str, dtype: str) -> Model:
-            return open_model(
-                folder,
-                dtype=dtype,
-                device="cpu",
-                blocks=BLOCKS,
-                block_size=BLOCK_SIZE,
-                numerics=numerics,
-                max_pass_tokens=settings.scheduler.token_budget,
-            )
-
-        dtype = settings.target.dtype
-        self._models = {
-            PASS: opened(target, settings.target.numerics, dtype),
-            FAST: opened(target, "fast", dtype),
-            LEVEL: opened(drafter, "fast", settings.drafter.dtype),
+        served = replace(typed(target, settings.target), kv_blocks=BLOCKS)
+        budget, drafts = settings.scheduler.token_budget, replace(settings.drafter, kv_blocks=BLOCKS)
+        self._models: dict[str, tuple[Compute, Any]] = {
+            PASS: open_target(target, served, budget, 0, 0),
+            FAST: open_target(target, replace(served, numerics="fast"), budget, 0, 0),
+            LEVEL: (Compute(), open_drafter(Path(drafter), drafts, 0, elastic=False).model),
         }
-        return {"threads": threads}
+        return {"threads": settings.target.threads or os.cpu_count() or 1}
 
     def passes(self, shapes: list[list[int]], kinds: list[str]) -> JsonDict:
         """Milliseconds by kind and shape, which is rows and tokens of each; of a level always one token of each row.
@@ -56,16 +46,18 @@ class Timed:
         for turn in range(1 + REPEATS):
             for (kind, at), taken in seconds.items():
                 rows, tokens = shapes[at]
-                passed = self._pass(self._models[kind], Case(rows, CONTEXT, 1 if kind == LEVEL else tokens))
+                compute, model = self._models[kind]
+                passed = compute.run(_pass, model, Case(rows, CONTEXT, 1 if kind == LEVEL else tokens))
                 if turn:  # the first of each compiles what it needs
                     taken.append(passed)
         return {kind: [1000 * median(seconds[kind, at]) for at in range(len(shapes))] for kind in kinds}
 
-    def _pass(self, model: Model, case: Case) -> float:
-        work = case.work(model.blocks, case.rows, getattr(model, "padding_slot", -1))
-        started = time.perf_counter()
-        model.forward(work)
-        return time.perf_counter() - started
+
+def _pass(model: Any, case: Case) -> float:
+    work = case.work(model.blocks, case.rows, model.padding_slot, model.block_size)
+    started = time.perf_counter()
+    model.forward(work)
+    return time.perf_counter() - started
 
 
 if __name__ == "__main__":

@@ -16,17 +16,22 @@ CACHE_GB = 1
 OPENMP = "libiomp5.so"  # which this build must find loaded before anything else computes
 
 
+def settle(threads: int) -> None:
+    """Say to vLLM, before it is imported, what it takes from the environment alone."""
+    os.environ |= {
+        "VLLM_CPU_KVCACHE_SPACE": str(CACHE_GB),
+        "VLLM_CPU_OMP_THREADS_BIND": f"0-{threads - 1}" if threads > 1 else "0",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+
+
 class Vllm:
     """Owns the engine. It converts nothing, and its depth is the engine's."""
 
     def load(self, target: str, drafter: str, dtype: str, threads: int, depth: int, **_: str) -> dict[str, Any]:
-        os.environ |= {
-            "VLLM_CPU_KVCACHE_SPACE": str(CACHE_GB),
-            "VLLM_CPU_OMP_THREADS_BIND": f"0-{threads - 1}" if threads > 1 else "0",
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            "VLLM_NO_USAGE_STATS": "1",
-            "HF_HUB_OFFLINE": "1",
-        }
+        settle(threads)
         import vllm
 
         drafts = {"model": drafter, "num_speculative_tokens": depth, "method": "draft_model"} if depth else None

@@ -1,0 +1,149 @@
+"""What vLLM asks for drafts: `{"method": "custom_class", "model": "covey_vllm.CoveyProposer"}`.
+
+vLLM makes one in each worker, calls `load_model` once the target is loaded, and `propose` after every step in which no
+request is about to reach the longest text. Imports nothing of vLLM; `repair` does. Whatever fails here costs drafts,
+never a step.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from covey.clock import RealClock
+from covey.drafters import load_drafter
+from covey.errors import CoveyError, SettingError
+from covey.guard import Guard
+from covey.planner.build import build
+from covey.planner.guarded import Guarded
+from covey.planner.round_planner import RoundPlanner
+from covey.ports import Clock, Drafter
+from covey.types import ANY_VOCABULARY, Ints
+from covey.worker import Thread
+from covey_vllm.repair import repair
+from covey_vllm.rounds import Rounds
+from covey_vllm.settings import LOOKUPS, NEURAL, REMOTE, Settings
+from covey_vllm.texts import Named, Texts, Tokens
+
+log = logging.getLogger("covey.vllm")
+
+A = TypeVar("A")
+R = TypeVar("R")
+PART = "proposer"
+MOST_ROWS = 256  # of the planner's curves; larger batches are extrapolated
+
+
+class CoveyProposer:
+    """Owns the planner, the drafters in this process, and what is known of the requests."""
+
+    def __init__(self, vllm_config: Any, *, clock: Clock | None = None) -> None:
+        """Checks the settings; SettingError says what to change. `clock`: for tests."""
+        self.settings = Settings.of(vllm_config)
+        self._clock = clock or RealClock()
+        self._guard = Guard()
+        self.drafters: dict[str, Drafter] = {}
+        self._texts = Texts(self.settings.limit, tuple(self.settings.drafters))
+        self._planner: RoundPlanner | None = None
+        self._rounds: Rounds | None = None
+
+    def load_model(self, *_: Any, **__: Any) -> None:
+        """Load the drafters. vLLM gives its own model, which is not looked at."""
+        repair()
+        if self.settings.leads:
+            self.use({name: self._loaded(name) for name in self.settings.drafters})
+
+    def use(self, drafters: dict[str, Drafter]) -> None:
+        """Propose by these from now on."""
+        self.drafters = drafters
+        settings, speculation = self.settings, self.settings.profile.speculation
+        remote = {name for name in drafters if settings.kind(name) == REMOTE}
+        self._planner = build(
+            speculation, tuple(drafters), max_rows=min(MOST_ROWS, settings.max_rows), tokenizer=settings.target
+        )
+        self._rounds = Rounds(
+            Guarded(self._planner, self._guard),
+            drafters,
+            self._clock,
+            budget=settings.budget,
+            deadline=speculation.draft_deadline_ms / 1000,
+            ends=settings.ends,
+            worker=lambda name: Thread(name) if name.removeprefix("draft-") in remote else Here(),
+            caller=f"vllm {socket.gethostname()} {os.getpid()}",  # several may share a flock, and a secret
+        )
+        for name, drafter in drafters.items():
+            try:
+                facts = drafter.info()
+            except CoveyError as error:  # of another server, which may come later
+                log.warning("drafter %s: %s; until it answers its rows decode plainly", name, error)
+                continue
+            if facts.vocab_size not in (ANY_VOCABULARY, settings.vocab_size):
+                raise SettingError(
+                    f"drafter {name} has a vocabulary of {facts.vocab_size} tokens, vLLM's model one of "
+                    f"{settings.vocab_size}"
+                )
+            self._rounds.roster.came(name, facts)
+        log.info("proposes up to %d tokens, by %s", settings.depth, ", ".join(drafters))
+
+    def propose(
+        self,
+        sampled_token_ids: Sequence[Sequence[int]],
+        num_tokens_no_spec: Ints,
+        token_ids_cpu: Tokens,
+        slot_mappings: object = None,  # noqa: ARG002 - vLLM's own proposers' business
+        requests: Sequence[Named] | None = None,
+    ) -> list[list[int]]:
+        """Drafts by row, none where plain decoding is faster. `sampled_token_ids` are what the step brought, nothing
+        for a row whose prompt is still being read; `token_ids_cpu[row, : num_tokens_no_spec[row]]` is its text.
+        `requests`: vLLM's own, by row, from a runner that gives them."""
+        drafts = self._guard(PART, self._propose, sampled_token_ids, num_tokens_no_spec, token_ids_cpu, requests)
+        return [[] for _ in sampled_token_ids] if drafts is None else drafts
+
+    def figures(self) -> Iterator[tuple[str, dict[str, str], float]]:
+        """Metric, labels, value so far, by Covey's names. Any thread may ask."""
+        yield from self._guard.figures()
+        if self._planner is not None:
+            yield from self._planner.figures()
+        if self._rounds is not None:
+            yield from self._rounds.roster.gauges()
+
+    def close(self) -> None:
+        if self._rounds is not None:
+            self._rounds.close()
+
+    def _propose(
+        self, sampled: Sequence[Sequence[int]], lengths: Ints, tokens: Tokens, requests: Sequence[Named] | None
+    ) -> list[list[int]] | None:
+        if self._rounds is None:
+            return None
+        started = self._clock.now()
+        rows = self._texts.follow(sampled, lengths, tokens, started, requests)
+        self._rounds.forget(self._texts.gone())
+        drafts = self._rounds.next(rows, started)
+        depth, limit = self.settings.depth, self.settings.limit - 1
+        return [draft[: max(0, min(depth, limit - length))] for draft, length in zip(drafts, lengths.tolist())]
+
+    def _loaded(self, name: str) -> Drafter:
+        settings = self.settings
+        source, kind = settings.drafters[name], settings.kind(name)
+        target = settings.target if kind in LOOKUPS else settings.folder
+        return load_drafter(kind, source if kind == NEURAL else "", target, settings.profile, name=name)
+
+
+class Here:
+    """Implements `covey.worker.Worker` in the caller's own thread: vLLM's pins its threads to processors, and one that
+    is started there shares its processor."""
+
+    def submit(self, call: Callable[[A], R], argument: A) -> Future[R]:
+        future: Future[R] = Future()
+        try:
+            future.set_result(call(argument))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def close(self) -> None:
+        """Nothing runs."""

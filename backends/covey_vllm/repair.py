@@ -1,0 +1,60 @@
+"""A mistake of vLLM 0.32's build for CPUs, put right by vLLM's own registry of kernels.
+
+Before drafts are verified the requests' temperature, top_k and top_p are expanded, one for each draft. Where Triton is
+missing that build writes them into a copy, and goes on with memory that nobody has written: whatever proposes, sampled
+texts then have another distribution than without drafts. Greedy ones do not. A vLLM that does it right is left alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from typing import Any
+
+import torch
+
+from covey.errors import SettingError
+
+log = logging.getLogger("covey.vllm")
+
+MODULE = "vllm.v1.sample.rejection_sampler"
+KERNEL = f"{MODULE}.expand_kernel"
+
+
+def repair() -> bool:
+    """Have vLLM verify drafts with the requests' own settings. Whether that needed anything; SettingError where it does
+    not help: then drafts would change what is sampled. Without vLLM there is nothing to do."""
+    try:
+        sampler = importlib.import_module(MODULE)
+        dispatcher = importlib.import_module("vllm.triton_utils.dispatcher")
+    except ImportError:
+        return False
+    if not torch.cuda.is_available() and not _right(sampler):
+        dispatcher.register_kernels({KERNEL: expand})
+        if not _right(sampler):
+            raise SettingError(f"{KERNEL} gives drafts other sampling settings than their requests', and stays so")
+        log.warning("%s gave drafts other sampling settings than their requests'; ours is used", KERNEL)
+        return True
+    return False
+
+
+def expand(
+    output: torch.Tensor,
+    values: torch.Tensor,
+    ends: torch.Tensor,
+    replace_from: float,
+    replace_to: float,
+    _most: int = 0,
+) -> None:
+    """Write each request's value once for each of its drafts; `ends` are sums of their numbers. One value is replaced.
+
+    values .5 .7, ends 2 3 give .5 .5 .7
+    """
+    kept = torch.where(values == replace_from, torch.full_like(values, replace_to), values)
+    output.copy_(kept.repeat_interleave(torch.diff(ends, prepend=ends.new_zeros(1)).long()))
+
+
+def _right(sampler: Any) -> bool:
+    values, ends = torch.tensor([0.5, 0.0, 0.75]), torch.tensor([2, 3, 6], dtype=torch.int32)
+    found = sampler.expand_batch_to_tokens(values, ends, 6, replace_from=0, replace_to=1)
+    return bool(torch.equal(found, torch.tensor([0.5, 0.5, 1.0, 0.75, 0.75, 0.75])))

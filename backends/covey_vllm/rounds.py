@@ -1,0 +1,223 @@
+"""The round loop turned inside out: vLLM's engine verifies, and calls between two steps.
+
+    step i              vLLM verifies the drafts of call i - 1, reads prompts, samples
+    call i, follow      which request each row is                                      (texts)
+            learn       the round that call i - 1 began is over: what it cost and brought      (planner)
+            plan        how deep to draft, and who, for each row that decodes
+            draft       one call per drafter in use
+            select      drop drafts that are not worth verifying
+
+What vLLM does between two calls is the round's pass. What was in that pass beside the rows that were planned, prompts
+above all, shows afterwards in rows that had no part in the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+
+import numpy as np
+import numpy.typing as npt
+
+from covey.active import ActiveRequest
+from covey.bandits.length import Situation
+from covey.channel import Channel
+from covey.drafting import Drafting
+from covey.errors import CoveyError
+from covey.ledger import new_origin
+from covey.planner.choice import Planner
+from covey.ports import Clock, Drafter
+from covey.roster import Roster
+from covey.rounds import Choice, Drafted, Plan, Round, Times
+from covey.scheduler import Batch
+from covey.types import NO_FLOATS, TargetReply, Trees
+from covey.worker import Thread, Worker
+from covey_vllm.texts import Row
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A round whose drafts vLLM has."""
+
+    batch: Batch
+    plan: Plan
+    drafted: Drafted
+    kept: Trees
+    started: float
+    planned: float
+    selected: float
+
+    def of(self, rows: Mask) -> Begun:
+        """The same round with these rows of its batch alone: the others had no part in the pass."""
+        if rows.all():
+            return self
+        some = rows.nonzero()[0].tolist()
+        batch, plan, drafted = self.batch, self.plan, self.drafted
+        drafter = tuple(plan.drafter[row] for row in some)
+        return replace(
+            self,
+            batch=replace(batch, rows=[batch.rows[row] for row in some], chunk=batch.chunk[rows], decoding=len(some)),
+            plan=replace(
+                plan,
+                depth=plan.depth[rows],
+                width=plan.width[rows],
+                drafter=drafter,
+                why=tuple(plan.why[row] for row in some) if plan.why else (),
+                choice=None if plan.choice is None else _choice(plan.choice, len(some), rows),
+            ),
+            drafted=replace(
+                drafted, trees=_rows(drafted.trees, rows), answered=drafted.answered[rows], drafter=drafter
+            ),
+            kept=_rows(self.kept, rows),
+        )
+
+
+class Rounds:
+    """Owns the channels to the drafters, their roster, and the round that vLLM's step belongs to."""
+
+    def __init__(
+        self,
+        planner: Planner,
+        drafters: Mapping[str, Drafter],
+        clock: Clock,
+        *,
+        budget: int,
+        deadline: float,
+        ends: Collection[int] = (),
+        worker: Callable[[str], Worker] = Thread,
+        caller: str = "",
+        failed: Callable[[str, CoveyError], None] | None = None,
+    ) -> None:
+        """`budget`: tokens of a step at most. `ends`: tokens with which requests end as a rule, after which nothing is
+        drafted. `worker` and `caller`: as for `covey.engine.Engine`."""
+        self.planner = planner
+        self.roster = Roster(drafters, clock)
+        self._clock = clock
+        self._budget = budget
+        self._ends = frozenset(ends)
+        origin, sequence = new_origin(caller), count(1)
+        channels = {
+            name: Channel(name, drafter, self.roster, clock, failed, origin, sequence, lambda: None, worker)
+            for name, drafter in drafters.items()
+        }
+        self._drafting = Drafting(channels, self.roster, clock, deadline)
+        self._begun: Begun | None = None
+
+    def next(self, rows: Sequence[Row], started: float) -> list[list[int]]:
+        """Drafts for the next step, by row. `started`: when the call came."""
+        self._learn(rows, started)
+        places = [place for place, row in enumerate(rows) if self._goes_on(row)]
+        drafts: list[list[int]] = [[] for _ in rows]
+        if not places:
+            return drafts
+        actives = [active for place in places if (active := rows[place].active) is not None]
+        batch = Batch(actives, np.ones(len(actives), np.int32), (), (), len(actives), started)
+        self._drafting.settle()
+        plan = self.planner.plan(batch, self.roster, self._budget)
+        planned = self._clock.now()
+        drafted = self._drafting.draft(batch, plan, partial(self.planner.meanwhile, batch, plan, self.roster))
+        kept = self.planner.select(batch, drafted, self._budget)
+        selected = self._clock.now()
+        self._drafting.read(batch, plan.readers)
+        self._begun = Begun(batch, plan, drafted, kept, started, planned, selected)
+        offsets, tokens = kept.offsets.tolist(), kept.tokens.tolist()
+        for row, place in enumerate(places):
+            drafts[place] = tokens[offsets[row] : offsets[row + 1]]
+        return drafts
+
+    def forget(self, requests: Sequence[ActiveRequest]) -> None:
+        for active in requests:
+            self._drafting.forget(active)
+
+    def close(self) -> None:
+        self._drafting.close()
+
+    def _goes_on(self, row: Row) -> bool:
+        """Whether the next step is to decode the row, as far as can be told."""
+        return row.active is not None and bool(row.sampled) and row.sampled[-1] not in self._ends
+
+    def _learn(self, rows: Sequence[Row], now: float) -> None:
+        begun, self._begun = self._begun, None
+        if begun is None:
+            return
+        came = {row.active.key: row.sampled for row in rows if row.active is not None and row.followed}
+        present = np.array([active.key in came for active in begun.batch.rows], np.bool_)
+        if not present.any():  # all have ended, and vLLM may have rested since
+            self._drafting.put_back(begun.drafted)
+            return
+        planned = {active.key for active in begun.batch.rows}
+        unplanned = sum(
+            row.read or len(row.sampled) for row in rows if row.active is None or row.active.key not in planned
+        )
+        begun = begun.of(present)
+        batch, kept = begun.batch, begun.kept
+        sampled = [came[active.key] for active in batch.rows]
+        sizes = kept.sizes.tolist()
+        accepted = [min(len(new) - 1, size) for new, size in zip(sampled, sizes)]
+        for active, name, size, right in zip(batch.rows, begun.plan.drafter, sizes, accepted):
+            if size:
+                active.judged(name, size, right)
+        prefill = min(unplanned, max(1, self._budget - len(sampled) - len(kept.tokens))) if unplanned else 0
+        times = Times(
+            begun.planned - begun.started, begun.selected - begun.planned, max(0.0, now - begun.selected), 0.0
+        )
+        self.planner.learn(
+            Round(
+                replace(batch, chunk=np.append(batch.chunk, np.int32(prefill))) if prefill else batch,
+                _beside(begun.plan, prefill) if prefill else begun.plan,
+                begun.drafted,
+                kept,
+                _reply(sampled, accepted, times.verify),
+                sum(map(len, sampled)),
+                times,
+                waiting=0,
+                running=len(rows),
+                preempted=0,
+            )
+        )
+
+
+def _reply(sampled: Sequence[Sequence[int]], accepted: Sequence[int], seconds: float) -> TargetReply:
+    """What a target of Covey's own would have answered."""
+    none = np.zeros(len(sampled), np.int32)
+    return TargetReply(
+        status=none,
+        num_cached_tokens=none,
+        reused=none,
+        accepted=np.asarray(accepted, np.int32),
+        offsets=np.cumsum([0, *map(len, sampled)]).astype(np.int32),
+        tokens=np.asarray([token for new in sampled for token in new], np.int32),
+        logprobs=NO_FLOATS,
+        free_blocks=0,
+        total_blocks=0,
+        epoch=0,
+        seconds=seconds,
+    )
+
+
+def _beside(plan: Plan, prefill: int) -> Plan:
+    """The plan, chosen in what turned out to be a pass with prompts in it."""
+    choice = plan.choice
+    if choice is None:
+        return plan
+    return replace(plan, choice=replace(choice, situation=replace(choice.situation, prefill=prefill)))
+
+
+def _choice(choice: Choice, rows: int, present: Mask) -> Choice:
+    """The choice, in the situation that would have been without the rows that were not present. Shares are scaled,
+    which is right where drafters lose rows alike."""
+    situation, share = choice.situation, rows / len(present)
+    shares = tuple((name, max(1, round(each * share))) for name, each in situation.shares)
+    drafts = tuple(round(each * share) for each in situation.drafts)
+    changed: Situation = replace(situation, rows=rows, shares=shares, drafts=drafts)
+    return replace(choice, situation=changed)
+
+
+def _rows(trees: Trees, rows: Mask) -> Trees:
+    """The trees of these rows alone."""
+    kept = trees.only(rows)
+    return replace(kept, offsets=np.append(0, kept.sizes[rows].cumsum()).astype(np.int32))

@@ -1,0 +1,152 @@
+"""What vLLM's configuration says to Covey: the table `covey` of `additional_config`.
+
+    {"drafters": {"suffix": "suffix", "small": "/models/small", "far": "10.0.0.7:8001/draft_general"},
+     "speculation": {"policy": "covey"}, "drafter": {"device": "auto"}, "star": {"secret": "/etc/covey/secret"}}
+
+Tables other than `drafters` are those of a profile (`covey.profile`), as far as vLLM leaves them to its proposer. What
+it does not is refused by name. Knows vLLM's configuration by its attributes alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from covey import profile
+from covey.errors import SettingError
+from covey.planner.build import COVEY
+from covey.profile import Profile
+from covey.types import JsonDict
+
+WHERE = "additional_config.covey"
+LOOKUPS = ("ngram", "suffix")
+NEURAL, REMOTE = "neural", "remote"
+DRAFTERS = {name: name for name in LOOKUPS}  # where none are named
+TABLES = ("speculation", "drafter", "star")
+PLACE = re.compile(r"[^/\s]+:\d+/[\w.-]+")
+NAME = re.compile(r"[\w.-]+")
+# Settings of these tables that are not the proposer's, and why.
+REFUSED = {
+    "speculation.width": "vLLM verifies chains alone",
+    "speculation.adaserve": "vLLM's requests have no latency objectives",
+    "speculation.drafters": f"drafters are named in {WHERE}.drafters",
+    "speculation.costs": "what steps take is learnt from vLLM's own",
+    "speculation.state": "nothing is kept across restarts",
+    "drafter.folders": f"folders are named in {WHERE}.drafters",
+    "star.callers": "nobody asks this process for drafts",
+    "star.servers": f"servers are named in {WHERE}.drafters",
+}
+NEEDS_TARGET = "ucb-bd"  # drafter policies that compare the drafter's distributions with the target's
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the proposer is made of."""
+
+    profile: Profile
+    drafters: Mapping[str, str]  # by name: ngram, suffix, a folder, or HOST:PORT/MODEL of another server
+    target: str  # the target's folder, or its name on the hub
+    vocab_size: int
+    limit: int  # tokens of a text at most
+    budget: int  # tokens of a step at most
+    max_rows: int
+    depth: int  # num_speculative_tokens
+    ends: tuple[int, ...]  # tokens with which requests end as a rule
+    leads: bool  # vLLM takes this process's drafts; it drops those of other ranks
+
+    @classmethod
+    def of(cls, config: Any) -> Settings:
+        """`config` is vLLM's own. Raises SettingError."""
+        depth = int(config.speculative_config.num_speculative_tokens)
+        given = config.additional_config
+        table = given.get("covey", {}) if isinstance(given, Mapping) else {}
+        if not isinstance(table, Mapping):
+            raise SettingError(f"{WHERE}: got {table!r}, allowed: a table")
+        drafters = _drafters(table.get("drafters", DRAFTERS))
+        parallel, model = config.parallel_config, config.model_config
+        return cls(
+            profile=_profile({key: value for key, value in table.items() if key != "drafters"}, drafters, depth),
+            drafters=drafters,
+            target=model.model,
+            vocab_size=model.get_vocab_size(),
+            limit=model.max_model_len,
+            budget=config.scheduler_config.max_num_batched_tokens,
+            max_rows=config.scheduler_config.max_num_seqs,
+            depth=depth,
+            ends=_ends(model.hf_config),
+            leads=parallel.rank % parallel.tensor_parallel_size == 0,
+        )
+
+    @property
+    def folder(self) -> Path:
+        """The target's folder: of a name on the hub, the one that vLLM has brought here."""
+        if os.path.isdir(self.target):
+            return Path(self.target)
+        from huggingface_hub import snapshot_download
+
+        return Path(snapshot_download(self.target, local_files_only=True))
+
+    def kind(self, name: str) -> str:
+        """The drafter's, as `covey.registry` names it."""
+        source = self.drafters[name]
+        if source in LOOKUPS:
+            return source
+        return NEURAL if os.path.isdir(source) else REMOTE
+
+
+def _drafters(given: Any) -> Mapping[str, str]:
+    if not isinstance(given, Mapping) or not given:
+        raise SettingError(f"{WHERE}.drafters: got {given!r}, allowed: a table of names and where each drafter is")
+    for name, source in given.items():
+        where = f"{WHERE}.drafters.{name}"
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            raise SettingError(f"{where}: a name has letters, digits, and . _ - alone")
+        known = isinstance(source, str) and (source in LOOKUPS or os.path.isdir(source) or _is_place(source))
+        if not known:
+            raise SettingError(f"{where}: got {source!r}, allowed: {', '.join(LOOKUPS)}, a folder, or HOST:PORT/MODEL")
+    return dict(given)
+
+
+def _profile(tables: JsonDict, drafters: Mapping[str, str], depth: int) -> Profile:
+    unknown = [key for key in tables if key not in TABLES]
+    if unknown:
+        raise SettingError(f"{WHERE}: {unknown[0]!r} is not for vLLM; allowed here: drafters, {', '.join(TABLES)}")
+    for setting, reason in REFUSED.items():
+        section, _, key = setting.partition(".")
+        if key in (tables.get(section) or {}):
+            raise SettingError(f"{WHERE}: {setting} is refused: {reason}")
+    own = {"max_depth": depth, "drafter_policy": COVEY, **(tables.get("speculation") or {})}
+    found = profile.of_tables({**tables, "speculation": own}, "vllm", WHERE)
+    speculation = found.speculation
+    if speculation.policy == "adaserve":
+        raise SettingError(f"{WHERE}: speculation.policy adaserve is refused: {REFUSED['speculation.adaserve']}")
+    if speculation.drafter_policy.startswith(NEEDS_TARGET):
+        raise SettingError(
+            f"{WHERE}: speculation.drafter_policy {speculation.drafter_policy} is refused: vLLM does not tell the "
+            "target's distributions"
+        )
+    fixed = re.fullmatch(r"fixed:(\d+)", speculation.policy)
+    deepest = int(fixed[1]) if fixed else speculation.max_depth
+    if deepest > depth:
+        raise SettingError(f"{WHERE}: speculation: {deepest} drafts, allowed: num_speculative_tokens, {depth}, at most")
+    servers = tuple(f"{name}={source}" for name, source in drafters.items() if _is_place(source))
+    return replace(
+        found,
+        speculation=replace(speculation, drafters=tuple(drafters)),
+        star=replace(found.star, servers=servers),
+    )
+
+
+def _is_place(source: str) -> bool:
+    return not os.path.isdir(source) and PLACE.fullmatch(source) is not None
+
+
+def _ends(config: Any) -> tuple[int, ...]:
+    ends = getattr(config, "eos_token_id", None)
+    if ends is None:
+        return ()
+    return tuple(ends) if isinstance(ends, (list, tuple)) else (int(ends),)

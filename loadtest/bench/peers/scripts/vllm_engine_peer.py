@@ -1,0 +1,139 @@
+"""vLLM's build for CPUs with a proposer of its own or of ours, asked over a pipe for a closed loop.
+
+An engine speculates in one way; one with our proposer has several policies, each a proposer of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from answering import answer
+from vllm_peer import preload, settle
+
+
+class VllmEngine:
+    """Owns the engine."""
+
+    def load(
+        self,
+        target: str,
+        dtype: str,
+        threads: int,
+        speculative: dict[str, Any] | None,
+        paths: Sequence[str] = (),
+        policies: dict[str, dict[str, Any]] | None = None,
+        **engine: Any,
+    ) -> dict[str, Any]:
+        """`speculative` is vLLM's `speculative_config`; `policies`, by name, are tables for our proposer, which is in
+        `paths`; `engine`: other arguments of vLLM's."""
+        settle(threads)
+        sys.path[:0] = paths
+        import vllm
+
+        first = next(iter(policies.values())) if policies else None
+        self._engine = vllm.LLM(
+            target,
+            dtype=dtype,
+            enforce_eager=True,
+            speculative_config=speculative,
+            additional_config={"covey": first} if first else {},
+            disable_log_stats=True,
+            **engine,
+        ).llm_engine
+        self._runner = self._engine.model_executor.driver_worker.worker.model_runner
+        self._proposers: dict[str, Any] = {}
+        for name, table in (policies or {}).items():
+            self._runner.vllm_config.additional_config = {"covey": table}
+            made = self._proposers[name] = type(self._runner.drafter)(self._runner.vllm_config)
+            made.load_model()
+        self._count = 0
+        return {"version": vllm.__version__}
+
+    def serve(
+        self,
+        prompts: list[list[int]],
+        lengths: list[int],
+        callers: int,
+        temperature: float,
+        seed: int,
+        policy: str = "",
+        abort: int = 0,
+        top_p: float = 1.0,
+    ) -> dict[str, Any]:
+        """Requests in their order, so many at a time; the first `abort` of them are aborted after their first token.
+        `call_ms`: the time within our proposer, by call."""
+        from vllm import SamplingParams
+
+        spent: list[float] = []
+        if policy:
+            self._runner.drafter = _Timed(self._proposers[policy], spent)
+        waiting = list(range(len(prompts)))[::-1]
+        texts: dict[str, list[int]] = {}
+        row_of: dict[str, int] = {}
+        steps, started = 0, time.perf_counter()
+        while waiting or self._engine.has_unfinished_requests():
+            while waiting and len(row_of) - len(texts) < callers:
+                row = waiting.pop()
+                self._count += 1
+                name = str(self._count)
+                row_of[name] = row
+                asked = SamplingParams(
+                    max_tokens=lengths[row], temperature=temperature, top_p=top_p, seed=seed + row, ignore_eos=True
+                )
+                self._engine.add_request(name, {"prompt_token_ids": prompts[row]}, asked)
+            for found in self._engine.step():
+                early = row_of[found.request_id] < abort and not found.finished
+                if early:
+                    self._engine.abort_request([found.request_id])
+                if found.finished or early:
+                    texts[found.request_id] = list(found.outputs[0].token_ids)
+            steps += 1
+        seconds = time.perf_counter() - started
+        by_row = {row_of[name]: tokens for name, tokens in texts.items()}
+        return {
+            "tokens": [by_row[row] for row in range(len(prompts))],
+            "seconds": seconds,
+            "steps": steps,
+            "call_ms": [1000 * each for each in spent],
+            "figures": list(self._proposers[policy].figures()) if policy else [],
+        }
+
+    def fail(self, drafter: str, failing: bool) -> dict[str, Any]:
+        """Have a drafter of every policy's proposer raise at every call, or no more."""
+        for proposer in self._proposers.values():
+            own = proposer.drafters[drafter]
+            if failing:
+                own.draft = _broken
+            else:
+                del own.draft
+        return {}
+
+
+def _broken(_work: Any) -> Any:
+    raise RuntimeError("this drafter is broken")
+
+
+class _Timed:
+    """The proposer, its calls timed."""
+
+    def __init__(self, proposer: Any, spent: list[float]) -> None:
+        self._proposer, self._spent = proposer, spent
+
+    def propose(self, *given: Any, **named: Any) -> Any:
+        started = time.perf_counter()
+        try:
+            return self._proposer.propose(*given, **named)
+        finally:
+            self._spent.append(time.perf_counter() - started)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._proposer, name)
+
+
+if __name__ == "__main__":
+    preload()
+    peer = VllmEngine()
+    answer({"load": peer.load, "serve": peer.serve, "fail": peer.fail})
