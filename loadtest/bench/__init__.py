@@ -7,17 +7,15 @@ workload.py       prompts and output lengths
 loads.py          when the requests of an open loop come
 in_process.py     competitor: engine and target in this process
 over_triton.py    competitor: the real server, unary or streaming
-hugging_face.py   competitor: transformers' generate, plain, assisted, with prompt lookup
 policies.py       policies by name, and what a closed loop found of them
-contestants.py    who takes part in `speedup`;  line_up.py: in `load` and `trace`
-emulated_*.py     pairs that are not there, their servers in virtual time, the oracle, what Nightjar printed
+emulated_*.py     pairs that are not there, requests for them, their servers in virtual time
 elastic_*.py      residency in virtual time; peaks on the real server with little KV memory
 exactness_*.py    its models, and rows read in company and compared bit for bit
 passes.py         single passes, to be timed
 peers/            other engines in environments of their own and Covey alone, asked over pipes; the machine's limit
 gpu/              a pair in a GPU's memory and engines that share it, the device's clock, and parts of `gpu`
 statistics.py     medians, spread, paired ratios, cross-fitted best choice, loops
-scrape.py         the server's metrics;  processes.py: processor time by process
+scrape.py         the server's metrics
 facts.py          hardware and versions;  report.py: tables, JSON, pictures
-tax.py, speedup.py, planner.py, load.py, trace.py, exactness.py, gpu, peers, emulated.py  the benches
+tax.py, speedup.py, load.py, exactness.py, gpu, peers, emulated.py ...  the benches
 """

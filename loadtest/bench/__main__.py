@@ -16,22 +16,18 @@ from covey.server import ServerDied, StartError
 from loadtest.bench.session import FULL, QUICK, USUAL, Session, Wanted
 
 BENCHES = {
-    "tax": "what Triton costs over the engine in process, and both over transformers' generate",
-    "speedup": "what fixed speculation gains over none, and over transformers' assisted generation",
-    "planner": "what the planner's choice and a round's bookkeeping cost at 32 rows",
+    "tax": "what Triton and the front cost over the engine in process",
+    "speedup": "what fixed speculation gains over none, one request at a time",
     "load": "policies against fixed depths in a closed loop, over concurrency",
-    "trace": "the same in an open loop: two peaks, and Azure's trace where there is one",
     "exactness": "whether a token's draw is the same bits in any company, at every length, and what that costs",
-    "gpu": "how near a GPU's limits, part by part: kernels, rounds, policies, beside transformers",
-    "changes": "how soon policies follow a sudden change of acceptance or of a drafter's speed, in virtual time",
-    "drafters": "who drafts: policies that choose beside each drafter alone; --part emulated: a 7B pair, virtual time",
-    "ablation": "what each part of the default policy gains, in virtual time; says nothing of this machine",
+    "gpu": "how near a GPU's limits, part by part: kernels, rounds, policies",
+    "drafters": "who drafts: policies that choose beside each drafter alone",
     "elastic": "drafters that leave so that the KV pool can grow, on and off: emulated in virtual time, and bundled",
     "emulated": "every policy on emulated pairs, in virtual time; says nothing of this machine",
     "star": "one drafter for one to eight targets, emulated: beside StarSD's formula and table, and on real servers",
-    "select": "what it takes to choose the drafts that are worth verifying, and its share of a round",
     "slo": "requests with latency objectives, and who meets how many of them, in virtual time",
     "peers": "Covey beside OpenVINO GenAI, vLLM on a CPU and the machine's own limit, in turns",
+    "engine": "Covey's proposer inside vLLM on a CPU, beside vLLM's own, in turns",
     "published": "Nightjar's tables and figures beside emulated ones, in virtual time",
 }
 
@@ -79,7 +75,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
         action="append",
         default=[],
         metavar="NAME",
-        help="of `emulated` and `ablation`: this pair alone; of `elastic` and `peers`: the folder of an aligned one",
+        help="of `emulated`: this pair alone; of `elastic`, `peers`, `engine`: an aligned one",
     )
     parser.add_argument("--dataset", default=Wanted.dataset, metavar="NAME", help="of `emulated`: whose lengths")
     parser.add_argument(
@@ -87,15 +83,14 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
         action="append",
         default=[],
         metavar="NAME",
-        help="of `gpu`, `load`, `drafters`, `ablation`, `elastic`, `peers`, `star`, `slo`, `tax`: this alone; may be "
-        "repeated",
+        help="of `gpu`, `elastic`, `peers`, `star`, `slo`, `tax`: this alone; may be repeated",
     )
     parser.add_argument(
         "--peer",
         action="append",
         default=[],
         metavar="NAME=PYTHON",
-        help="of `peers`: openvino or vllm, and the Python of an environment that has it; may be repeated",
+        help="of `peers` and `engine`: openvino or vllm, and the Python of an environment that has it; may be repeated",
     )
     gpu = parser.add_argument_group("of `gpu`")
     gpu.add_argument("--device", choices=("auto", "cuda", "cpu", "interpreted"), default=Wanted.device)

@@ -1,50 +1,254 @@
-"""Which drafter: MetaSD's Table 3 in small, policies that choose drafters beside each drafter alone.
+"""Which drafter: MetaSD's Table 3 in small. Policies that choose drafters, each drafter alone and plain decoding, with
+the bundled models behind the real server, at temperature 1.
 
-Three parts, by `--part`: `real`, the bundled models behind the real server (`drafters_real.py`), which is the default;
-`emulated`, a 7B pair with the paper's acceptance in virtual time (`drafters_emulated.py`); and `rewards`, what the
-rewards look like that policies learn from (`drafters_rewards.py`), which `--full` measures too.
+One caller: each prompt is put to every system before the next one is, in an order drawn anew each time, so ratios are
+of the same prompts within a minute. Batches: so many callers ask as many requests of mixed domains, every system in its
+turn. All have the same length policy, the profile's, and choose among the same drafters. Under the coupled rule all of
+them emit the same text, so tokens per round differ by the choice alone, and not by noise.
 """
 
 from __future__ import annotations
 
+import random
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median
 
 from rich.console import Console
 
-from covey.errors import SettingError
+from covey import prompts
 from covey.types import JsonDict
-from loadtest.bench import drafters_emulated, drafters_real, drafters_rewards
-from loadtest.bench.session import FULL, Session
+from loadtest.bench import report, workload
+from loadtest.bench.drafters_servers import (
+    ALL,
+    COVEY,
+    GENERAL,
+    HEDGE,
+    OFF,
+    ORACLE,
+    RANDOM,
+    SIX,
+    UCB_BD,
+    UCB_BE,
+    serving,
+)
+from loadtest.bench.over_triton import OverTriton
+from loadtest.bench.session import FULL, QUICK, Session
+from loadtest.bench.statistics import Spread, geometric_mean, interval, ratios
+from loadtest.bench.work import Answer, Ask
 
-REAL, EMULATED, REWARDS = "real", "emulated", "rewards"
+REPETITIONS, FULL_REPETITIONS, QUICK_REPETITIONS = 12, 20, 2
+OUTPUT_TOKENS, QUICK_TOKENS = 128, 24
+EACH = 2  # prompts of a domain that one caller asks in a repetition
+TEMPERATURE = 1.0
+WARM_UP = 2  # requests of each domain
+QUICK_SYSTEMS = (OFF, GENERAL, COVEY, ORACLE)
+AGAINST = {
+    "covey_over_general": (GENERAL,),
+    "covey_over_random": (RANDOM,),
+    "covey_over_ucb": (UCB_BE, UCB_BD),
+    "covey_over_hedge": (HEDGE,),
+    "covey_share_of_oracle": (ORACLE,),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """How many callers ask, and whom."""
+
+    callers: int = 1
+    systems: tuple[str, ...] = tuple(SIX)
+
+
+def cases(size: str) -> dict[str, Case]:
+    if size == QUICK:
+        return {"c1": Case(systems=QUICK_SYSTEMS), "mixed16": Case(16, QUICK_SYSTEMS)}
+    if size == FULL:
+        everybody = {"c1": Case(1, tuple(ALL)), "mixed16": Case(16, tuple(ALL))}
+        return everybody | {f"mixed{callers}": Case(callers) for callers in (2, 4)}
+    return {"c1": Case(), "mixed16": Case(16)}
+
+
+@dataclass
+class Measured:
+    """Every answer, by case, system and repetition."""
+
+    answers: dict[str, dict[str, dict[int, list[tuple[str, Answer]]]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    )
+    seconds: dict[tuple[str, str, int], float] = field(default_factory=dict)  # of a batch, as a whole
+
+    def summary(self) -> JsonDict:
+        """The JSON's keys."""
+        return {case: self._case(case, systems) for case, systems in self.answers.items()}
+
+    def _case(self, case: str, systems: Mapping[str, Mapping[int, list[tuple[str, Answer]]]]) -> JsonDict:
+        count = max(len(done) for done in next(iter(systems.values())).values())
+        whole = [r for r in next(iter(systems.values())) if all(len(done[r]) == count for done in systems.values())]
+        speeds = {name: [_speeds(done[r]) for r in whole] for name, done in systems.items()}
+        rates = {name: [self._rate(case, name, r, done[r]) for r in whole] for name, done in systems.items()}
+        return {
+            **keys(rates),
+            "tokens_per_second": {name: report.as_json(Spread.of(values)) for name, values in rates.items()},
+            "tokens_per_round": {n: _per_round([a for r in whole for _, a in done[r]]) for n, done in systems.items()},
+            "speedups": by_domain(speeds),
+        }
+
+    def _rate(self, case: str, name: str, repetition: int, done: Sequence[tuple[str, Answer]]) -> float:
+        """Tokens per second: of one caller the geometric mean over domains, of several what all get."""
+        seconds = self.seconds.get((case, name, repetition))
+        if seconds is not None:
+            return sum(len(answer.tokens) for _, answer in done) / seconds
+        return geometric_mean(list(_speeds(done).values()))
+
+
+def keys(rates: Mapping[str, Sequence[float]]) -> JsonDict:
+    """covey against the others, by tokens per second in each repetition. Of two opponents in one key, the better."""
+    found: JsonDict = {}
+    for key, names in AGAINST.items():
+        there = [name for name in names if rates.get(name)]
+        best = max(there, key=lambda name: median(rates[name]), default=None)
+        each = ratios(rates.get(COVEY, ()), rates[best]) if best is not None else []
+        found[key] = None
+        if each:
+            found[key] = {"median": median(each), "interval": interval(each, of=median), "repetitions": len(each)}
+    return found
+
+
+def by_domain(speeds: Mapping[str, Sequence[Mapping[str, float]]], base: str = OFF) -> JsonDict:
+    """Speed-up over `base` by system and domain, the median over repetitions, and the geometric mean over domains:
+    Table 3. `speeds`: by system and repetition, tokens per second of each domain."""
+    table: JsonDict = {}
+    for name, repetitions in speeds.items():
+        pairs = list(zip(repetitions, speeds.get(base, ())))
+        if pairs and name != base:
+            domains = {d: median(ratios([own[d] for own, _ in pairs], [b[d] for _, b in pairs])) for d in pairs[0][0]}
+            table[name] = {**domains, "mean": geometric_mean(list(domains.values()))}
+    return table
 
 
 def run(session: Session) -> None:
     """Measure; results go into the session as they come."""
-    parts = session.wanted.parts or ((REAL, REWARDS) if session.wanted.size == FULL else (REAL,))
-    unknown = set(parts) - {REAL, EMULATED, REWARDS}
-    if unknown:
-        raise SettingError(f"--part: got {unknown.pop()!r}, allowed: {REAL}, {EMULATED}, {REWARDS}")
-    real, emulated, rewards = drafters_real.Measured(), drafters_emulated.Measured(), drafters_rewards.Measured()
+    wanted, measured = session.wanted, Measured()
+    session.summarise = measured.summary
+    repetitions = session.repetitions(REPETITIONS, FULL_REPETITIONS, QUICK_REPETITIONS)
+    tokens = QUICK_TOKENS if wanted.size == QUICK else OUTPUT_TOKENS
+    chosen = cases(wanted.size)
+    systems = {name: ALL[name] for name in dict.fromkeys(name for case in chosen.values() for name in case.systems)}
+    session.notes |= {"output_tokens": tokens, "systems": {n: dict(s.speculation) for n, s in systems.items()}}
+    with serving(session, systems) as asked:
+        _warm_up(session, asked)
+        for repetition in range(repetitions):
+            for name, case in chosen.items():
+                if repetition and session.out_of_time():
+                    return
+                asks_now = asks(case, repetition, repetitions, tokens, wanted.seed)
+                turns = _one_by_one if case.callers == 1 else _together
+                turns(session, measured, name, repetition, asks_now, {s: asked[s] for s in case.systems})
+            session.notes["repetitions"] = repetition + 1
 
-    def summary() -> JsonDict:
-        found = real.summary() | rewards.summary() | {"emulated_pair": emulated.summary()}
-        return {key: value for key, value in found.items() if value}
 
-    session.summarise = summary
-    if EMULATED in parts:
-        drafters_emulated.run(session, emulated)
-    if REWARDS in parts:
-        drafters_rewards.run(session, rewards)
-    if REAL in parts:
-        drafters_real.run(session, real)
+def _one_by_one(
+    session: Session,
+    measured: Measured,
+    name: str,
+    repetition: int,
+    asks: Sequence[Ask],
+    asked: Mapping[str, OverTriton],
+) -> None:
+    labels = [f"repetition {repetition + 1}: {name}"] * len(asks)
+    for index, (ask, _) in enumerate(zip(asks, session.steps(labels))):
+        for system in workload.shuffled(list(asked), session.wanted.seed, repetition, index):
+            done = asked[system].run([ALL[system].ask(ask)], 1, tenant=_tenant(system, name))
+            measured.answers[name][system][repetition].append((ask.domain, done.answers[0]))
+
+
+def _together(
+    session: Session,
+    measured: Measured,
+    name: str,
+    repetition: int,
+    asks: Sequence[Ask],
+    asked: Mapping[str, OverTriton],
+) -> None:
+    order = workload.shuffled(list(asked), session.wanted.seed, repetition, len(asks))
+    for system, _ in zip(order, session.steps([f"repetition {repetition + 1}: {name}"] * len(order))):
+        done = asked[system].run([ALL[system].ask(ask) for ask in asks], len(asks), tenant=_tenant(system, name))
+        measured.seconds[name, system, repetition] = done.seconds
+        measured.answers[name][system][repetition] += [(a.domain, each) for a, each in zip(asks, done.answers)]
+
+
+def _tenant(system: str, case: str) -> str:
+    """What a system has learnt stays with it, case by case; nobody finds another's prompts in a cache."""
+    return f"{system} {case}"
+
+
+def asks(case: Case, repetition: int, repetitions: int, tokens: int, seed: int) -> list[Ask]:
+    """This repetition's: of one caller the same number of each domain, of several one for each, of mixed domains."""
+    rng = random.Random(f"{seed} {repetition} {case.callers}")
+    each = EACH if case.callers == 1 else -(-case.callers // len(prompts.DOMAINS))
+    asks = [
+        Ask(text, tokens, TEMPERATURE, domain=domain)
+        for domain in prompts.DOMAINS
+        for text in workload.by_repetition(domain, repetitions, each, seed=seed)[repetition]
+    ]
+    rng.shuffle(asks)
+    return [replace(ask, seed=rng.randrange(1 << 30)) for ask in asks[: None if case.callers == 1 else case.callers]]
+
+
+def _warm_up(session: Session, asked: Mapping[str, OverTriton]) -> None:
+    """Shapes are compiled, and what rounds take is known; of drafters nothing is that a tenant could use."""
+    asks = [Ask(t, 24, TEMPERATURE, 7, domain=d) for d in prompts.DOMAINS for t in prompts.load(d)[:WARM_UP]]
+    for name, _ in zip(asked, session.steps([f"warming up: {name}" for name in asked])):
+        for callers in (1, 16):
+            asked[name].run([ALL[name].ask(ask) for ask in asks], callers, tenant="warm-up")
+
+
+def _speeds(done: Sequence[tuple[str, Answer]]) -> dict[str, float]:
+    """Tokens per second of a request, by domain."""
+    tokens: dict[str, float] = defaultdict(float)
+    seconds: dict[str, float] = defaultdict(float)
+    for domain, answer in done:
+        tokens[domain] += len(answer.tokens)
+        seconds[domain] += answer.seconds
+    return {domain: tokens[domain] / seconds[domain] for domain in sorted(tokens)}
+
+
+def _per_round(answers: Sequence[Answer]) -> float | None:
+    """Every round emits one token that was not drafted."""
+    tokens = sum(len(answer.tokens) for answer in answers)
+    rounds = tokens - sum(answer.accepted for answer in answers)
+    return tokens / rounds if rounds else None
 
 
 def show(result: JsonDict, console: Console, picture: Path) -> None:
-    """The tables, and a picture of each part."""
-    if "emulated_pair" in result:
-        drafters_emulated.show(result["emulated_pair"], console, picture.with_stem(f"{picture.stem}-emulated"))
-    if "rewards" in result:
-        drafters_rewards.show(result, console, picture.with_stem(f"{picture.stem}-rewards"))
-    if "c1" in result:
-        drafters_real.show(result, console, picture)
+    """Tables, and beside them a picture."""
+    found = {name: part for name, part in result.items() if isinstance(part, dict) and "covey_over_general" in part}
+    for name in ("c1", "mixed16"):
+        table = found.get(name, {}).get("speedups", {})
+        domains = list(next(iter(table.values()), {}))
+        rows = [[system, *(report.number(row[domain]) for domain in domains)] for system, row in table.items()]
+        console.print(report.table(f"{name}: speed-up by domain", ["", *domains], rows))
+    rows = [[name, *(_cell(part[key]) for key in AGAINST)] for name, part in found.items()]
+    console.print(report.table("covey", ["", *(key.removeprefix("covey_").replace("_", " ") for key in AGAINST)], rows))
+    names = list(dict.fromkeys(name for part in found.values() for name in part["tokens_per_round"]))
+    rows = [[n, *(report.number(part["tokens_per_round"].get(n)) for part in found.values())] for n in names]
+    console.print(report.table("Tokens per round", ["", *found], rows))
+    callers = {1: "c1", 2: "mixed2", 4: "mixed4", 16: "mixed16"}
+    rates = {count: found[case]["tokens_per_second"] for count, case in callers.items() if case in found}
+    lines = {
+        name: [(float(c), by[name]["median"] / by[OFF]["median"]) for c, by in rates.items() if by.get(name)]
+        for name in names
+        if name != OFF
+    }
+    panel = report.Panel("Speed-up", "callers", "over plain decoding", lines, log_x=True, from_zero=False)
+    report.panels(picture, "Which drafter, bundled models", [panel])
+
+
+def _cell(found: JsonDict | None) -> str:
+    if found is None:
+        return "-"
+    low, high = found["interval"]
+    return f"{found['median']:.3f} ({low:.2f} to {high:.2f})"

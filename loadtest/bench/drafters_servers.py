@@ -20,14 +20,14 @@ from covey.profile import Profile
 from covey.server import Server
 from covey.server.options import ORCHESTRATOR
 from covey.tritonio import link
-from loadtest.bench.contestants import SPECIALISTS
 from loadtest.bench.derive import derive
-from loadtest.bench.drafters_measured import COVEY, GENERAL, HEDGE, OFF, ORACLE, RANDOM, UCB_BD, UCB_BE
-from loadtest.bench.drafters_prompts import PARTNER
 from loadtest.bench.over_triton import OverTriton
 from loadtest.bench.session import Session
 from loadtest.bench.work import Ask
+from loadtest.bench.workload import SPECIALISTS
 
+OFF, GENERAL, ORACLE, COVEY, RANDOM, HEDGE = "off", "general", "oracle", "covey", "random", "hedge"
+UCB_BE, UCB_BD = "ucb-be", "ucb-bd"
 LOAD_SECONDS = 600.0
 POLL_SECONDS = 0.1
 
@@ -62,12 +62,7 @@ ALONE = {domain: _chosen_by(f"fixed:{name}") for domain, name in SPECIALISTS.ite
     "suffix": _chosen_by("fixed:draft_suffix"),
 }
 OTHERS = {name: _chosen_by(name) for name in ("exp3", "sh", "petc", "d-ucb", "sw-ucb", "ucbspec", "router")}
-BOLD, END = "ucb-bd:0.1", "oracle of the end"  # on prompts that switch
-SWITCHING = {
-    BOLD: _chosen_by(BOLD),
-    END: System({"drafter_policy": "fixed"}, {domain: SPECIALISTS[other] for domain, other in PARTNER.items()}),
-}
-ALL = SIX | ALONE | OTHERS | SWITCHING
+ALL = SIX | ALONE | OTHERS
 
 
 @contextmanager

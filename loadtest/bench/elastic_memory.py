@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from covey.kv.elastic import POLICIES, Budget
 from covey.memory import Memory
-from covey.ports import Ports, Target
+from covey.ports import Drafter, Target
 from covey.profile import MemorySettings
 from covey.roster import Roster
 from covey.types import DrafterInfo
@@ -23,14 +23,14 @@ class Elastic:
     load_seconds: float = 3.0
 
     def memory(
-        self, target: Target, ports: Ports, clock: VirtualClock
+        self, target: Target, drafters: Mapping[str, Drafter], clock: VirtualClock
     ) -> Callable[[Roster, Callable[[str], None]], Memory]:
         """What makes an engine's."""
         info = target.info()
 
         def made(roster: Roster, drop: Callable[[str], None]) -> Memory:
             return Memory(
-                *(target, _House(self, ports, clock), roster, clock),
+                *(target, _House(self, drafters, clock), roster, clock),
                 POLICIES[self.settings.policy](self.settings),
                 Budget(info.least_blocks, info.block_bytes, self.settings.budget_mb << 20),
                 worker=clock.worker("residency"),
@@ -45,13 +45,13 @@ class Elastic:
 class _House:
     """Implements `covey.ports.Residency`."""
 
-    def __init__(self, times: Elastic, ports: Ports, clock: VirtualClock) -> None:
-        self._times, self._ports, self._clock = times, ports, clock
+    def __init__(self, times: Elastic, drafters: Mapping[str, Drafter], clock: VirtualClock) -> None:
+        self._times, self._drafters, self._clock = times, drafters, clock
 
     def unload(self, name: str) -> int:
         self._clock.sleep(self._times.unload_seconds)
-        return self._ports.drafter(name).info().resident_bytes
+        return self._drafters[name].info().resident_bytes
 
     def load(self, name: str) -> DrafterInfo:
         self._clock.sleep(self._times.load_seconds)
-        return self._ports.drafter(name).info()
+        return self._drafters[name].info()

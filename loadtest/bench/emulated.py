@@ -8,9 +8,7 @@ token; latency is from arrival to last token.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import geometric_mean, median
@@ -22,8 +20,7 @@ from covey import registry
 from covey.errors import SettingError
 from covey.types import JsonDict
 from loadtest.arrivals import Arrival
-from loadtest.bench import emulated_published, loads, report
-from loadtest.bench.emulated_oracle import ORACLE
+from loadtest.bench import loads, report
 from loadtest.bench.emulated_pairs import DATASETS, PAIRS, Pair, requests
 from loadtest.bench.emulated_serving import Served, as_json, play
 from loadtest.bench.loads import AZURE, TWO_PEAKS, Times
@@ -33,8 +30,8 @@ OFF, COVEY = "off", "covey"
 FIXED = tuple(f"fixed:{depth}" for depth in range(1, 6))
 STATIC = (OFF, *FIXED)
 LEARNERS = tuple(name for name in registry.POLICIES if name not in (OFF, "fixed:k", "table"))
-POLICIES = (*STATIC, "table", *LEARNERS, ORACLE)
-QUICK_POLICIES = (OFF, "fixed:3", "nightjar", COVEY, ORACLE)
+POLICIES = (*STATIC, "table", *LEARNERS)
+QUICK_POLICIES = (OFF, "fixed:3", "nightjar", COVEY)
 RATES, FULL_RATES, FULL_REPETITIONS = (2.0, 8.0, 15.0, 25.0, 35.0), (2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0), 5
 REQUESTS, FULL_REQUESTS, QUICK_REQUESTS = 160, 480, 12
 TRACE_REQUESTS, FULL_TRACE_REQUESTS = 240, 960
@@ -83,7 +80,6 @@ class Measured:
                 load: {policy: _middle(by_policy[policy]) for policy in self.policies}
                 for load, by_policy in loads_.items()
             },
-            "nightjar_printed": emulated_published.beside(pair),
         }
         for trace in (AZURE, TWO_PEAKS):
             found[trace] = self._trace(loads_.get(trace))
@@ -97,9 +93,6 @@ class Measured:
             "throughput_covey_over_best_static": _ratio(by_policy, COVEY, fastest),
             "latency_best_static_over_covey": _ratio(by_policy, soonest, COVEY, latency=True),
             "best_static": {"throughput": fastest, "latency": soonest},
-            "depth_over_time": {
-                policy: [list(point) for point in by_policy[policy][0].over_time] for policy in self.policies
-            },
         }
 
 
@@ -120,26 +113,14 @@ def run(session: Session) -> None:
         "capacity_without_speculation": {pair.name: pair.capacity() for pair in chosen},
     }
     jobs = [
-        (pair, load, policy, times, wanted.seed * 100 + repetition)
+        ((pair.name, load, policy), play, (pair, policy, times, requests(pair, len(times), seed), seed))
         for pair in chosen
-        for repetition in range(repetitions)
-        for load, times in _loads(pair, wanted.size, trace, wanted.seed * 100 + repetition).items()
+        for seed in range(wanted.seed * 100, wanted.seed * 100 + repetitions)
+        for load, times in _loads(pair, wanted.size, trace, seed).items()
         for policy in policies
     ]
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
-        waiting: dict[Future[Served], tuple[str, str, str]] = {}
-        for pair, load, policy, times, seed in jobs:
-            call = pool.submit(play, pair, policy, times, requests(pair, len(times), seed), seed)
-            waiting[call] = (pair.name, load, policy)
-        labels = [f"{len(jobs)} runs in virtual time"] * len(jobs)
-        try:
-            for call, _ in zip(as_completed(waiting), session.steps(labels)):
-                measured.add(*waiting[call], call.result())
-                if session.out_of_time():
-                    session.interrupted = True
-                    break
-        finally:
-            pool.shutdown(cancel_futures=True)
+    for key, served in session.side_by_side(jobs):
+        measured.add(*key, served)
 
 
 def _loads(pair: Pair, size: str, trace: Sequence[Arrival] | None, seed: int) -> dict[str, Times]:
@@ -219,17 +200,15 @@ def _table(title: str, pair: JsonDict) -> Table:
     rows = []
     for policy in next(iter(loads_.values())):
         gains = [pair[key].get(policy) for key in ("covey_over", "latency_over_covey")]
-        printed = (pair["nightjar_printed"] or {}).get(policy)
         rows.append(
             [
                 policy,
                 *(report.number(load[policy]["throughput"], 0) for load in loads_.values()),
                 *(f"{gain['mean']:.2f} {gain['least']:.2f}" if gain else "" for gain in gains),
-                report.number(printed["throughput"]["ShareGPT"], 0) if printed else "",
             ]
         )
     heads = [load.removeprefix("two_") if load in (AZURE, TWO_PEAKS) else f"{load}/s" for load in loads_]
-    return report.table(title, ["tokens/s", *heads, "gain", "in time", "printed"], rows)
+    return report.table(title, ["tokens/s", *heads, "gain", "in time"], rows)
 
 
 def _panels(pair: JsonDict) -> Iterator[report.Panel]:
@@ -238,12 +217,3 @@ def _panels(pair: JsonDict) -> Iterator[report.Panel]:
     for key, unit in (("throughput", "tokens/s"), ("latency", "mean latency, s")):
         lines = {policy: [(rate, sweep[rate][policy][key]) for rate in sorted(sweep)] for policy in policies}
         yield report.Panel("Poisson arrivals", "requests/s", unit, lines)
-    for trace in (TWO_PEAKS, AZURE):
-        if pair[trace] is not None:
-            over_time = pair[trace]["depth_over_time"]
-            lines = {
-                policy: [(at, depth) for at, depth, _ in over_time[policy]]
-                for policy in (COVEY, "nightjar", ORACLE)
-                if policy in over_time
-            }
-            yield report.Panel(trace.replace("_", " "), "time, s", "drafted tokens a row", lines)

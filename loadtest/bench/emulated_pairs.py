@@ -78,12 +78,11 @@ class Pair:
         own = [(domain, self.rates[drafter or self.drafters[0]]) for domain, drafter in self.domains.items()]
         return sum(rates[domain][0] for domain, rates in own) / len(own)
 
-    def capacity(self, gained: int = 0) -> float:
-        """Requests a second that plain decoding can finish, prefill included, when the memory is full; with so many
-        blocks `gained`."""
+    def capacity(self) -> float:
+        """Requests a second that plain decoding can finish, prefill included, when the memory is full."""
         verify = Surface(self.table.verify)
         budget = self.profile.scheduler.token_budget
-        held = (self.blocks + gained) * self.profile.target.block_size
+        held = self.blocks * self.profile.target.block_size
         prompt, output = self.dataset.prompt, self.dataset.output
         rows = min(self.profile.scheduler.max_running, held // (prompt + output // 2))
         return 1.0 / (output * verify(rows, rows) / rows + prompt * verify(1, budget) / budget)

@@ -7,25 +7,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from covey.bandits.length import LengthPolicy
+from covey.configuration import EngineConfig, EngineHooks
 from covey.emulated.devices import EmulatedDrafter, EmulatedTarget
 from covey.emulated.hash_model import HashModel
 from covey.engine import Engine
 from covey.planner import policies
 from covey.planner.choice import Planner
-from covey.planner.cost_table import CostTable
 from covey.planner.round_planner import RoundPlanner
 from covey.planner.switching import SwitchCosts
-from covey.ports import Between, Clock, Ports
+from covey.ports import Clock, Target
+from covey.profile import Profile
 from covey.rounds import RoundRecord
 from covey.scheduler import Scheduler
-from covey.types import JsonDict, Progress, Request, Sampling
+from covey.types import Finish, JsonDict, Progress, Request, Sampling
 from loadtest.bench.elastic_memory import Elastic
-from loadtest.bench.emulated_oracle import ORACLE, Oracle
 from loadtest.bench.emulated_pairs import Lengths, Pair
 from loadtest.bench.loads import Times
 from loadtest.bench.statistics import percentile
@@ -33,7 +32,6 @@ from loadtest.simulation.virtual import VirtualClock, serve
 
 MODEL = HashModel(32000, low=8)
 MAX_DEPTH = 5
-SLICES = 60  # points of depth over time
 PATIENCE = 3600.0  # seconds of real time for a drafter's answer: a busy machine must not change results
 
 
@@ -46,8 +44,6 @@ class Served:
     seconds: float  # from the first arrival to the last token
     latencies: tuple[float, ...]  # arrival to last token
     depth: float  # drafted tokens of a decoding row, mean over rows and rounds
-    over_time: tuple[tuple[float, float, float], ...]  # seconds, mean depth, mean rows
-    rounds: int
     preemptions: int = 0
     memory: JsonDict = field(default_factory=dict)  # as `Memory.report`, and `most_gained`: blocks at the most
     emitted: tuple[tuple[float, int], ...] = ()  # seconds after the start, tokens
@@ -77,24 +73,75 @@ class Served:
         return found
 
 
-def ports(pair: Pair, clock: Clock, *, blocks: int, pauses_cost: bool = True, between: Between | None = None) -> Ports:
-    """The pair's devices, emulated, with so many blocks in the pool."""
-    size, emulated = pair.profile.target.block_size, pair.profile.emulated
+class Sink:
+    """Implements `covey.ports.Sink`: notes when tokens came and requests ended, by their keys."""
 
-    def target(_model: str) -> EmulatedTarget:
-        held = size * emulated.kv_token_bytes
-        return EmulatedTarget(pair.table, MODEL, clock, blocks=blocks, block_size=size, block_bytes=held)
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.first: dict[int, float] = {}
+        self.last: dict[int, float] = {}
+        self.count: dict[int, int] = {}
+        self.ended: dict[int, Finish] = {}
+        self.emitted: list[tuple[float, int]] = []
 
-    def drafter(name: str) -> EmulatedDrafter:
-        return EmulatedDrafter(
-            *(pair.table, MODEL, clock),
-            name=name,
-            rates=pair.rates[name],
-            pauses_cost=pauses_cost,
-            resident_bytes=emulated.drafter_mb << 20,
-        )
+    def publish(self, batch: Sequence[Progress]) -> None:
+        now = self._clock.now()
+        self.emitted.append((now, sum(len(progress.tokens) for progress in batch)))
+        for progress in batch:
+            key, tokens = progress.key, len(progress.tokens)
+            if tokens:
+                self.first.setdefault(key, now)
+                self.last[key] = now
+                self.count[key] = self.count.get(key, 0) + tokens
+            if progress.finish is not None:
+                self.ended[key] = progress.finish
 
-    return Ports(target, drafter, between)
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What is left of a server's run."""
+
+    sink: Sink
+    records: Sequence[RoundRecord]
+    engine: Engine
+    ended: float  # by its clock
+
+
+def run(
+    settings: Profile,
+    target: Target,
+    drafters: Mapping[str, EmulatedDrafter],
+    planner: Planner,
+    clock: VirtualClock,
+    asked: Sequence[Request],
+    *,
+    elastic: Elastic | None = None,
+    until: float = math.inf,
+) -> Ran:
+    """Serve requests as they fall due, until all have ended or the time is up."""
+    sink, records = Sink(clock), list[RoundRecord]()
+    scheduler = Scheduler.of(replace(settings.scheduler, max_waiting=len(asked)), settings.target.block_size)
+    engine = Engine(
+        target,
+        scheduler,
+        planner,
+        sink,
+        clock,
+        EngineConfig(drafters, draft_deadline=PATIENCE),
+        EngineHooks(
+            observe=records.append,
+            worker=clock.worker,
+            memory=elastic.memory(target, drafters, clock) if elastic is not None else None,
+        ),
+    )
+    if elastic is not None:
+        for name, drafter in drafters.items():
+            engine.roster.came(name, drafter.info())
+    serve(engine, clock, [(request.arrival, request) for request in asked], until)
+    ended = clock.now()
+    engine.stop()
+    engine.run()  # returns at once, its threads ended
+    return Ran(sink, records, engine, ended)
 
 
 def play(
@@ -104,91 +151,40 @@ def play(
     lengths: Sequence[Lengths],
     seed: int,
     *,
-    callers: int = 0,
-    until: float = math.inf,
     elastic: Elastic | None = None,
 ) -> Served:
     """Serve these requests from a start in which nothing is learnt. As in Nightjar's runs the table of C_switch is
-    known to whoever uses it; all else is for the policy to find out. With `callers` no more requests than that run at
-    once, and the policy starts from the device's curves, as a server does that measures them before it serves. With
-    `elastic` drafters leave and come back."""
-    settings = pair.profile
-    clock = VirtualClock()
-    sink = _Sink(clock)
-    made = ports(pair, clock, blocks=pair.blocks, pauses_cost=policy != ORACLE)
-    scheduler = Scheduler(
-        max_running=callers or settings.scheduler.max_running,
-        max_waiting=len(times),
-        token_budget=settings.scheduler.token_budget,
-        growth_tokens=settings.scheduler.growth_tokens,
-        block_size=settings.target.block_size,
+    known to whoever uses it; all else is for the policy to find out. With `elastic` drafters leave and come back."""
+    clock, size, emulated = VirtualClock(), pair.profile.target.block_size, pair.profile.emulated
+    target = EmulatedTarget(
+        *(pair.table, MODEL, clock), blocks=pair.blocks, block_size=size, block_bytes=size * emulated.kv_token_bytes
     )
-    records: list[tuple[float, RoundRecord]] = []
-    target = made.target()
-    engine = Engine(
-        target,
-        scheduler,
-        _planner(policy, pair, seed, pair.table if callers else None),
-        sink,
-        clock,
-        drafters={name: made.drafter(name) for name in pair.drafters},
-        draft_deadline=PATIENCE,
-        observe=lambda record: records.append((clock.now(), record)),
-        worker=clock.worker,
-        memory=elastic.memory(target, made, clock) if elastic is not None else None,
-    )
-    if elastic is not None:
-        for name in pair.drafters:
-            engine.roster.came(name, made.drafter(name).info())
-    asked = [(at, _request(key, at, length, pair)) for key, (at, length) in enumerate(zip(times, lengths))]
-    serve(engine, clock, asked, until)
-    seconds = clock.now() - times[0]
-    engine.stop()
-    engine.run()  # returns at once, its threads ended
-    latencies = tuple(sink.ended[request.key] - at for at, request in asked if request.key in sink.ended)
+    held = emulated.drafter_mb << 20
+    drafters = {
+        name: EmulatedDrafter(pair.table, MODEL, clock, name=name, rates=pair.rates[name], resident_bytes=held)
+        for name in pair.drafters
+    }
+    asked = [_request(key, at, length, pair) for key, (at, length) in enumerate(zip(times, lengths))]
+    ran = run(pair.profile, target, drafters, _planner(policy, pair, seed), clock, asked, elastic=elastic)
+    sink, rows = ran.sink, sum(record.decoding for record in ran.records)
+    whole = [request for request in asked if request.key in sink.ended]
+    memory: JsonDict = {}
+    if ran.engine.memory is not None:
+        gained = max(record.total_blocks for record in ran.records) - ran.engine.lasting_blocks
+        memory = ran.engine.memory.report() | {"most_gained": gained}
     return Served(
-        tokens=sink.tokens,
-        prompts=sum(len(request.prompt) for _, request in asked if request.key in sink.ended),
-        seconds=seconds,
-        latencies=latencies,
-        depth=_mean_depth(records),
-        over_time=_over_time(records, clock.now()),
-        rounds=len(records),
-        preemptions=scheduler.preemptions,
-        memory=_memory(engine, records),
+        tokens=sum(sink.count.values()),
+        prompts=sum(len(request.prompt) for request in whole),
+        seconds=ran.ended - times[0],
+        latencies=tuple(sink.last[request.key] - request.arrival for request in whole),
+        depth=sum(record.drafted for record in ran.records) / max(1, rows),
+        preemptions=ran.engine.scheduler.preemptions,
+        memory=memory,
         emitted=tuple(sink.emitted),
     )
 
 
-def _memory(engine: Engine, records: Sequence[tuple[float, RoundRecord]]) -> JsonDict:
-    if engine.memory is None:
-        return {}
-    most = max(record.total_blocks for _, record in records)
-    return engine.memory.report() | {"most_gained": most - engine.lasting_blocks}
-
-
-class _Sink:
-    """Implements `covey.ports.Sink`: counts tokens and notes when requests end."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self.tokens = 0
-        self.ended: dict[int, float] = {}
-        self.emitted: list[tuple[float, int]] = []
-
-    def publish(self, batch: Sequence[Progress]) -> None:
-        now = self._clock.now()
-        self.emitted.append((now, sum(len(progress.tokens) for progress in batch)))
-        for progress in batch:
-            self.tokens += len(progress.tokens)
-            if progress.finish is not None:
-                self.ended[progress.key] = now
-
-
-def _planner(policy: str, pair: Pair, seed: int, costs: CostTable | None) -> Planner:
-    if policy == ORACLE:
-        oracle: LengthPolicy = Oracle(pair, MAX_DEPTH)
-        return RoundPlanner(oracle, max_depth=MAX_DEPTH)
+def _planner(policy: str, pair: Pair, seed: int) -> Planner:
     switches = {name: pair.table.switch[name] for name in pair.drafters}
     switch_costs = SwitchCosts(switches, pair.drafters[0])
     made = policies.make(
@@ -198,7 +194,6 @@ def _planner(policy: str, pair: Pair, seed: int, costs: CostTable | None) -> Pla
         rng=np.random.default_rng(seed),
         switch_costs=switch_costs,
         table=pair.profile.speculation.table,
-        costs=costs,
     )
     return RoundPlanner(made, max_depth=MAX_DEPTH, switch_costs=switch_costs)
 
@@ -214,25 +209,6 @@ def _request(key: int, at: float, length: Lengths, pair: Pair) -> Request:
         tenant=length.domain,
         drafter=pair.domains[length.domain],
         arrival=at,
-    )
-
-
-def _mean_depth(records: Sequence[tuple[float, RoundRecord]]) -> float:
-    rows = sum(record.decoding for _, record in records)
-    return sum(record.drafted for _, record in records) / max(1, rows)
-
-
-def _over_time(records: Sequence[tuple[float, RoundRecord]], end: float) -> tuple[tuple[float, float, float], ...]:
-    slices: dict[int, list[tuple[float, RoundRecord]]] = {}
-    for at, record in records:
-        slices.setdefault(min(SLICES - 1, int(SLICES * at / end)), []).append((at, record))
-    return tuple(
-        (
-            round((index + 0.5) * end / SLICES, 3),
-            round(_mean_depth(part), 3),
-            round(sum(record.decoding for _, record in part) / len(part), 1),
-        )
-        for index, part in sorted(slices.items())
     )
 
 

@@ -196,14 +196,10 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
     ]
     console.print(report.table("A pass, invariant over fast", ["", *(f"{keys} keys" for keys in KEYS)], rows))
     lines = {
-        f"{name}, {kind}": {
-            float(keys): spread
-            for keys, value in by_keys.items()
-            if (spread := report.from_json(value["over_fast"])) is not None
-        }
+        f"{name}, {kind}": [(float(keys), value["over_fast"]["median"]) for keys, value in by_keys.items()]
         for name, found in prices.items()
         for kind, by_keys in found.items()
     }
     if lines:
-        axes = ("keys", "time of a pass over that in mode fast")
-        report.curves(picture, title="What exactness costs", lines=lines, axes=axes, log_x=True)
+        panel = report.Panel("Medians", "keys", "time of a pass over that in mode fast", lines, log_x=True)
+        report.panels(picture, "What exactness costs", [panel])

@@ -15,6 +15,7 @@ import torch
 from tokenizers import Tokenizer
 
 from covey.clock import RealClock
+from covey.configuration import EngineConfig, EngineHooks
 from covey.engine import Engine
 from covey.errors import PortError
 from covey.planner.build import build
@@ -59,23 +60,14 @@ class InProcess:
         self._clock = RealClock()
         self._tokenizer = tokenizer
         self._streamer = Streamer(tokenizer, self._clock)
-        settings = profile.scheduler
-        scheduler = Scheduler(
-            max_running=settings.max_running,
-            max_waiting=settings.max_waiting,
-            token_budget=settings.token_budget,
-            growth_tokens=settings.growth_tokens,
-            block_size=self.target.block_size,
-        )
         self._engine = Engine(
             target,
-            scheduler,
-            build(profile.speculation, drafters, max_rows=settings.max_running),
+            Scheduler.of(profile.scheduler, self.target.block_size),
+            build(profile.speculation, drafters, max_rows=profile.scheduler.max_running),
             self._streamer,
             self._clock,
-            drafters={name: ports.drafter(name) for name in drafters},
-            draft_deadline=profile.speculation.draft_deadline_ms / 1000,
-            observe=self._observe,
+            EngineConfig.of(profile.speculation, {name: ports.drafter(name) for name in drafters}),
+            EngineHooks(observe=self._observe),
         )
         self._quiet = threading.Event()
         self._problem: Exception | None = None

@@ -15,7 +15,6 @@ from loadtest.arrivals import DATA_VARIABLE, Arrival, Trace
 AZURE, TWO_PEAKS = "azure", "two_peaks"
 MEAN = 0.85  # of what can be served without speculation, on average in the trace: its own peak is half as much again
 LOW, HIGH = 0.1, 1.3  # of the same, between the peaks and in them
-TWO_PEAKS_MEAN = LOW + (HIGH - LOW) * 3 / 8  # the mean of a sine's fourth power being 3/8
 
 Times = tuple[float, ...]  # seconds after the start, in order
 

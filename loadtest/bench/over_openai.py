@@ -11,10 +11,8 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 
-from covey.server import Server
 from covey.server.front import Front
 from covey_client.wire import MODEL
-from loadtest.bench.processes import Meter, spent
 from loadtest.bench.work import Answer, Ask, Run
 
 TIMEOUT = 300.0
@@ -27,19 +25,16 @@ _Raw = tuple[float, list[tuple[float, bytes]]]  # when asked; when something cam
 class OverOpenAI:
     """`settings` go into every request beside what the Ask says."""
 
-    def __init__(self, server: Server, front: Front, name: str, settings: Mapping[str, object]) -> None:
+    def __init__(self, front: Front, name: str, settings: Mapping[str, object]) -> None:
         self.name = name
         self._host, _, port = front.http_url.partition(":")
         self._port, self._settings = int(port), dict(settings)
-        self._meter = Meter(server.pid, door=front.pid)
         self._loop = asyncio.new_event_loop()
 
     def run(self, asks: Sequence[Ask], concurrency: int, tenant: str = "") -> Run:
         messages = [self._message(ask, tenant) for ask in asks]
-        before = self._meter.read()
         seconds, raw = self._loop.run_until_complete(self._ask_all(messages, concurrency))
-        used = spent(before, self._meter.read())
-        return Run(tuple(_answer(*parts) for parts in raw), seconds, used)
+        return Run(tuple(_answer(*parts) for parts in raw), seconds)
 
     def close(self) -> None:
         self._loop.close()

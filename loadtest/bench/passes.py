@@ -21,9 +21,9 @@ class Case:
     def name(self) -> str:
         return f"{self.rows} x {self.tokens} at {self.context}"
 
-    def work(self, blocks: int, seed: int, nowhere: int = -1) -> Pass:
+    def work(self, blocks: int, seed: int, nowhere: int = -1, block_size: int = BLOCK_SIZE) -> Pass:
         """The pass, over keys scattered among so many blocks; kept nowhere. Logits of each row's last token."""
-        size, each = self.rows * self.tokens, -(-self.context // BLOCK_SIZE)
+        size, each = self.rows * self.tokens, -(-self.context // block_size)
         ids = np.random.default_rng(seed).permutation(blocks)[: self.rows * each]
         lanes = Lanes(
             np.arange(self.rows + 1, dtype=np.int32) * np.int32(self.tokens),

@@ -1,15 +1,18 @@
-"""Policies as benches compare them, by name, and what a closed loop found of them. Knows no server."""
+"""Policies as benches compare them, by name; turns of a closed loop, and what was found of them. Knows no server."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from rich.table import Table
+
 from covey.types import JsonDict
-from loadtest.bench import report
+from loadtest.bench import report, workload
+from loadtest.bench.session import Session
 from loadtest.bench.statistics import Spread, best_over
-from loadtest.bench.work import Run
+from loadtest.bench.work import Ask, Competitor, Run
 
 OFF, COVEY, NIGHTJAR, TABLE = "off", "covey", "nightjar", "table"
 DEPTHS = (1, 2, 3, 4, 5)
@@ -48,9 +51,36 @@ class Measured:
         elif whole:
             fastest = max(static, key=lambda name: static[name][0])
             found |= {"covey_over_best_static": rates[COVEY][0] / static[fastest][0], "picked": [fastest]}
+        fixed_ones = {name: values for name, values in static.items() if name != OFF}
+        for key, chosen in (("best_fixed_over_off", fixed_ones), ("covey_over_off", {COVEY: rates.get(COVEY, [])})):
+            over = best_over(chosen, {OFF: rates[OFF]}) if OFF in rates and chosen else None
+            found[key] = over.ratio if over else None
         found["tokens_per_second"] = {name: report.as_json(Spread.of(values)) for name, values in rates.items()}
         found["depth"] = {name: _depth(done) for name, done in runs.items()}
         return found
+
+
+def take_turns(
+    session: Session,
+    measured: Measured,
+    entrants: Sequence[Competitor],
+    requests: Mapping[int, int],
+    asks: Callable[[int, int], list[Ask]],
+    repetitions: int,
+) -> None:
+    """Every entrant at every concurrency, so many `requests` each, in an order drawn anew each time; fewer times when
+    time is up. `asks`: a number of requests by a seed, the same for every entrant."""
+    for repetition in range(repetitions):
+        seed = session.wanted.seed * 1000 + repetition
+        steps = [(c, entrant) for c in requests for entrant in workload.shuffled(entrants, seed, c)]
+        labels = [f"repetition {repetition + 1}: {entrant.name} at {c}" for c, entrant in steps]
+        for (concurrency, entrant), _ in zip(steps, session.steps(labels)):
+            if repetition and session.out_of_time():
+                return
+            tenant = f"{repetition} {entrant.name} {concurrency}"  # finds nothing of the others' in any cache
+            done = entrant.run(asks(requests[concurrency], seed), concurrency, tenant=tenant)
+            measured.runs[concurrency][entrant.name].append(done)
+        session.notes["repetitions"] = repetition + 1
 
 
 def _depth(runs: list[Run]) -> float | None:
@@ -58,3 +88,37 @@ def _depth(runs: list[Run]) -> float | None:
     drafted = sum(answer.drafted for run in runs for answer in run.answers)
     rounds = sum(len(answer.tokens) - answer.accepted for run in runs for answer in run.answers)
     return drafted / rounds if rounds else None
+
+
+def _there(points: JsonDict) -> list[str]:
+    found = {name for point in points.values() for name in point["tokens_per_second"]}
+    return [name for name in (*STATIC, *LEARNERS) if name in found]
+
+
+def shown(title: str, points: JsonDict) -> Table:
+    """A column for each concurrency."""
+    rates = [point["tokens_per_second"] for point in points.values()]
+    rows = [[name, *(report.number((by.get(name) or {}).get("median"), 0) for by in rates)] for name in _there(points)]
+    for key, digits in (("best_fixed_over_off", 2), ("covey_over_off", 2), ("covey_over_best_static", 3)):
+        rows.append([key.replace("_", " "), *(report.number(point[key], digits) for point in points.values())])
+    rows.append(["covey's depth", *(report.number(point["depth"].get(COVEY), 1) for point in points.values())])
+    return report.table(title, ["at", *points], rows)
+
+
+def panels(points: JsonDict) -> list[report.Panel]:
+    """Throughput, which is itself mostly the concurrency's, over `off`'s; and depths."""
+    speeds: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    depths: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for concurrency, point in points.items():
+        off = point["tokens_per_second"].get(OFF)
+        for name in _there(points):
+            mine, depth = point["tokens_per_second"].get(name), point["depth"].get(name)
+            if mine and off:
+                speeds[name].append((float(concurrency), mine["median"] / off["median"]))
+            if depth is not None:
+                depths[name].append((float(concurrency), depth))
+    x, y = "concurrency", "tokens per second over off's"
+    return [
+        report.Panel("Throughput", x, y, speeds, log_x=True, from_zero=False),
+        report.Panel("Depth", x, "drafted tokens a row and round", depths, log_x=True),
+    ]

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-import threading
 import time
 import urllib.request
 from collections.abc import Mapping
-from types import TracebackType
 
 LOOP = ("plan", "draft", "commit")  # phases of a round outside the call to the target
 FLUSHED = 0.6  # seconds after which the server has brought its counters up to date
@@ -17,10 +15,9 @@ _LABEL = re.compile(r'(\w+)="([^"]*)"')
 Counters = Mapping[tuple[str, str], float]  # (family, value of its label `phase`, or "")
 
 
-def read(url: str, *, settle: bool = True) -> dict[tuple[str, str], float]:
+def read(url: str) -> dict[tuple[str, str], float]:
     """All `covey_*` series, summed over the labels that are not told apart here."""
-    if settle:
-        time.sleep(FLUSHED)
+    time.sleep(FLUSHED)
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(url, timeout=10) as response:
         return parse(response.read().decode())
@@ -52,44 +49,3 @@ def round_ms(before: Counters, after: Counters) -> dict[str, float]:
 def loop_overhead_ms(phases: Mapping[str, float]) -> float:
     """A round outside the call to the target: what the loop itself costs. The call is the pass and its transport."""
     return sum(phases.get(phase, 0.0) for phase in LOOP)
-
-
-class Watch:
-    """Looks at a server's counters every now and then while its context lasts."""
-
-    def __init__(self, url: str, every: float = 0.5) -> None:
-        self._url, self._every = url, every
-        self._looks: list[tuple[float, Counters]] = []
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="watch", daemon=True)
-
-    def __enter__(self) -> Watch:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def depths(self) -> list[tuple[float, float]]:
-        """Seconds since the first look, and drafted tokens of a row and round between two looks. Every row emits one
-        token a round that was not drafted."""
-        found = []
-        for (_, before), (at, after) in zip(self._looks, self._looks[1:]):
-
-            def grew(name: str, before: Counters = before, after: Counters = after) -> float:
-                return after.get((name, ""), 0.0) - before.get((name, ""), 0.0)
-
-            rows = grew("covey_generation_tokens_total") - grew("covey_spec_decode_num_accepted_tokens_total")
-            if rows > 0:
-                depth = grew("covey_spec_decode_num_draft_tokens_total") / rows
-                found.append((round(at - self._looks[0][0], 2), round(depth, 3)))
-        return found
-
-    def _look(self) -> None:
-        while True:
-            self._looks.append((time.monotonic(), read(self._url, settle=False)))
-            if self._done.wait(self._every):
-                return

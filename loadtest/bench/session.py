@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -21,6 +24,8 @@ from covey.types import JsonDict
 from loadtest.bench import facts
 
 QUICK, USUAL, FULL = "quick", "usual", "full"
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,20 @@ class Session:
                 progress.update(task, description=label)
                 yield label
                 progress.advance(task)
+
+    def side_by_side(self, jobs: Sequence[tuple[K, Callable[..., V], tuple[Any, ...]]]) -> Iterator[tuple[K, V]]:
+        """A key of each job and what its call gives, as they end: on all cores, and fewer of them when time is up."""
+        with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            waiting = {pool.submit(call, *given): key for key, call, given in jobs}
+            try:
+                labels = [f"{len(waiting)} runs in virtual time"] * len(waiting)
+                for done, _ in zip(as_completed(waiting), self.steps(labels)):
+                    yield waiting[done], done.result()
+                    if self.out_of_time():
+                        self.interrupted = True
+                        break
+            finally:
+                pool.shutdown(cancel_futures=True)
 
     def write(self) -> JsonDict:
         """Everything there is, to the JSON file."""

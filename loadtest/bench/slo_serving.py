@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,24 +17,18 @@ import numpy as np
 from covey import profile
 from covey.emulated.devices import EmulatedDrafter, EmulatedTarget
 from covey.emulated.guesses import Guesses
-from covey.emulated.hash_model import HashModel
-from covey.engine import Engine
 from covey.objectives import Classes, judge
 from covey.planner.build import build
 from covey.planner.candidates import TreeSelector
-from covey.planner.choice import Planner
 from covey.planner.cost_table import Surface
-from covey.ports import Clock
 from covey.profile import Profile
-from covey.rounds import RoundRecord
-from covey.scheduler import Scheduler
-from covey.types import Attainment, Finish, Ints, Objective, Progress, Request, Sampling
+from covey.types import Attainment, Finish, Ints, Objective, Request, Sampling
 from covey_client.costs.table import CostTable
 from loadtest.bench.emulated_pairs import draw_length
+from loadtest.bench.emulated_serving import MODEL, Ran, run
 from loadtest.bench.statistics import percentile
-from loadtest.simulation.virtual import VirtualClock, serve
+from loadtest.simulation.virtual import VirtualClock
 
-MODEL = HashModel(32000, low=8)
 URGENT, CHAT, SUMMARY = "interactive", "chat", "batch"
 SUBJECTS = {URGENT: "code", CHAT: "chat", SUMMARY: "summary"}
 LENGTHS = {URGENT: (150, 120, 0.4), CHAT: (20, 120, 0.6), SUMMARY: (900, 90, 0.4)}  # prompt, output, spread
@@ -43,7 +37,6 @@ NOISE = 0.05  # of a measured time
 MAX_DEPTH, WIDTH = 6, 4
 ADASERVE = ("b1=128", "b2=32", "c1=20", "n_max=4")  # the best of twelve tried at 6 requests/s on other requests
 TUNED = 160  # tokens of a pass that these devices read their weights for anyway: what an operator could find and set
-PATIENCE = 3600.0  # real seconds for a drafter's answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +95,6 @@ class Point:
     ttft_p99: float
     accepted: float  # drafted tokens per verification of a row
     drafted: float  # nodes verified, likewise
-    drafting_seconds: float  # of rounds in which somebody drafted
     reliability: tuple[tuple[float, float, float], ...]  # as `Calibration.reliability`
 
     @property
@@ -125,13 +117,11 @@ def asked(times: Sequence[float], shares: Mapping[str, float], seed: int) -> lis
     return found
 
 
-def objectives(settings: Profile, table: CostTable, scale: float = 1.2) -> dict[str, Objective]:
-    """The classes' own, the urgent one `scale` times what an idle server takes for a token."""
+def objectives(settings: Profile, table: CostTable) -> dict[str, Objective]:
+    """The classes' own, the urgent one 1.2 times what an idle server takes for a token."""
     verify, overhead = Surface(table.verify), dict(table.overhead)
     classes = Classes(settings.slo.classes, lambda: verify(1, 1) + overhead.get(1, 0.0))
-    found = {name: classes.objective(name, 0.0, 0.0) for name in SUBJECTS}
-    found[URGENT] = replace(found[URGENT], tpot=found[URGENT].tpot / 1.2 * scale)
-    return found
+    return {name: classes.objective(name, 0.0, 0.0) for name in SUBJECTS}
 
 
 def slowed(table: CostTable, unloaded: float) -> CostTable:
@@ -164,28 +154,6 @@ def measured(table: CostTable, seed: int) -> CostTable:
     return replace(table, name="measured", verify=tuple(cells), draft=drafts, prefill=(), plain=())
 
 
-class _Sink:
-    """Implements `covey.ports.Sink`: notes when tokens came."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self.first: dict[int, float] = {}
-        self.last: dict[int, float] = {}
-        self.count: dict[int, int] = {}
-        self.ended: dict[int, Finish] = {}
-
-    def publish(self, batch: Sequence[Progress]) -> None:
-        now = self._clock.now()
-        for progress in batch:
-            key, tokens = progress.key, len(progress.tokens)
-            if tokens:
-                self.first.setdefault(key, now)
-                self.last[key] = now
-                self.count[key] = self.count.get(key, 0) + tokens
-            if progress.finish is not None:
-                self.ended[key] = progress.finish
-
-
 def play(
     pair: str,
     system: System,
@@ -193,12 +161,9 @@ def play(
     seed: int,
     *,
     unloaded: float = 0.0,
-    scale: float = 1.2,
     limit: float = math.inf,
-    wrap: Callable[[Planner], Planner] = lambda planner: planner,
 ) -> Point:
-    """Serve the load; what has not ended after `limit` seconds is a violation. `unloaded`: as in `slowed`;
-    `wrap`: what comes between engine and planner."""
+    """Serve the load; what has not ended after `limit` seconds is a violation. `unloaded`: as in `slowed`."""
     settings = profile.load(pair)
     emulated = settings.emulated
     table = slowed(CostTable.load(profile.costs_file(emulated.costs)), unloaded)
@@ -206,17 +171,10 @@ def play(
     guesses = Guesses.load(profile.guesses_file(GUESSES))
     subjects = {f"@{opening(kind)}": guesses.subject(subject) for kind, subject in SUBJECTS.items()}
     guesses = replace(guesses, subjects={**guesses.subjects, **subjects})
-    clock = VirtualClock()
-    sink, wanted = _Sink(clock), objectives(settings, table, scale)
+    clock, wanted = VirtualClock(), objectives(settings, table)
     blocks = (settings.target.kv_memory_mb << 20) // (settings.target.block_size * emulated.kv_token_bytes)
     budget = system.token_budget or settings.scheduler.token_budget
-    scheduler = Scheduler(
-        max_running=settings.scheduler.max_running,
-        max_waiting=len(load),
-        token_budget=budget,
-        growth_tokens=settings.scheduler.growth_tokens,
-        block_size=settings.target.block_size,
-    )
+    settings = replace(settings, scheduler=replace(settings.scheduler, token_budget=budget))
     speculation = replace(
         settings.speculation,
         policy=system.policy,
@@ -227,25 +185,13 @@ def play(
     )
     curves = measured(table, seed)
     planner = build(speculation, (name,), max_rows=settings.scheduler.max_running, costs=curves, seed=seed)
-    records: list[RoundRecord] = []
-    engine = Engine(
-        EmulatedTarget(table, MODEL, clock, blocks=blocks, block_size=settings.target.block_size),
-        scheduler,
-        wrap(planner),
-        sink,
-        clock,
-        drafters={name: EmulatedDrafter(table, MODEL, clock, name=name, rates={}, guesses=guesses)},
-        draft_deadline=PATIENCE,
-        observe=records.append,
-        worker=clock.worker,
-    )
-    serve(engine, clock, [(each.at, _request(key, each, system, wanted)) for key, each in enumerate(load)], limit)
-    ended = clock.now()
-    engine.stop()
-    engine.run()  # returns at once
+    target = EmulatedTarget(table, MODEL, clock, blocks=blocks, block_size=settings.target.block_size)
+    drafter = EmulatedDrafter(table, MODEL, clock, name=name, rates={}, guesses=guesses)
+    asked = [_request(key, each, system, wanted) for key, each in enumerate(load)]
+    ran = run(settings, target, {name: drafter}, planner, clock, asked, until=limit)
     selector = planner.selector
     reliability = selector.calibration.reliability() if isinstance(selector, TreeSelector) else []
-    return _point(load, sink, wanted, ended - load[0].at, records, tuple(reliability))
+    return _point(load, ran, wanted, tuple(reliability))
 
 
 def opening(kind: str) -> int:
@@ -278,12 +224,11 @@ def _request(key: int, each: Asked, system: System, wanted: Mapping[str, Objecti
 
 def _point(
     load: Sequence[Asked],
-    sink: _Sink,
+    ran: Ran,
     wanted: Mapping[str, Objective],
-    seconds: float,
-    records: Sequence[RoundRecord],
     reliability: tuple[tuple[float, float, float], ...],
 ) -> Point:
+    sink, records, seconds = ran.sink, ran.records, ran.ended - load[0].at
     met: dict[str, int] = dict.fromkeys(SUBJECTS, 0)
     good, both, waits = 0, 0, []
     for key, each in enumerate(load):
@@ -309,8 +254,5 @@ def _point(
         ttft_p99=percentile(waits, 0.99) or 0.0,
         accepted=sum(record.accepted for record in records) / max(1, verified),
         drafted=sum(record.drafted for record in records) / max(1, verified),
-        drafting_seconds=sum(
-            record.draft_seconds + record.verify_seconds for record in records if record.plan.depth.any()
-        ),
         reliability=reliability,
     )

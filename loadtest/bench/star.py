@@ -8,13 +8,13 @@ acceptance are drawn, targets beyond the third are faster, as the paper's are; t
 measured with one target (t_s, t_v and t_c together) predicts two and three. Devices are emulated: they sleep, so that
 what is measured beside them is the way through Triton, gRPC and the service.
 
-`warm`, in real time: whether a drafter is to be kept warm (`star_warm`). `remote_over_local` is the paper's Figure 4.
+`remote_over_local` is the paper's Figure 4.
 
 measured_over_model   throughput over the formula's, N = 1 to 8, one call at a time
 batched_over_fifo     throughput with joined rows over one call at a time, N = 6
 jain_fairness         of the drafter's time that six targets of unequal loads get, each over its fair share (max-min),
                       where two ask for so little that they could not use a sixth; _heavy: where each could use more
-scaling_n3            tokens/s of three servers over one's, and over the formula's ratio
+scaling_n3            tokens/s of three servers over one's
 predicted_n2, _n3     tokens/s over what follows from one target's times
 remote_over_local     tokens/s of one target with its drafter elsewhere over one that has it beside itself
 """
@@ -37,11 +37,11 @@ from covey.star.queue import Rules
 from covey.types import JsonDict
 from covey_client.star import paper
 from covey_client.star.model import Star
-from loadtest.bench import report, star_servers, star_warm
+from loadtest.bench import report, star_servers
 from loadtest.bench.session import QUICK, Session
 from loadtest.simulation.star import Device, Played, play
 
-EMULATED, SERVERS, WARM = "emulated", "servers", "warm"
+EMULATED, SERVERS = "emulated", "servers"
 TARGETS = range(1, 9)
 SECONDS, QUICK_SECONDS = 240.0, 20.0
 FASTER, SAME = 0.8, 3  # of a target's time, beyond so many targets
@@ -55,26 +55,22 @@ KEYS = (
     "jain_fairness",
     "jain_fairness_heavy",
     *star_servers.KEYS,
-    *star_warm.KEYS,
 )
 LIGHT = (16, 8, 4, 8, 2, 8)  # depths of six targets, two of which ask for less than a sixth of the drafter
 UNEQUAL = (16, 8, 12, 8, 16, 10)  # ... and of such as all could use more
-DEVICE_GB, TARGET_GB, DRAFTER_GB, KV_GB = (24, 48, 80), 15.2, 1.2, 4.0
 
 
 def run(session: Session) -> None:
     measured = Measured()
     session.summarise = measured.summary
     for part in session.wanted.parts:
-        if part not in (EMULATED, SERVERS, WARM):
-            raise SettingError(f"--part: got {part!r}, allowed: {EMULATED}, {SERVERS}, {WARM}")
-    parts = session.wanted.parts or (EMULATED, SERVERS, WARM)
+        if part not in (EMULATED, SERVERS):
+            raise SettingError(f"--part: got {part!r}, allowed: {EMULATED}, {SERVERS}")
+    parts = session.wanted.parts or (EMULATED, SERVERS)
     if EMULATED in parts:
         emulated(session, measured)
     if SERVERS in parts:
         star_servers.run(session, measured.servers)
-    if WARM in parts:
-        star_warm.run(session, measured.warm)
 
 
 def emulated(session: Session, measured: Measured) -> None:
@@ -139,7 +135,6 @@ class Measured:
     played: dict[tuple[str, int], Played] = field(default_factory=dict)
     fairness: dict[tuple[int, ...], float] = field(default_factory=dict)  # by depths
     servers: star_servers.Measured = field(default_factory=star_servers.Measured)
-    warm: star_warm.Measured = field(default_factory=star_warm.Measured)
 
     def summary(self) -> JsonDict:
         ratios = [
@@ -160,18 +155,12 @@ class Measured:
             "paper": {
                 str(row.targets): {
                     "calls": row.calls,
-                    "rounds": row.rounds,
                     "wait_ms": row.wait,
                     "idle_ms": row.idle,
-                    "tokens_per_second": row.whole,
-                    "each": row.each,
-                    "each_times_targets": row.targets * row.each,
                 }
                 for row in paper.TABLE
             },
-            "packing": packing(),
             **self.servers.summary(),
-            **self.warm.summary(),
         }
 
     def _cell(self, rule: str, count: int) -> JsonDict:
@@ -186,20 +175,6 @@ class Measured:
             "load": 1 - played.idle / played.seconds,
             "model": {"tokens_per_second": point.whole, "wait_ms": 1000 * point.wait, "idle_ms": 1000 * point.gap},
         }
-
-
-def packing() -> JsonDict:
-    """Targets of 7B in 16 bits that fit on a device, each with its own drafter and without."""
-    found = {}
-    for size in DEVICE_GB:
-        usable = 0.9 * size
-        found[f"{size} GB"] = {
-            "with": int(usable // (TARGET_GB + KV_GB + DRAFTER_GB)),
-            "without": int(usable // (TARGET_GB + KV_GB)),
-            "kv_gb_of_one_with": usable - TARGET_GB - DRAFTER_GB,
-            "kv_gb_of_one_without": usable - TARGET_GB,
-        }
-    return found
 
 
 def show(result: JsonDict, console: Console, picture: Path) -> None:
@@ -226,18 +201,7 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
         }
         lines["formula"] = [(int(n), c["model"]["tokens_per_second"]) for n, c in result["emulated"][FIFO].items()]
         panels.append(report.Panel("One drafter, emulated devices", "targets", "tokens/s", lines))
-    said = [
-        [count, *(report.number(cell[key], 1) for key in ("tokens_per_second", "each", "each_times_targets"))]
-        for count, cell in result["paper"].items()
-    ]
-    contradicted = ("N", "the system", "each target", "N times each")
-    console.print(report.table("StarSD's Table 1 against itself, tokens/s", contradicted, said))
-    held = [[size, str(cell["with"]), str(cell["without"])] for size, cell in result["packing"].items()]
-    console.print(report.table("7B targets on a device", ("", "each with its drafter", "without"), held))
     star_servers.show(result, console)
-    star_warm.show(result, console)
-    if result.get("keep_warm"):
-        panels.append(report.Panel("A level after idle gaps", "gap, ms", "ms", star_warm.lines(result)))
     if panels:
         report.panels(picture, "StarSD", panels)
     for key in KEYS:

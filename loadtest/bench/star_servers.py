@@ -21,11 +21,12 @@ from covey_client import Client
 from covey_client.costs.table import CostTable
 from covey_client.star import paper
 from covey_client.star.model import Star
+from loadtest.attack.far import private
 from loadtest.bench import report
 from loadtest.bench.session import QUICK, Session
 from loadtest.bench.statistics import Spread
 
-KEYS = ("scaling_n3", "scaling_n3_over_model", "predicted_n2", "predicted_n3", "remote_over_local")
+KEYS = ("scaling_n3", "predicted_n2", "predicted_n3", "remote_over_local")
 TARGETS = 3
 TOKENS, QUICK_TOKENS = 600, 60
 BESIDE = 0.004  # of Z that is not the pass itself
@@ -68,7 +69,6 @@ class Measured:
             "servers_step_ms": self.step_ms,
             "servers_away_ms": self.away_ms,
             "scaling_n3": scaling,
-            "scaling_n3_over_model": _median(ratios.get("3")),
             "predicted_n2": _median(ratios.get("2")),
             "predicted_n3": _median(ratios.get("3")),
             "remote_over_local": None if one is None or local is None else one.median / local.median,
@@ -121,7 +121,7 @@ def servers(session: Session, folder: Path, stack: ExitStack) -> tuple[list[Serv
     CostTable("star", "StarSD's Table 1", passes, draft={"draft_emulated": levels}).save(costs)
     names = [f"target{index}" for index in range(TARGETS)]
     keys = {name: secrets.token_hex(16) for name in names}
-    callers = _private(folder / "callers", "".join(f"{name} {key}\n" for name, key in keys.items()))
+    callers = private(folder / "callers", "".join(f"{name} {key}\n" for name, key in keys.items()))
 
     def serve(name: str, models: str, drafters: str, more: str = "") -> Server:
         path = folder / f"{name}.toml"
@@ -135,16 +135,10 @@ def servers(session: Session, folder: Path, stack: ExitStack) -> tuple[list[Serv
     drafters = serve("drafters", f"{own}", own, one_at_a_time)
     targets = []
     for name, key in keys.items():
-        secret = _private(folder / f"{name}.secret", key)
+        secret = private(folder / f"{name}.secret", key)
         where = f'servers = ["draft_remote={drafters.grpc_url}/draft_emulated"]\nsecret = "{secret}"'
         targets.append(serve(name, f'{SHARED}, "draft_remote"', '"draft_remote"', where))
     return targets, drafters, serve("local", f"{SHARED}, {own}", own)
-
-
-def _private(path: Path, text: str) -> Path:
-    path.touch(0o600)
-    path.write_text(text)
-    return path
 
 
 def generate(targets: Sequence[Server], tokens: int) -> float:

@@ -1,6 +1,6 @@
 """What Triton costs: the engine in process, behind Triton (unary and streaming) and behind the front before Triton
-(streaming, by Triton's protocol and by OpenAI's), and transformers' `generate`, on the same weights and requests, at
-several concurrencies. `--part NAME` measures these alone.
+(streaming, by Triton's protocol and by OpenAI's), on the same weights and requests, at several concurrencies. `--part
+NAME` measures these alone.
 
 Throughput is tokens per second over a closed loop: so many callers, each asking for the next request of a fixed list
 when its last answer is complete. All decode greedily without speculation and run to their own output length.
@@ -23,17 +23,14 @@ from covey.server import FREE
 from covey.server.front import Front
 from covey.types import JsonDict
 from loadtest.bench import report, scrape, workload
-from loadtest.bench.hugging_face import HuggingFace, Weights
 from loadtest.bench.in_process import InProcess
 from loadtest.bench.over_openai import OverOpenAI
 from loadtest.bench.over_triton import OverTriton
-from loadtest.bench.processes import Meter
 from loadtest.bench.session import QUICK, Session
-from loadtest.bench.statistics import Spread, median_ratio, percentile, ratios
+from loadtest.bench.statistics import Spread, median_ratio, percentile
 from loadtest.bench.work import Ask, Competitor, Run
 
-IN_PROCESS, UNARY, STREAM, FRONT, HUGGING_FACE = "in process", "unary", "stream", "front", "hugging face"
-OPENAI = "openai"
+IN_PROCESS, UNARY, STREAM, FRONT, OPENAI = "in process", "unary", "stream", "front", "openai"
 BY_GRPC = (UNARY, STREAM, FRONT)
 OVER_TRITON = (*BY_GRPC, OPENAI)
 DOORS = (FRONT, OPENAI)
@@ -61,18 +58,11 @@ class Measured:
         def over(name: str, other: str) -> JsonDict:
             return {key: median_ratio(self.rates(name, c), self.rates(other, c)) for key, c in by.items()}
 
-        def each(name: str, other: str) -> JsonDict:
-            return {key: ratios(self.rates(name, c), self.rates(other, c)) for key, c in by.items()}
-
         return {
             "triton_over_inprocess": {UNARY: over(UNARY, IN_PROCESS), STREAM: over(STREAM, IN_PROCESS)},
             "front_over_stream": over(FRONT, STREAM),
             "openai_over_stream": over(OPENAI, STREAM),
             "first_token_ms": {name: {key: self._first(name, c) for key, c in by.items()} for name in (STREAM, *DOORS)},
-            "door_us_per_token": {name: {key: self._door(name, c) for key, c in by.items()} for name in DOORS},
-            "triton_over_hf": over(UNARY, HUGGING_FACE),
-            "stream_over_hf": over(STREAM, HUGGING_FACE),
-            "inprocess_over_hf": over(IN_PROCESS, HUGGING_FACE),
             "loop_overhead_ms": {key: self._overhead(c) for key, c in by.items()},
             "chunk_tokens_p99": {key: percentile(self._chunks(c), 0.99) for key, c in by.items()},
             "tokens_per_second": {
@@ -80,15 +70,6 @@ class Measured:
                 for name in _names()
             },
             "round_ms": {name: {key: _mean(self.rounds[name, c]) for key, c in by.items()} for name in OVER_TRITON},
-            "cpu_share": {name: {key: self._cpu(name, c) for key, c in by.items()} for name in OVER_TRITON},
-            "mean_chunk_tokens": {key: _average(self._chunks(c)) for key, c in by.items()},
-            "ratios_by_repetition": {
-                f"{name}/{other}": each(name, other)
-                for name, other in (
-                    *((UNARY, IN_PROCESS), (STREAM, IN_PROCESS)),
-                    *((FRONT, STREAM), (OPENAI, STREAM), (UNARY, HUGGING_FACE)),
-                )
-            },
         }
 
     def _overhead(self, concurrency: int) -> float | None:
@@ -101,18 +82,6 @@ class Measured:
 
     def _chunks(self, concurrency: int) -> list[int]:
         return [size for run in self.runs[STREAM, concurrency] for answer in run.answers for size in answer.chunks]
-
-    def _door(self, name: str, concurrency: int) -> float | None:
-        """Processor time of the front."""
-        runs = self.runs[name, concurrency]
-        tokens = sum(run.tokens for run in runs)
-        return 1e6 * sum(run.cpu.get("door", 0.0) for run in runs) / tokens if tokens else None
-
-    def _cpu(self, name: str, concurrency: int) -> JsonDict:
-        """Cores in use by process while the runs lasted."""
-        runs = self.runs[name, concurrency]
-        seconds = sum(run.seconds for run in runs)
-        return {process: sum(run.cpu[process] for run in runs) / seconds for process in (runs[0].cpu if runs else ())}
 
 
 def run(session: Session) -> None:
@@ -133,8 +102,6 @@ def run(session: Session) -> None:
     with session.console.status("loading the model in this process"):
         if IN_PROCESS in parts:
             competitors.append(InProcess.load(settings, folder, end_id))
-        if HUGGING_FACE in parts:
-            competitors.append(HuggingFace(HUGGING_FACE, Weights.load(folder, settings.target)))
     session.notes |= {
         "target": {"folder": Path(folder).name, "vocabulary": end_id + 1},
         "requests": {str(c): requests[c] for c in CONCURRENCIES},
@@ -151,8 +118,7 @@ def run(session: Session) -> None:
             if name in parts
         ]
         if OPENAI in parts:
-            competitors.append(OverOpenAI(server, front, OPENAI, asked))
-        session.notes["idle_server_cores"] = Meter(server.pid).idle_share()
+            competitors.append(OverOpenAI(front, OPENAI, asked))
         _warm_up(session, competitors)
         for repetition in range(repetitions):
             if repetition and session.out_of_time():
@@ -219,22 +185,17 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
         row("front over stream", result["front_over_stream"]),
         row("openai over stream", result["openai_over_stream"]),
         *(row(f"{name}, first token, ms", result["first_token_ms"][name], 1) for name in (STREAM, *DOORS)),
-        *(row(f"{name}, its process, us a token", result["door_us_per_token"][name], 0) for name in DOORS),
-        row("unary over hugging face", result["triton_over_hf"]),
         row("loop outside exec, ms", result["loop_overhead_ms"]),
         row("tokens in a chunk, p99", result["chunk_tokens_p99"], 0),
     ]
     console.print(report.table("The tax of Triton", columns, rows))
-    lines = {
-        name: {float(c): spread for c, value in rates[name].items() if (spread := report.from_json(value)) is not None}
-        for name in _names()
-    }
-    axes = ("concurrency", "tokens per second")
-    report.curves(picture, title="One engine, in process and behind Triton", lines=lines, axes=axes, log_x=True)
+    lines = {name: [(float(c), spread["median"]) for c, spread in rates[name].items() if spread] for name in _names()}
+    panel = report.Panel("Medians", "concurrency", "tokens per second", lines, log_x=True)
+    report.panels(picture, "One engine, in process and behind Triton", [panel])
 
 
 def _names() -> tuple[str, ...]:
-    return (IN_PROCESS, *OVER_TRITON, HUGGING_FACE)
+    return (IN_PROCESS, *OVER_TRITON)
 
 
 def _vocabulary(folder: str) -> int:

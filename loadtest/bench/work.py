@@ -39,7 +39,6 @@ class Run:
 
     answers: tuple[Answer, ...]
     seconds: float  # from the first ask to the last answer
-    cpu: Mapping[str, float] = field(default_factory=dict)  # processor seconds by process, where known
 
     @property
     def tokens(self) -> int:

@@ -10,6 +10,13 @@ from covey import prompts
 from loadtest.bench.work import Ask
 
 T = TypeVar("T")
+SPECIALISTS = {  # bundled drafters by their domain
+    "code": "draft_code",
+    "math": "draft_math",
+    "translation": "draft_translate",
+    "summarisation": "draft_summary",
+    "chat": "draft_chat",
+}
 
 
 def mixed(count: int, *, shortest: int, longest: int, seed: int) -> list[Ask]:

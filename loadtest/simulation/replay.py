@@ -46,22 +46,17 @@ class Costs:
 class Environment:
     """`acceptance` gives, per phase, the round it starts at and a_i by position; phases are in order, the first at 0.
     `dearness` gives in the same way by what a draft's time is multiplied. `lag_limit` is the longest that a request
-    runs: a drafter's lag grows no further. `change` is what the first round at another depth takes beyond those that
-    follow it, in parts of its pass."""
+    runs: a drafter's lag grows no further."""
 
     costs: Costs
     acceptance: tuple[tuple[int, tuple[float, ...]], ...]
     noise: float = 0.05  # relative deviation of each time
     lag_limit: int = 256
     dearness: tuple[tuple[int, float], ...] = ((0, 1.0),)
-    change: float = 0.0
 
     @property
     def max_depth(self) -> int:
         return len(self.acceptance[0][1])
-
-    def change_seconds(self, rows: int, depth: int, previous: int) -> float:
-        return self.change * self.costs.verify(rows, rows * (depth + 1)) if depth != previous else 0.0
 
 
 @dataclass(slots=True)
@@ -141,7 +136,6 @@ class World:
         """One round."""
         costs = self._environment.costs
         verify = costs.verify(rows, rows * (depth + 1)) * self._jitter()
-        verify += self._environment.change_seconds(rows, depth, previous)
         overhead = costs.overhead(rows)
         if depth == 0:
             return Outcome(verify + overhead, rows, 0.0, verify, 0.0, rows)
@@ -215,7 +209,7 @@ def replay(
         result.seconds += outcome.seconds
         result.tokens += outcome.tokens
         result.ideal += ideal
-        lost = seconds[depth] + outcome.catch_up_seconds + environment.change_seconds(rows, depth, previous) - ideal
+        lost = seconds[depth] + outcome.catch_up_seconds - ideal
         result.lost += lost
         result.rounds.append((ideal, lost))
         result.loss += latencies[depth] - best + (outcome.catch_up_seconds / depth if starts else 0.0)

@@ -1,4 +1,4 @@
-"""The benches `emulated` and `planner` at their smallest, and what they are made of."""
+"""The benches `emulated` and `published` at their smallest, and what they are made of."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from statistics import fmean
 
 import pytest
 
-from covey.bandits.length import Situation
 from covey.planner.cost_table import Surface
-from loadtest.bench import planner, published
+from loadtest.bench import published
 from loadtest.bench.__main__ import main
-from loadtest.bench.emulated_oracle import ORACLE, Oracle
 from loadtest.bench.emulated_pairs import DATASETS, PAIRS, SHAREGPT, Dataset, requests
 from loadtest.bench.emulated_serving import Served, play
 
@@ -33,12 +31,11 @@ def test_a_quick_run_has_the_keys_it_promises(tmp_path: Path, monkeypatch: pytes
     found = json.loads(out.read_text())
     assert (found["emulated"], found["clock"]) == (True, "virtual")
     pair = found["pairs"]["emulated-7b"]
-    assert set(pair["covey_over"]) == {"off", "fixed:3", "nightjar", ORACLE}
+    assert set(pair["covey_over"]) == {"off", "fixed:3", "nightjar"}
     assert pair["best_fixed"]["15"].keys() == {"throughput", "latency"}
     assert pair["two_peaks"]["throughput_covey_over_best_static"] > 0
     assert pair["two_peaks"]["latency_best_static_over_covey"] > 0
     assert pair["azure"] is None
-    assert pair["nightjar_printed"]["off"]["throughput"]["ShareGPT"] == 3653.61
     assert (tmp_path / "emulated-7b.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -68,21 +65,6 @@ def test_a_new_request_is_read_at_its_own_price_not_that_of_the_whole_batch() ->
     assert table(SHAREGPT.prompt, 1) < 0.5 * table(SHAREGPT.prompt, 32)
 
 
-def test_the_oracle_drafts_where_it_pays_and_only_there() -> None:
-    pair = PAIRS[0]
-    oracle = Oracle(pair, 5)
-
-    def depth(rows: int, prefill: int = 0) -> int:
-        return oracle.choose(Situation(rows, 5, 0, 9, ((DRAFTER, rows),), prefill))
-
-    assert depth(4) >= 2
-    assert depth(200) == 0
-    assert depth(4, 1500) <= depth(4)
-    assert [depth(rows) for rows in (1, 32, 64, 128, 200)] == sorted(
-        (depth(rows) for rows in (1, 32, 64, 128, 200)), reverse=True
-    )
-
-
 def test_capacity_is_what_plain_decoding_serves() -> None:
     assert PAIRS[0].capacity() * SHAREGPT.output == pytest.approx(4000, rel=0.5)
 
@@ -98,15 +80,6 @@ def test_prompts_count_among_all_tokens() -> None:
     found = served("off")
     read = sum(length.prompt for length in requests(PAIRS[0], SMALL, 1))
     assert found.total_throughput == pytest.approx((found.tokens + read) / found.seconds)
-
-
-def test_callers_in_a_closed_loop_are_served_until_the_time_is_up() -> None:
-    asked = requests(PAIRS[0], 24, 1)
-    found = play(PAIRS[0], "covey", (0.0,) * 24, asked, 1, callers=2, until=5.0)
-    assert found.seconds == pytest.approx(5.0, abs=0.2)
-    assert max(rows for _, _, rows in found.over_time) <= 2
-    assert len(found.latencies) < 24
-    assert found.over_time[0][1] > 0.5, "it knows the device's curves and drafts at once"
 
 
 def test_what_was_printed_stands_beside_ratios_of_the_same_requests(tmp_path: Path) -> None:
@@ -135,13 +108,3 @@ def test_an_unknown_experiment_or_dataset_is_named_with_those_there_are(
 ) -> None:
     assert main([*arguments, "--json", str(tmp_path / "out.json")]) == 1
     assert known in capsys.readouterr().err
-
-
-def test_the_planner_bench_times_choices_and_rounds(tmp_path: Path) -> None:
-    out = tmp_path / "planner.json"
-    assert main(["planner", "--quick", "--json", str(out)]) == 0
-    found = json.loads(out.read_text())
-    assert found["gamma_us"] > 0
-    assert found["round_overhead_ms"] > 0
-    assert set(found["gamma_us_by_policy"]) == set(planner.POLICIES)
-    assert found["rows"] == 32

@@ -14,11 +14,11 @@ from types import SimpleNamespace
 import pytest
 
 import covey
-from loadtest.faults import injection, report, rooms, spin
-from loadtest.faults.injection import Fault, Injection, kinds, turns
-from loadtest.faults.starts import IN_FLIGHT, Blow, Cycles
-from loadtest.faults.streams import Answer, asks
-from loadtest.fuzz.messages import Messages
+from loadtest.attack import injection, rooms, spin, verdict
+from loadtest.attack.injection import Fault, Injection, kinds, turns
+from loadtest.attack.messages import Messages
+from loadtest.attack.starts import IN_FLIGHT, Blow, Cycles
+from loadtest.attack.streams import Answer, asks
 
 
 def cpu_ticks(pid: int) -> int:
@@ -140,20 +140,21 @@ def test_asks_and_requests_are_the_same_for_a_seed() -> None:
 def test_what_is_lost_is_said_and_what_failed_openly_is_counted() -> None:
     right, wrong = Answer("grpc", "right", 1.0), Answer("http", "wrong", 1.0)
     failed = Answer("http", "error", 1.0, "ServerError: oh")
-    assert report.of_answers([right, failed]) == []
-    assert report.of_answers([right, wrong, Answer("grpc", "late", 9.0)]) == ["1 answers wrong", "1 answers late"]
-    assert report.of_answers([failed]) == ["no answer was right"]
+    assert verdict.of_answers([right, failed]) == []
+    assert verdict.of_answers([right, failed], errors=False) == ["1 answers error"]
+    assert verdict.of_answers([right, wrong, Answer("grpc", "late", 9.0)]) == ["1 answers wrong", "1 answers late"]
+    assert verdict.of_answers([failed]) == ["no answer was right"]
     back, lost = Fault("target", "kill", 1, 0.0, 2.0), Fault("target", "pause", 1, 0.0)
-    assert report.of_faults([back, lost]) == ["pause target: not back after 120 s"]
-    found = report.found([back, Fault("target", "kill", 2, 0.0, 4.0), lost], [right, failed], 3, 9.0, 0, ["x"])
+    assert verdict.of_faults([back, lost]) == ["pause target: not back after 120 s"]
+    found = verdict.recovery([back, Fault("target", "kill", 2, 0.0, 4.0), lost]) | verdict.said([right, failed], 3)
     assert found["recovery"] == {"kill target": {"faults": 2, "median_s": 3.0, "worst_s": 4.0}}
     assert found["errors"] == {"ServerError: oh": 1}
-    assert report.table(found).row_count == 1
+    assert verdict.table(found).row_count == 1
 
 
 def test_what_an_end_may_break_and_what_may_be_said_of_it(tmp_path: Path) -> None:
     given = SimpleNamespace(out=tmp_path, profile="", streams=1, tokens=1, seed=1)
-    cycles = Cycles(given, None)  # type: ignore[arg-type]
+    cycles = Cycles(given)  # type: ignore[arg-type]
     right, broken = Answer("grpc", "right", 1.0), Answer("unary", "error", 1.0, "ConnectionLost: oh")
     target, covey, unary, server = (blow(what) for what in ("target", "covey", "covey_unary", "tritonserver"))
 
@@ -178,7 +179,7 @@ def blow(what: str) -> Blow:
 
 def run(out: Path, seconds: float, *words: str) -> dict[str, object]:
     ran = subprocess.run(
-        [sys.executable, "-m", "loadtest.faults", *words, "--out", str(out)],
+        [sys.executable, "-m", "loadtest.attack", "faults", *words, "--out", str(out)],
         cwd=Path(covey.__file__).parents[2],
         check=False,
         capture_output=True,

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from covey import profile
 from covey.front.failures import NoKey
 from covey.front.keys import Keys
-from covey_client import Overloaded
-from loadtest.neighbours import __main__ as neighbours
-from loadtest.neighbours.attack import BOMB, BOMBS, CALLERS, FLOOD, STREAMS
+from covey_client import Chunk, Overloaded, Usage
+from loadtest.attack import neighbours, streams
+from loadtest.attack.streams import Answer
+from loadtest.attack.tenant import BOMB, BOMBS, CALLERS, FLOOD, STREAMS
 
 
 def test_each_tenant_has_a_key_that_the_front_knows(tmp_path: Path) -> None:
@@ -28,15 +30,12 @@ def test_a_bomb_is_a_megabyte_and_there_are_four_hundred_streams() -> None:
     assert CALLERS[BOMBS] == 4
 
 
-class _Stream(list[int]):
+class _Stream(list[Chunk]):
     def __enter__(self) -> _Stream:
         return self
 
     def __exit__(self, *_: object) -> None:
         pass
-
-    def __next__(self) -> int:
-        return 0
 
 
 class _Client:
@@ -47,29 +46,32 @@ class _Client:
     def __init__(self, *_: object, **__: object) -> None:
         pass
 
-    def __enter__(self) -> _Client:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
     def stream(self, *_: object, **__: object) -> _Stream:
         _Client.asked += 1
         if _Client.asked % 2:
-            raise Overloaded("full; try again in 1 s")
-        return _Stream()
+            return _Stream([Chunk("a", (7,), (0.0,), "", 0, Usage(1, 1))])
+        raise Overloaded("full; try again in 1 s")
+
+    def close(self) -> None:
+        pass
 
 
-def test_a_refusal_is_part_of_the_wait_and_the_median_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbours, "Client", _Client)
-    monkeypatch.setattr(neighbours, "PAUSE", 0.0)
+def test_a_refusal_is_part_of_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "Client", _Client)
+    server = SimpleNamespace(front_grpc="", front_http="")
+    found = neighbours._asked(server, "key", 2)  # type: ignore[arg-type]
+    assert [answer.outcome for answer in found.answers[:2]] == ["right"] * 2
+    assert min(answer.wait for answer in found.answers) >= 1.0
+    assert max(answer.seconds for answer in found.answers) < 1.0, "a deadline is of the answer that came"
 
-    class Server:
-        front_grpc = ""
 
-    waits = neighbours._first_tokens(Server(), "key", 3)  # type: ignore[arg-type]
-    assert len(waits) == 3
-    assert min(waits) >= 1.0
-    found = neighbours._found({"alone": [1.0, 1.0, 9.0], FLOOD: [1.0, 4.0, 4.0]})
+def test_the_median_is_judged_and_so_is_the_text() -> None:
+    def answers(*waits: float, outcome: str = "right") -> list[Answer]:
+        return [Answer("grpc", outcome, wait, wait=wait) for wait in waits]
+
+    found = neighbours.judged({"alone": answers(1.0, 1.0, 9.0), FLOOD: answers(1.0, 4.0, 4.0)})
     assert found["ratios"] == {"alone": 1.0, FLOOD: 4.0}
     assert found["worst_s"] == {"alone": 9.0, FLOOD: 4.0}
+    assert found["problems"] == ["beside flood the victim waits 4.0 times as long"]
+    found = neighbours.judged({"alone": answers(1.0), BOMBS: answers(1.0, outcome="wrong")})
+    assert found["problems"] == ["beside bombs the victim's answer was wrong"]

@@ -11,86 +11,10 @@ from pathlib import Path
 import pytest
 
 import covey
-from covey.errors import SettingError
-from covey_client.rates import Reading
-from loadtest.records import Record, Run
-from loadtest.soak import faulty, load, picture
-from loadtest.soak.faulty import Taken
-from loadtest.soak.footprint import Footprint, Sample
-from loadtest.soak.verdict import judge
+from loadtest.attack import soak
+from loadtest.attack.soak import Taken
 
 MIB = 1 << 20
-
-
-def samples(growth: float, *, shared: int = 0, ends: int = 100) -> list[Sample]:
-    """A hundred looks, a second apart; `a` grows by that part of its size over the last three quarters."""
-    found = []
-    for at in range(100):
-        resident = {"b": 50 * MIB, "a": int(100 * MIB * (1 + growth * max(0, at - 25) / 74))}
-        if at >= ends:
-            del resident["b"]
-        found.append(Sample(float(at), resident, 14 * MIB + shared * (at > 60), 14))
-    return found
-
-
-def test_what_is_flat_passes() -> None:
-    found = judge(samples(0.005), 25.0, ())
-    assert found.passed
-    by_name = {trend.name: trend for trend in found.trends}
-    assert by_name["a"].growth == pytest.approx(0.005, abs=1e-4)
-    assert by_name["b"].growth == pytest.approx(0.0, abs=1e-9)
-
-
-def test_growth_before_the_end_of_the_warm_up_does_not_count() -> None:
-    early = [Sample(float(at), {"a": MIB * min(at, 25) + MIB}, 0, 0) for at in range(100)]
-    assert judge(early, 25.0, ()).passed
-    assert not judge(early, 5.0, ()).passed
-
-
-@pytest.mark.parametrize(
-    ("seen", "errors", "reason"),
-    [
-        (samples(0.02), (), "a grew by 2.00 % from 100 MiB"),
-        (samples(0.0, shared=1), (), "shared memory grew from 14680064 to 14680065 bytes"),
-        (samples(0.0, ends=99), (), "b ended before the run did"),
-        (samples(0.0), ("greedy: 3 times ServerError: oh",), "greedy: 3 times ServerError: oh"),
-        (samples(0.0)[:3], (), "only 0 looks at the memory after the warm-up: run longer"),
-    ],
-)
-def test_what_does_not_pass_says_why(seen: list[Sample], errors: tuple[str, ...], reason: str) -> None:
-    found = judge(seen, 25.0, errors)
-    assert not found.passed
-    assert found.reasons() == [reason]
-
-
-def test_the_picture_is_drawn(tmp_path: Path) -> None:
-    seen = samples(0.02, shared=MIB, ends=99)
-    picture.draw(seen, judge(seen, 25.0, ()), 25.0, "made up", tmp_path / "soak.png")
-    assert (tmp_path / "soak.png").stat().st_size > 10_000
-
-
-def test_capacity_is_what_ended_after_the_start(tmp_path: Path) -> None:
-    done = [Record(at=at, transport="grpc", level="chat", topic="", outcome="length", e2e=1.0) for at in range(10)]
-    lost = Record(at=5.0, transport="grpc", level="chat", topic="", outcome="ServerError", error="oh")
-    run = Run(tmp_path, {"ran_seconds": 10.0}, (), (*done, lost), (Reading(0.0, ()),))
-    assert load.capacity({"greedy": run}, skip=2.0) == {"greedy": 9 / 8}
-
-
-def test_a_process_that_ended_is_noticed_before_anybody_waits_for_it() -> None:
-    sleeper = [sys.executable, "-c", "import time; time.sleep(60)", "--backend-config=python,shm-region-prefix-name=x"]
-    with subprocess.Popen(sleeper) as process:
-        watched = Footprint(process.pid)
-        assert watched.ended() == []
-        process.kill()
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        assert watched.ended() == list(watched.pids) != []
-
-
-def test_only_a_server_of_ours_on_this_machine_can_be_watched() -> None:
-    with pytest.raises(SettingError, match="no tritonserver that Covey started"):
-        Footprint(os.getpid())
-    with pytest.raises(SettingError, match="no process"):
-        Footprint(1 << 30)
 
 
 def lives(*starts: float, until: float, **grows: float) -> list[Taken]:
@@ -119,46 +43,61 @@ def lives(*starts: float, until: float, **grows: float) -> list[Taken]:
 def test_what_grows_across_restarts_is_told(
     name: str, starts: tuple[float, ...], grows: dict[str, float], deaths: int, said: str
 ) -> None:
-    kind = faulty.of_kind(name, lives(*starts, until=100, **grows))
+    kind = soak.of_kind(name, lives(*starts, until=100, **grows))
     assert kind is not None
     assert kind.lives == len(starts)
-    found = faulty.problems([kind], ["target"] * deaths, (10, 10))
+    found = soak.problems([kind], ["target"] * deaths, (10, 10), soak.LIMIT_WITH_FAULTS)
     assert len(found) == bool(said)
     assert all(said in problem and problem.startswith(f"{name}: ") for problem in found)
 
 
 def test_a_young_process_and_shared_memory() -> None:
-    assert faulty.of_kind("target", lives(0.0, until=faulty.YOUNG_SECONDS)) is None
-    assert faulty.problems([], ["target"], (10, 11)) == []
-    assert faulty.problems([], [], (10, 11)) == ["shared memory grew from 10 to 11 bytes"]
-    grown = faulty.of_kind("tritonserver", lives(0.0, until=100, threads=1.5))
+    assert soak.of_kind("target", lives(0.0, until=soak.YOUNG_SECONDS)) is None
+    assert soak.problems([], ["target"], (10, 11), 0.0) == []
+    assert soak.problems([], [], (10, 11), 0.0) == ["shared memory grew from 10 to 11 bytes"]
+    grown = soak.of_kind("tritonserver", lives(0.0, until=100, threads=1.5))
     assert grown is not None
-    assert faulty.problems([grown], ["covey"], (0, 0)) == [], "the pool of one that died"
-    assert faulty.problems([grown], ["target"], (0, 0)) != []
-    assert faulty.taken(0.0, os.getpid()).threads >= 1  # type: ignore[union-attr]
-    assert faulty.taken(0.0, 1 << 30) is None
+    assert soak.problems([grown], ["covey"], (0, 0), 0.0) == [], "the pool of one that died"
+    assert soak.problems([grown], ["target"], (0, 0), 0.0) != []
+    assert soak.taken(0.0, os.getpid()).threads >= 1  # type: ignore[union-attr]
+    assert soak.taken(0.0, 1 << 30) is None
+
+
+@pytest.mark.parametrize(("growth", "said"), [(0.008, False), (0.012, True)])
+def test_one_per_cent_in_all_is_growth_where_nobody_dies(growth: float, said: bool) -> None:
+    kind = soak.of_kind("target", lives(0.0, until=105, resident=growth * MIB))  # of 100 MiB, over a hundred looks
+    assert kind is not None
+    assert bool(soak.problems([kind], [], (0, 0), soak.LIMIT)) == said
+
+
+def test_growth_before_the_end_of_the_warm_up_does_not_count() -> None:
+    early = [Taken(float(at), 1, 100 * MIB + MIB * min(at, 25), 30, 40) for at in range(100)]
+    for since, grew in ((25.0, []), (0.0, ["target: 120.5 MiB resident, then 125.0"])):
+        kind = soak.of_kind("target", early, since)
+        assert kind is not None
+        assert soak.problems([kind], [], (0, 0), soak.LIMIT) == grew
 
 
 @pytest.mark.e2e
 @pytest.mark.slow
-def test_a_short_soak(tmp_path: Path) -> None:
+@pytest.mark.parametrize("faults", ["0", "1"])
+def test_a_short_soak(faults: str, tmp_path: Path) -> None:
     """Too short to judge memory, which is still warming up; everything else is the long one's."""
-    words = ["--minutes", "0.1", "--capacity-seconds", "4", "--profile", "emulated-7b", "--out", str(tmp_path)]
+    words = ["--minutes", "0.3", "--faults", faults, "--profile", "emulated-7b", "--out", str(tmp_path)]
     ran = subprocess.run(
-        [sys.executable, "-m", "loadtest.soak", *words],
+        [sys.executable, "-m", "loadtest.attack", "soak", *words],
         cwd=Path(covey.__file__).parents[2],
         check=False,
         capture_output=True,
         text=True,
         timeout=240,
     )
-    found = json.loads((tmp_path / "soak.json").read_text(encoding="utf-8"))
     assert ran.returncode in (0, 1), ran.stderr
-    assert all("grew" in reason for reason in found["reasons"]), found["reasons"]
-    assert set(found["requests_finished"]) == {kind.name for kind in load.KINDS}
-    assert all(found["requests_finished"].values())
-    assert {"tritonserver", "target", "covey", "draft_emulated"} <= {process["name"] for process in found["processes"]}
-    assert all(process["last"] > MIB for process in found["processes"])
+    found = json.loads((tmp_path / "soak.json").read_text(encoding="utf-8"))
+    assert all("then" in problem or "grew" in problem for problem in found["problems"]), found["problems"]
+    assert found["answers"]["right"] > 8
+    assert found["faults"] == int(faults)
+    assert {"tritonserver", "launcher", "front", "covey"} <= {process["name"] for process in found["processes"]}
+    assert all(process["last"]["resident"] > MIB for process in found["processes"])
     assert found["shared_bytes"]["at_the_end"] >= MIB
-    assert found["strays"]["left"] >= 1
-    assert (tmp_path / "soak.png").is_file()
+    assert faults == "1" or found["strays"]["left"] >= 1

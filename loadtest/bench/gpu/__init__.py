@@ -1,8 +1,8 @@
 """How near Covey comes to what an accelerator can do, part by part: `--part NAME` measures one alone.
 
-Parts are measured one after the other, each by itself: one that fails is reported, and the others go on. All but
-`served` run engine, target and drafter in this process, over a synthetic pair (`covey.training.aligned`). A number that
-needs a GPU is null without one.
+Parts are measured one after the other, each by itself: one that fails is reported, and the others go on. Engine, target
+and drafter run in this process, over a synthetic pair (`covey.training.aligned`): the bench `load` with a profile of
+such a pair has the server's way, and `covey profile` its cost table. A number that needs a GPU is null without one.
 """
 
 from __future__ import annotations
@@ -22,15 +22,11 @@ from covey.types import JsonDict
 from loadtest.bench import report
 from loadtest.bench.gpu import shown as gpu_shown
 from loadtest.bench.gpu.attention import attention
-from loadtest.bench.gpu.costs import costs
 from loadtest.bench.gpu.exactness import exactness
 from loadtest.bench.gpu.kernels import ceilings, draws, moves
-from loadtest.bench.gpu.others import others
 from loadtest.bench.gpu.policies import speculation
-from loadtest.bench.gpu.reload import reload
 from loadtest.bench.gpu.rig import Rig
 from loadtest.bench.gpu.rounds import overhead, plain
-from loadtest.bench.gpu.served import served
 from loadtest.bench.session import Session
 
 Part = Callable[[Rig, JsonDict], None]  # fills what it finds into the dictionary, as it finds it
@@ -42,14 +38,9 @@ PARTS: Mapping[str, Part] = {  # the short ones first
     "attention": attention,
     "plain": plain,
     "overhead": overhead,
-    "reload": reload,
-    "costs": costs,
     "exactness": exactness,
-    "others": others,
     "speculation": speculation,
-    "served": served,
 }
-ON_REQUEST = ("served",)  # off a GPU: it starts a real server
 
 
 def run(session: Session) -> None:
@@ -69,11 +60,11 @@ def run(session: Session) -> None:
         "bars": gpu_shown.BARS,
         "failures": failures,
     }
-    session.summarise = lambda: {"through": _through(rig), **{name: rig.results.get(name) for name in PARTS}}
+    session.summarise = lambda: {name: rig.results.get(name) for name in PARTS}
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends it early gets what there is
     try:
         for name, part in PARTS.items():
-            if name in wanted.parts or not (wanted.parts or (name in ON_REQUEST and not rig.on_gpu)):
+            if name in (wanted.parts or PARTS):
                 _measure(rig, name, part, failures)
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -95,13 +86,6 @@ def _measure(rig: Rig, name: str, part: Part, failures: JsonDict) -> None:
     if rig.on_gpu:
         torch.cuda.empty_cache()
     session.write()
-
-
-def _through(rig: Rig) -> JsonDict:
-    """What answered the requests, by part."""
-    asked = ("plain", "overhead", "reload", "costs", "exactness", "others", "speculation")
-    ways = {name: "process" for name in asked if rig.results.get(name)}
-    return ways | ({"served": "server"} if (rig.results.get("served") or {}).get("points") else {})
 
 
 def show(result: JsonDict, console: Console, picture: Path) -> None:

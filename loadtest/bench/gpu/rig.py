@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from covey.drafters.neural import PASS_TOKENS, NeuralDrafter
-from covey.drafters.paged_stepper import PagedStepper
+from covey.drafters.neural import NeuralDrafter
+from covey.drafters.opening import PASS_TOKENS, torch_stepper
 from covey.errors import CoveyError, SettingError
 from covey.models.kernels import INTERPRETED
 from covey.models.loading import choose_dtype
@@ -119,10 +119,6 @@ class Rig:
                 raise
         return self._loaded
 
-    def view(self) -> Any:
-        """The target's modules anew, over the same weights: what is done to them is done to nobody else's."""
-        return first_layers(self.loaded().pair.target, self.layers)
-
     def target(self, numerics: str) -> Model:
         """Another one over the pair's weights; its passes are recorded as they come."""
         module = first_layers(self.loaded().pair.target, self.layers)
@@ -186,7 +182,7 @@ class Rig:
                 if not isinstance(model, PagedModel) and self.on_gpu:
                     model.record(RECORDED_ROWS, 1 + deepest)  # as at any load
             settings = DrafterSettings(device="cuda" if self.on_gpu else "cpu", kv_blocks=self.room.blocks)
-            draft = NeuralDrafter(drafter, _stepper(drafter), settings, name=DRAFTER)
+            draft = NeuralDrafter(drafter, torch_stepper(drafter), settings, name=DRAFTER)
             draft.warm_up()
         self.session.notes["pair"] = {
             "size": self.size,
@@ -220,14 +216,6 @@ class Rig:
             folder="",
             run_ahead=run_ahead,
         )
-
-
-def _stepper(model: Model) -> PagedStepper:
-    if isinstance(model, PagedModel):
-        return PagedStepper(model)
-    from covey.drafters.device_stepper import DeviceStepper
-
-    return DeviceStepper(model)
 
 
 def find_device(name: str) -> tuple[torch.device, bool]:

@@ -4,7 +4,6 @@ costs beside the device's work."""
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -18,8 +17,6 @@ import torch
 from covey.models.lanes import Lanes, Pass
 from covey.models.model import PagedModel
 from covey.rounds import RoundRecord
-from covey.target import runner as target_module
-from covey.target import verification
 from covey.types import JsonDict
 from loadtest.bench.gpu.kernels import bandwidth
 from loadtest.bench.gpu.rig import OFF, Rig
@@ -90,21 +87,8 @@ def overhead(rig: Rig, found: JsonDict) -> None:
                         rounds.clear()
                         for each in passes.values():
                             stack.enter_context(each.watched())
-                        stack.enter_context(rounds.watched(_places(loaded.target, runner)))
                     engine.run(asks, rows, tenant=f"overhead {label} {rows} {seed}")
             found.setdefault(str(rows), {})[label] = _shares(rig, rounds.plain(rows)[SETTLING:])
-
-
-def _places(model: Any, runner: Any) -> dict[str, tuple[Any, str]]:
-    """Where the time of a pass goes on the host, by what is to be watched. `drawing` waits for the pass."""
-    places = {
-        "packing": (target_module, "Packing"),
-        "drawing": (verification, "draw"),
-        "committing": (runner, "_commit"),
-    }
-    if not isinstance(model, PagedModel):
-        places["filling"] = (model, "give")
-    return places
 
 
 def _shares(rig: Rig, rounds: list[_Round]) -> JsonDict:
@@ -121,7 +105,6 @@ def _shares(rig: Rig, rounds: list[_Round]) -> JsonDict:
         "drafting": median(record.draft_seconds for record in records),
         "in the target": median(record.pass_seconds for record in records),
         "committing in the engine": median(record.commit_seconds for record in records),
-        **{f"target: {name}": median(each.parts.get(name, 0.0) for each in rounds) for name in rounds[0].parts},
     }
     return {
         "round_ms": 1000 * whole if rig.on_gpu else None,
@@ -152,12 +135,11 @@ def _one_token(context: int, block_size: int) -> Pass:
 
 @dataclass
 class _Round:
-    """A round: how long after the one before it ended, what it was, and what its passes and parts took."""
+    """A round: how long after the one before it ended, what it was, and what its passes took."""
 
     seconds: float
     record: RoundRecord
     events: Mapping[str, list[tuple[Any, Any]]]
-    parts: Mapping[str, float]
 
     def device(self, name: str) -> float:
         """Seconds on the device; waits for it."""
@@ -174,15 +156,12 @@ class _Rounds:
 
     passes: Mapping[str, _Timed]
     found: list[_Round] = field(default_factory=list)
-    spent: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     _last: float = 0.0
 
     def observe(self, record: RoundRecord) -> None:
         now = time.perf_counter()
         events = {name: each.taken() for name, each in self.passes.items()}
-        self.found.append(_Round(now - self._last, record, events, dict(self.spent)))
-        for name in self.spent:
-            self.spent[name] = 0.0
+        self.found.append(_Round(now - self._last, record, events))
         self._last = now
 
     def clear(self) -> None:
@@ -196,25 +175,6 @@ class _Rounds:
             for each in self.found
         ]
         return [each for each, fits, before in zip(self.found[1:], good[1:], good) if fits and before]
-
-    @contextmanager
-    def watched(self, places: Mapping[str, tuple[Any, str]]) -> Iterator[None]:
-        """Adds up what calls to those places take."""
-        self.spent = dict.fromkeys(places, 0.0)
-        with ExitStack() as stack:
-            for name, (owner, attribute) in places.items():
-                stack.enter_context(patch.object(owner, attribute, self._timed(name, getattr(owner, attribute))))
-            yield
-
-    def _timed(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*given: Any, **named: Any) -> Any:
-            started = time.perf_counter()
-            try:
-                return call(*given, **named)
-            finally:
-                self.spent[name] += time.perf_counter() - started
-
-        return timed
 
 
 class _Timed:

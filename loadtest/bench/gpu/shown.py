@@ -7,17 +7,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from rich.table import Table
 
 from covey.types import JsonDict
-from loadtest.bench import report
-from loadtest.bench.policies import COVEY, LEARNERS, OFF, STATIC
+from loadtest.bench import policies, report
 from loadtest.bench.report import number
 
-SHARE, OVER_STATIC, MOVES, DIP, CHANGED = 0.75, 0.98, 0.7, 0.02, 0
+SHARE, OVER_STATIC, MOVES, CHANGED = 0.75, 0.98, 0.7, 0
 OUTSIDE_MS = {"1": 0.5, "64": 1.5}
 BARS: JsonDict = {
     "plain: share_of_limit": SHARE,
     "speculation: covey_over_best_static": OVER_STATIC,
     "moves: over_copy": MOVES,
-    "reload: dip, at most": DIP,
     "exactness: changed requests in mode invariant": CHANGED,
     "overhead: outside_ms, at most": OUTSIDE_MS,
 }
@@ -137,82 +135,18 @@ def _overhead(found: JsonDict) -> Iterator[Table]:
     names = list(dict.fromkeys(name for _, parts in measured for name in parts))
     if names:
         rows = [[label, *(number(parts.get(name), 3) for name in names)] for label, parts in measured]
-        yield report.table("Where a round's time goes on the host, ms; drawing waits for the pass", ["", *names], rows)
-
-
-def _reload(found: JsonDict) -> Iterator[Table]:
-    rates = found["tokens_per_second"]
-    dip = found["dip"]
-    rows = [
-        *([name, number((rates[name] or {}).get("median"), 0)] for name in rates),
-        ["dip", number(dip, 3)],
-        ["bar", judged(dip, DIP, most=True)],
-        ["loads", str(found["loads"])],
-        ["seconds of one", number(found["load_seconds"])],
-    ]
-    yield report.table(f"Weights loaded beside {found['callers']} callers, tokens/s", ["", ""], rows)
-
-
-def _others(found: JsonDict) -> Iterator[Table]:
-    points = found["points"]
-    names = list(dict.fromkeys(name for point in points.values() for name in point["tokens_per_second"]))
-    rows = [
-        [f"{name}, tokens/s", *(number((p["tokens_per_second"][name] or {}).get("median"), 0) for p in points.values())]
-        for name in names
-    ]
-    ratios = list(dict.fromkeys(name for point in points.values() for name in point["over"]))
-    rows += [[name, *(number(point["over"][name]) for point in points.values())] for name in ratios]
-    rows += [[f"{name} is absent: {why}"[:70], *("" for _ in points)] for name, why in found["absent"].items()]
-    yield report.table("Beside transformers", ["at", *points], rows)
+        yield report.table("Where a round's time goes on the host, ms", ["", *names], rows)
 
 
 def _speculation(found: JsonDict) -> Iterator[Table]:
-    yield from _policies("Policies in process, tokens per second", found)
-
-
-def _served(found: JsonDict) -> Iterator[Table]:
-    if found.get("points"):
-        yield from _policies("The same through the server, tokens per second", found)
-
-
-def _policies(title: str, found: JsonDict) -> Iterator[Table]:
     points = found["points"]
-    there = {name for point in points.values() for name in point["tokens_per_second"]}
-    rows = [
-        [
-            name,
-            *(number((p["tokens_per_second"].get(name) or {}).get("median"), 0) for p in points.values()),
-        ]
-        for name in (*STATIC, *LEARNERS)
-        if name in there
-    ]
-    for label, key, digits in (
-        ("best fixed over off", "best_fixed_over_off", 2),
-        ("covey over off", "covey_over_off", 2),
-        ("covey over best static", "covey_over_best_static", 3),
-    ):
-        rows.append([label, *(number(point.get(key), digits) for point in points.values())])
-    rows.append(
-        [
-            "bar",
-            *(
-                judged(point["covey_over_best_static"], OVER_STATIC if found["on_gpu"] else None)
-                for point in points.values()
-            ),
-        ]
+    yield policies.shown("Policies in process, tokens per second", points)
+    bar = OVER_STATIC if found["on_gpu"] else None
+    yield report.table(
+        "covey over best static",
+        ["at", "bar"],
+        [[c, judged(p["covey_over_best_static"], bar)] for c, p in points.items()],
     )
-    rows.append(["covey's depth", *(number(point["depth"].get(COVEY), 1) for point in points.values())])
-    yield report.table(title, ["at", *points], rows)
-
-
-def _costs(found: JsonDict) -> Iterator[Table]:
-    rows = [
-        [label.removesuffix("_ms"), each, number(milliseconds, 3)]
-        for label, cells in found.items()
-        if label.endswith("_ms")
-        for each, milliseconds in cells.items()
-    ]
-    yield report.table(f"Cost table {found.get('table')}, ms", ["", "", ""], rows)
 
 
 def _exactness(found: JsonDict) -> Iterator[Table]:
@@ -245,25 +179,15 @@ SHOWN: Mapping[str, Callable[[JsonDict], Iterator[Table]]] = {
     "attention": _attention,
     "plain": _plain,
     "overhead": _overhead,
-    "reload": _reload,
-    "costs": _costs,
     "exactness": _exactness,
-    "others": _others,
     "speculation": _speculation,
-    "served": _served,
 }
 
 
 def panels(result: JsonDict) -> list[report.Panel]:
     """Throughput by policy over none, and plain decoding's share of the limit; those that have points."""
-    made = []
-    for name, title in (("speculation", "Policies in process"), ("served", "Policies through the server")):
-        points = (result.get(name) or {}).get("points") or {}
-        lines = {policy: _over_off(points, policy) for policy in (*STATIC, *LEARNERS)}
-        known = {policy: line for policy, line in lines.items() if line}
-        if known:
-            y = "tokens per second over off's"
-            made.append(report.Panel(title, "concurrency", y, known, log_x=True, from_zero=False))
+    points = (result.get("speculation") or {}).get("points") or {}
+    made = policies.panels(points) if points else []
     shares = result.get("plain") or {}
     lines = {
         label: [(float(context), each[key]) for context, each in shares.items() if each[key] is not None]
@@ -273,12 +197,3 @@ def panels(result: JsonDict) -> list[report.Panel]:
     if known:
         made.append(report.Panel("Plain decoding", "context, tokens", "share of the bandwidth limit", known))
     return made
-
-
-def _over_off(points: JsonDict, policy: str) -> list[tuple[float, float]]:
-    found = []
-    for concurrency, point in points.items():
-        mine, off = (point["tokens_per_second"].get(name) for name in (policy, OFF))
-        if mine and off:
-            found.append((float(concurrency), mine["median"] / off["median"]))
-    return found

@@ -20,12 +20,12 @@ from covey.private import KEPT_VARIABLE
 from covey.server import FREE, Options, preflight, shared_memory
 from covey.server.front import with_ports
 from covey_client import secret
-from loadtest.faults import rooms
-from loadtest.faults.far import Far
+from loadtest.attack import rooms
+from loadtest.attack.far import Far
 
 START_SECONDS, STOP_SECONDS = 300.0, 90.0
 LOOK_SECONDS = 0.1
-FRONT, SERVER = "front", "tritonserver"
+FRONT, SERVER, LAUNCHER = "front", "tritonserver", "launcher"
 USED = r'covey_kv_blocks\{[^}]*state="used"[^}]*\}'
 
 
@@ -113,6 +113,9 @@ class Launched:
                 self._seen.add(pid)
                 found |= processes.named(pid)
         return {name: pid for name, pid in found.items() if processes.lives(pid)}
+
+    def drafters(self) -> list[str]:
+        return [name for name in sorted(self.processes()) if name.startswith("draft_")]
 
     def doubles(self) -> list[str]:
         """Models whose earlier process lives beside its successor."""

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from loadtest.faults import rooms, spin
-from loadtest.faults.far import REMOTE
-from loadtest.faults.launched import FRONT, SERVER, Launched
+from loadtest.attack import rooms, spin
+from loadtest.attack.far import REMOTE
+from loadtest.attack.launched import FRONT, SERVER, Launched
 
 KILL, PAUSE, SPIN, FILL, CUT = "kill", "pause", "spin", "fill", "cut"
 HOLD_SECONDS = 5.0  # that a place stays full, or a cable unplugged

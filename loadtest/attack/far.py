@@ -29,9 +29,9 @@ class Far:
             if not self._host.apart:
                 raise OSError("network namespaces cannot be made here")
             secret = secrets.token_hex(16)
-            self._secret = _private(out / "far.secret", secret + "\n")
+            self._secret = private(out / "far.secret", secret + "\n")
             profile = out / "far.toml"
-            profile.write_text(PROFILE.format(callers=_private(out / "far.callers", f"near {secret}\n")))
+            profile.write_text(PROFILE.format(callers=private(out / "far.callers", f"near {secret}\n")))
             ports = [_free_port(self._host) for _ in range(3)]
             options = Options("", *ports, profile=str(profile), stop_seconds=3.0, drain_seconds=1.0)
             self._server = self._host.server(options, out / "far.log")
@@ -56,7 +56,8 @@ class Far:
         self._stack.close()
 
 
-def _private(path: Path, text: str) -> Path:
+def private(path: Path, text: str) -> Path:
+    """A file of this user alone."""
     path.unlink(missing_ok=True)
     path.touch(0o600)
     path.write_text(text)

@@ -14,7 +14,7 @@ from contextlib import suppress
 import grpc  # type: ignore[import-untyped]
 from tritonclient.grpc import service_pb2
 
-from loadtest.fuzz.messages import Messages
+from loadtest.attack.messages import Messages
 
 STATUSES = {200, 400, 404, 405, 408, 411, 413, 415, 429, 431, 501, 503, 504}
 Code = grpc.StatusCode

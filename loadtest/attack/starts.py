@@ -9,17 +9,15 @@ import signal
 import time
 from argparse import Namespace
 from dataclasses import dataclass
-from typing import Any
-
-from rich.console import Console
 
 from covey.errors import SettingError
 from covey.server.options import Options
 from covey.server.process import LEAVE_SECONDS
-from loadtest.faults import report
-from loadtest.faults.injection import KILL, LOST_SECONDS, Fault, harm, wanted
-from loadtest.faults.launched import FRONT, LOOK_SECONDS, SERVER, Launched
-from loadtest.faults.streams import DOORS, Answer, Streams, asks
+from covey.types import JsonDict
+from loadtest.attack import verdict
+from loadtest.attack.injection import KILL, LOST_SECONDS, Fault, harm, wanted
+from loadtest.attack.launched import FRONT, LAUNCHER, LOOK_SECONDS, SERVER, Launched
+from loadtest.attack.streams import DOORS, Answer, Streams, asks
 
 PROFILE = """
 models = ["target", "tokenize", "covey", "covey_unary", "draft_ngram"]
@@ -30,7 +28,6 @@ kv_memory_mb = 256
 drafters = ["draft_ngram"]
 """
 OUTRIGHT = 0.2  # share of launchers that are killed
-LAUNCHER = "launcher"
 START, DRAIN = "at the start", "at the end"
 BEGIN_SECONDS = 60.0  # until all streams have begun
 SLACK_SECONDS = 5.0  # that a launcher may take longer to leave, on a machine that does much else
@@ -70,8 +67,8 @@ class Blow:
 class Cycles:
     """Owns what was done and found. The first cycle is undisturbed: what is right, and how long a start takes."""
 
-    def __init__(self, given: Namespace, console: Console) -> None:
-        self._given, self._console, self._drawn = given, console, random.Random(given.seed)
+    def __init__(self, given: Namespace) -> None:
+        self._given, self._drawn = given, random.Random(given.seed)
         self._profile = given.profile or str(given.out / "starts.toml")
         (given.out / "starts.toml").write_text(PROFILE)
         self._asks = asks(given.streams, given.tokens, given.seed, ())
@@ -83,7 +80,7 @@ class Cycles:
         self.refused = 0
         self.problems: list[str] = []
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> JsonDict:
         began = time.monotonic()
         for cycle in range(self._given.starts + 1):
             if time.monotonic() - began > 60 * self._given.minutes:
@@ -92,11 +89,14 @@ class Cycles:
             self.problems += [f"cycle {cycle}: {problem}" for problem in found]
             for name in ("launcher.log", "tritonserver.log") if found else ():
                 shutil.copy(self._given.out / name, self._given.out / f"{cycle:03}-{name}")
-        seconds = time.monotonic() - began
-        return report.found(self.faults, self.answers, self.refused, seconds, 0, self.problems + self._none_right())
-
-    def _none_right(self) -> list[str]:
-        return [] if any(answer.outcome == "right" for answer in self.answers) else ["no answer was right"]
+        if not any(map(_right, self.answers)):
+            self.problems.append("no answer was right")
+        return {
+            **verdict.recovery(self.faults),
+            **verdict.said(self.answers, self.refused),
+            "seconds": time.monotonic() - began,
+            "problems": self.problems,
+        }
 
     def _cycle(self) -> list[str]:
         """One launcher's life; returns what is wrong with it."""

@@ -1,0 +1,98 @@
+"""`python -m loadtest.attack SCENARIO`. Exit status: 0 the server stood, 1 not so, 2 could not run, 130 interrupted."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from rich.console import Console
+
+from covey.errors import CoveyError
+from covey.types import JsonDict
+from covey_client import CoveyClientError
+from loadtest.attack import faults, fuzz, neighbours, soak
+from loadtest.bench import facts
+
+STOOD, FELL, COULD_NOT_RUN, INTERRUPTED = 0, 1, 2, 130
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """`run` says what it found; `problems` in it are what must not have happened."""
+
+    about: str
+    declare: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace, Console], JsonDict]
+
+
+SCENARIOS = {
+    "faults": Scenario(
+        "Kill, pause and spin processes of a real server at random times under load, fill its shared memory and the "
+        "folder of what it keeps, cut it off from a drafter of another host; compare every answer. Full places and "
+        "another host need a superuser.",
+        faults.declare,
+        faults.run,
+    ),
+    "soak": Scenario(
+        "Ask a server the same for a while, beside clients that leave, are refused or ask in one piece, and fail where "
+        "a process's memory, its threads or its descriptors add up.",
+        soak.declare,
+        soak.run,
+    ),
+    "fuzz": Scenario(
+        "Send a server's front requests that no client would, beside clients whose answers must stay the same.",
+        fuzz.declare,
+        fuzz.run,
+    ),
+    "neighbours": Scenario(
+        "How long one tenant's first token takes alone, and what its text is, beside each thing that another one may "
+        "do: floods, prompts of a megabyte, 400 streams, grammars that cost much, bodies that come byte by byte.",
+        neighbours.declare,
+        neighbours.run,
+    ),
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    given = _parse(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    console = Console(stderr=True)
+    given.out.mkdir(parents=True, exist_ok=True)
+    try:
+        found = SCENARIOS[given.scenario].run(given, console)
+    except (CoveyError, CoveyClientError, OSError) as error:
+        console.print(f"{given.scenario}: {error}", style="red", markup=False)
+        return COULD_NOT_RUN
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    found |= {
+        "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "settings": {key: str(value) for key, value in vars(given).items()},
+        "hardware": facts.hardware(),
+        "versions": facts.versions(),
+    }
+    (given.out / f"{given.scenario}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    for problem in found["problems"]:
+        console.print(f"{given.scenario}: {problem}", style="red", markup=False)
+    return FELL if found["problems"] else STOOD
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m loadtest.attack", epilog="Ctrl-C ends a run: nothing is judged.")
+    parts = parser.add_subparsers(dest="scenario", required=True, metavar="SCENARIO")
+    for name, scenario in SCENARIOS.items():
+        part = parts.add_parser(name, help=scenario.about.partition(",")[0], description=scenario.about)
+        scenario.declare(part)
+        part.add_argument("--seed", type=int, default=1)
+        part.add_argument("--out", type=Path, default=Path("runs", name), help=f"folder for {name}.json and the logs")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

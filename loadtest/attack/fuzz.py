@@ -1,0 +1,62 @@
+"""Requests by the hundred thousand that no client would send, beside clients whose answers must stay the same."""
+
+from __future__ import annotations
+
+import argparse
+import threading
+import time
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
+
+from covey import profile
+from covey.types import JsonDict
+from loadtest.attack import verdict
+from loadtest.attack.doors import Attack
+from loadtest.attack.launched import Launched
+from loadtest.attack.streams import DOORS, Streams, asks
+
+LOOK_SECONDS = 0.2
+FRONT = "\n[front]\nrate = 1e6\nread_seconds = 2.0\n"  # the rate is not what is tried
+TOKENS, DEADLINE = 48, 120.0
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--requests", type=int, default=100_000)
+    parser.add_argument("--threads", type=int, default=4, help="that send")
+    parser.add_argument("--profile", default="emulated-7b", help="of the server")
+
+
+def run(given: argparse.Namespace, console: Console) -> JsonDict:
+    named = given.out / "fuzz.toml"
+    named.write_text(profile.find(given.profile).read_text(encoding="utf-8") + FRONT, encoding="utf-8")
+    server = Launched(str(named), given.out, small=False)
+    try:
+        return _run(given, server, console)
+    finally:
+        server.kill()
+
+
+def _run(given: argparse.Namespace, server: Launched, console: Console) -> JsonDict:
+    before, began = server.processes(), time.monotonic()
+    steady = Streams(server, asks(len(DOORS), TOKENS, 5, ()), DEADLINE)
+    attack = Attack(server.front_http, server.front_grpc)
+    steady.undisturbed()
+    steady.start()
+    running = threading.Thread(target=attack.run, args=(given.requests, given.seed, given.threads), daemon=True)
+    running.start()
+    with Progress(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console) as progress:
+        task = progress.add_task("", total=given.requests)
+        while running.is_alive():
+            progress.update(task, completed=attack.requests)
+            time.sleep(LOOK_SECONDS)
+    problems = steady.stop() + verdict.of_answers(steady.answers, errors=False) + attack.wrong
+    after = server.processes()
+    problems += [f"{name} died" for name, pid in before.items() if after.get(name) != pid]
+    return {
+        **verdict.said(steady.answers, steady.refused),
+        "requests": attack.requests,
+        "seconds": time.monotonic() - began,
+        "replies": dict(sorted(attack.answers.items())),
+        "problems": problems,
+    }

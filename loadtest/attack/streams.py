@@ -1,0 +1,234 @@
+"""Clients that ask the same again and again, whatever happens to the server: every answer is known beforehand. And such
+as do not behave."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from covey_client import Client, CoveyClientError, DeadlineExceeded, Overloaded
+from covey_client.errors import InvalidRequest
+from loadtest.attack.launched import Launched
+
+QUESTION = "User: Do you like films?\nAssistant:"
+PROMPTS = (
+    QUESTION,
+    "def read_lines(path):\n",
+    "English: Good night.\nGerman:",
+    "User: What did you do at the weekend?\nAssistant:",
+    "Question: What is 12 + 30?\nAnswer:",
+)
+GRACE_SECONDS = 2.0  # beyond a deadline, on a machine that does much else
+DOORS = ("grpc", "http", "unary")  # streams of both protocols, and answers in one piece
+REST_SECONDS = 0.5  # after an error
+STRAYS_SECONDS = 1.0  # between two clients that do not behave
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What one client asks."""
+
+    door: str
+    prompt: str
+    settings: dict[str, Any]
+
+    def answered(
+        self, clients: dict[str, Client], seconds: float, *, resume: bool = True
+    ) -> tuple[tuple[int, ...], float]:
+        """Its tokens, through whatever happens meanwhile or until it breaks, and when the first came. Raises
+        CoveyClientError."""
+        client = clients[self.door]
+        if self.door == "unary":
+            tokens = client.generate(self.prompt, timeout=seconds, resume=resume, **self.settings).tokens
+            return tokens, time.monotonic()
+        with client.stream(self.prompt, timeout=seconds, resume=resume, **self.settings) as stream:
+            found: list[int] = []
+            first = 0.0
+            for chunk in stream:
+                first = first or time.monotonic()
+                found += chunk.tokens
+            return tuple(found), first
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of an ask: `right`, `wrong`, `late` or, with the reason, `error`."""
+
+    door: str
+    outcome: str
+    seconds: float
+    error: str = ""
+    began: float = 0.0  # after the first
+    wait: float = 0.0  # to the first token, from the first time that it was asked: who is refused asks again
+
+
+def asks(count: int, tokens: int, seed: int, drafters: Sequence[str]) -> list[Ask]:
+    """Some name their drafter, so that each has work: one does in any case."""
+    drawn = random.Random(seed)
+    found = []
+    for index in range(count):
+        settings: dict[str, Any] = {"max_tokens": tokens, "min_tokens": tokens, "seed": drawn.getrandbits(32)}
+        settings["temperature"] = 0.8 if drawn.random() < 0.7 else 0.0
+        speculation = drawn.choice(("", "off", "fixed:2", "fixed:4"))
+        settings |= {"speculation": speculation} if speculation else {}
+        settings |= {"drafter": drawn.choice(drafters)} if drafters and drawn.random() < 0.7 else {}
+        if index < len(drafters):
+            settings |= {"speculation": "fixed:2", "drafter": drafters[index]}
+        found.append(Ask(DOORS[index % len(DOORS)], drawn.choice(PROMPTS), settings))
+    return found
+
+
+class Streams:
+    """One thread for each ask, until stopped."""
+
+    def __init__(
+        self,
+        server: Launched,
+        wanted: Sequence[Ask],
+        deadline: float,
+        known: Sequence[tuple[int, ...]] = (),
+        *,
+        pause: float = 0.0,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """`known`: what `undisturbed` of earlier ones has learnt; `pause`: seconds from an answer to the next ask."""
+        self._clients = {
+            "grpc": Client(server.front_grpc, headers=headers),
+            "http": Client(server.front_http, transport="http", headers=headers),
+            "unary": Client(server.front_grpc, model="covey_unary", headers=headers),
+        }
+        self._deadline = deadline
+        self._asks = wanted
+        self._pause = pause
+        self.known: list[tuple[int, ...]] = list(known) or [()] * len(wanted)
+        self.answers: list[Answer] = []
+        self.refused = 0
+        self._began = 0.0
+        self._ended = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def undisturbed(self) -> None:
+        """Learn every answer, all at once and nothing happening. Raises CoveyClientError."""
+        problems: list[CoveyClientError] = []
+
+        def learn(index: int) -> None:
+            try:
+                self.known[index], _ = self._asks[index].answered(self._clients, self._deadline)
+            except CoveyClientError as error:
+                problems.append(error)
+
+        self._run(learn)
+        for thread in self._threads:
+            thread.join()
+        if problems:
+            raise problems[0]
+
+    def start(self) -> None:
+        """Ask again and again, and go on with what breaks."""
+        self._began = time.monotonic()
+        self._run(self._again_and_again)
+
+    def once(self) -> None:
+        """Ask once, and go on with nothing."""
+        self._began = time.monotonic()
+        self._run(lambda index: self._answer(index, resume=False))
+
+    def stop(self) -> list[str]:
+        """Ask nothing more and wait for the answers; returns who hangs."""
+        self._ended.set()
+        until = time.monotonic() + self._deadline + GRACE_SECONDS
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        hung = [f"stream {thread.name} hangs" for thread in self._threads if thread.is_alive()]
+        for client in self._clients.values():
+            client.close()
+        return hung
+
+    def _run(self, act: Callable[[int], object]) -> None:
+        self._threads = [
+            threading.Thread(target=act, args=(index,), name=str(index), daemon=True)
+            for index in range(len(self._asks))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _again_and_again(self, index: int) -> None:
+        while not self._ended.is_set():
+            self._answer(index)
+            self._ended.wait(self._pause)
+
+    def _answer(self, index: int, *, resume: bool = True) -> None:
+        """Record what becomes of an ask; with `resume` who is refused before anything came asks again."""
+        ask, error, asked = self._asks[index], "", time.monotonic()
+        while True:
+            began = first = time.monotonic()
+            try:
+                tokens, first = ask.answered(self._clients, self._deadline, resume=resume)
+                outcome = "right" if tokens == self.known[index] else "wrong"
+            except DeadlineExceeded as problem:
+                outcome, error = "late", str(problem)
+            except CoveyClientError as problem:
+                if resume and isinstance(problem, Overloaded):
+                    self.refused += 1
+                    if self._ended.wait(min(problem.retry_after or 1.0, 5.0)):
+                        return
+                    continue
+                outcome, error = "error", f"{type(problem).__name__}: {problem}"
+            break
+        seconds = time.monotonic() - began
+        if seconds > self._deadline + GRACE_SECONDS:
+            outcome = "late"
+        self.answers.append(Answer(ask.door, outcome, seconds, error, began - self._began, first - asked))
+        if outcome == "error":
+            self._ended.wait(REST_SECONDS)
+
+
+class Strays(threading.Thread):
+    """One after the other, until stopped: a client that leaves in the middle, one whose request is refused, one that
+    asks `covey_unary`."""
+
+    def __init__(self, server: Launched) -> None:
+        super().__init__(name="strays", daemon=True)
+        self.asked: Counter[str] = Counter()
+        self.errors: Counter[str] = Counter()
+        self._url = server.front_grpc
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        with Client(self._url) as client, Client(self._url, model="covey_unary") as unary:
+            ways = (("left", self._leave, client), ("refused", self._ask_wrongly, client), ("unary", self._ask, unary))
+            for name, ask, whom in itertools.cycle(ways):
+                try:
+                    ask(whom)
+                    self.asked[name] += 1
+                except CoveyClientError as error:
+                    self.errors[f"{name}: {type(error).__name__}: {error}"] += 1
+                if self._stopped.wait(STRAYS_SECONDS):
+                    return
+
+    def stop(self, seconds: float) -> list[str]:
+        """End, and say what went wrong."""
+        self._stopped.set()
+        self.join(seconds)
+        return [f"{count} times {what}" for what, count in self.errors.most_common(3)]
+
+    @staticmethod
+    def _leave(client: Client) -> None:
+        with client.stream(QUESTION, max_tokens=200) as stream:
+            next(stream)
+
+    @staticmethod
+    def _ask_wrongly(client: Client) -> None:
+        with suppress(InvalidRequest):
+            client.generate(QUESTION, max_tokens=-1)
+
+    @staticmethod
+    def _ask(client: Client) -> None:
+        client.generate(QUESTION, max_tokens=24)

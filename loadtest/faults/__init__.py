@@ -1,1 +1,0 @@
-"""Faults by the hundred in a real server under load: `python -m loadtest.faults`."""

@@ -1,1 +1,0 @@
-"""Requests by the hundred thousand that no client would send: `python -m loadtest.fuzz`."""

@@ -1,1 +1,0 @@
-"""What one tenant has to wait for another: `python -m loadtest.neighbours`."""

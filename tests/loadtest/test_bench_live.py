@@ -1,0 +1,59 @@
+"""Smoke runs of benches against the real server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from covey.types import JsonDict
+from loadtest.bench.__main__ import main
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+
+def quick(name: str, folder: Path) -> JsonDict:
+    out = folder / "out.json"
+    assert main([name, "--quick", "--json", str(out)]) == 0
+    found: JsonDict = json.loads(out.read_text())
+    return found
+
+
+def test_tax_measures_every_competitor(tmp_path: Path) -> None:
+    found = quick("tax", tmp_path)
+    for way in ("unary", "stream"):
+        assert all(found["triton_over_inprocess"][way][c] > 0 for c in ("1", "8", "32"))
+    for door in ("front", "openai"):
+        assert all(found[f"{door}_over_stream"][c] > 0 for c in ("1", "8", "32"))
+    assert all(found["chunk_tokens_p99"][c] >= 1 for c in ("1", "8", "32"))
+    assert all(found["loop_overhead_ms"][c] > 0 for c in ("1", "8", "32"))
+
+
+def test_speedup_asks_every_depth(tmp_path: Path) -> None:
+    found = quick("speedup", tmp_path)
+    assert set(found["overall_t1"]["tokens_per_second"]) == {"off", "fixed:2", "fixed:4"}
+    assert found["overall_t1"]["best_static_over_off"] > 0
+    assert 0 < found["overall_t1"]["acceptance"]["fixed:2"] <= 1
+    assert found["drafters"] == {"code": "draft_code"}
+
+
+def test_a_closed_loop_measures_every_entrant(tmp_path: Path) -> None:
+    found = quick("load", tmp_path)
+    assert found["min_covey_over_best_static"] > 0
+    for point in found["points"].values():
+        assert all(rate["median"] > 0 for rate in point["tokens_per_second"].values())
+        assert point["depth"]["off"] == 0.0
+        assert point["depth"]["fixed:3"] > 1.0
+
+
+def test_drafters_are_chosen_by_several_orchestrators_of_one_server(tmp_path: Path) -> None:
+    found = quick("drafters", tmp_path)
+    for part in ("c1", "mixed16"):
+        assert found[part]["covey_over_general"]["repetitions"] == 2
+        assert found[part]["covey_share_of_oracle"]["median"] > 0
+        assert found[part]["covey_over_ucb"] is None
+    rounds = found["c1"]["tokens_per_round"]
+    assert rounds["off"] == 1.0, "each has a profile of its own"
+    assert rounds["oracle"] > 1.2
+    assert rounds["general"] > 1.2
