@@ -203,6 +203,31 @@ def test_all_calls_to_a_process_that_has_ended_are_given_up(ask: Callable[[One],
     assert len(one.workers[1].calls) == 1
 
 
+def test_a_late_drafter_is_not_asked_before_that_call_has_ended() -> None:
+    """Whatever ends meanwhile, and however long it has rested."""
+    one = One()
+    one.read()
+    one.draft()
+    assert one.channel.reply(one.call, 0.0) is None
+    one.clock.sleep(LONGEST_REST)
+    one.end()  # what it was reading before
+    one.channel.settle()
+    assert one.roster.state("one") is State.LATE
+    one.end()
+    one.channel.settle()
+    assert one.roster.serves("one")
+
+
+def test_a_drafter_that_leaves_memory_is_told_everything_when_it_is_back() -> None:
+    one = One()
+    answered(one, One.draft)
+    one.channel.frees.append(8)
+    one.channel.drop(one.requests)
+    work = one.draft()
+    assert [len(opening.tokens) for opening in work.opens] == [3, 3]
+    assert (work.epoch, work.frees) == (0, ())
+
+
 @pytest.mark.parametrize("rule", list(Rule))
 def test_the_rejection_rule_asks_for_the_rows_that_nodes_were_proposed_from(rule: Rule) -> None:
     one = One()

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from covey.clock import RealClock
+from covey.configuration import EngineConfig
 from covey.engine import Engine
 from covey.errors import BadField
 from covey.roster import Roster
@@ -57,8 +58,7 @@ class Serving:
             StaticPlanner(2),
             self.streamer,
             RealClock(),
-            drafters={DRAFTER: drafter(DRAFTER)},
-            draft_deadline=60.0,
+            EngineConfig({DRAFTER: drafter(DRAFTER)}, draft_deadline=60.0),
         )
         self.streamer.start(self.engine)
         self.keys = 0

@@ -14,6 +14,7 @@ import pytest
 from covey.active import ActiveRequest, Heard
 from covey.channel import LEAST_NEEDED, Channel
 from covey.clock import RealClock
+from covey.configuration import EngineConfig, EngineHooks
 from covey.drafting import Drafting
 from covey.engine import Engine
 from covey.errors import CoveyError, PortError, PortTimeout, StubDead
@@ -99,9 +100,8 @@ def run(
         planner,
         sink,
         clock or ManualClock(),
-        drafters=drafters,
-        draft_deadline=deadline,
-        drafter_failed=failed,
+        EngineConfig(drafters, draft_deadline=deadline),
+        EngineHooks(drafter_failed=failed),
     )
     names = list(drafters)
     prompts = {key: [key, key * 3 % VOCAB, 5] for key in range(1, requests + 1)}
@@ -199,8 +199,8 @@ def test_a_dead_drafter_costs_no_request_and_rests_longer_each_time() -> None:
         StaticPlanner(4, 1),
         sink,
         clock,
-        drafters={"one": drafter},
-        drafter_failed=lambda name, error: reports.append(f"{name}: {error}"),
+        EngineConfig({"one": drafter}),
+        EngineHooks(drafter_failed=lambda name, error: reports.append(f"{name}: {error}")),
     )
     engine.submit(request(1, [1, 2], 100))
     while engine.round():
@@ -274,7 +274,13 @@ def serving(
     scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=64, growth_tokens=8, block_size=4)
     planner = StaticPlanner(4, 1)
     engine = Engine(
-        target, scheduler, planner, sink, clock, drafters=drafters, draft_deadline=deadline, drafter_failed=failed
+        target,
+        scheduler,
+        planner,
+        sink,
+        clock,
+        EngineConfig(drafters, draft_deadline=deadline),
+        EngineHooks(drafter_failed=failed),
     )
     return engine, target, sink
 
@@ -519,7 +525,9 @@ def test_the_time_in_which_drafters_work_is_used() -> None:
 
     planner = Putting(2, 1)
     scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=64, growth_tokens=8, block_size=4)
-    engine = Engine(HashTarget(), scheduler, planner, sink, RealClock(), drafters={"only": drafter}, draft_deadline=60)
+    engine = Engine(
+        HashTarget(), scheduler, planner, sink, RealClock(), EngineConfig({"only": drafter}, draft_deadline=60)
+    )
     engine.submit(request(1, [1, 2, 3], 9))
     while engine.round():
         pass
@@ -543,7 +551,7 @@ def test_a_drafter_without_scores_drafts_beside_one_with_scores() -> None:
     scheduler = Scheduler(max_running=8, max_waiting=8, token_budget=64, growth_tokens=16, block_size=4)
     planner = build(SpeculationSettings(policy="tetris", max_depth=4), ("scored", "unscored"))
     drafters = {"scored": HashDrafter(0.8), "unscored": Unscored(0.8)}
-    engine = Engine(target, scheduler, planner, sink, ManualClock(), drafters=drafters, draft_deadline=60)
+    engine = Engine(target, scheduler, planner, sink, ManualClock(), EngineConfig(drafters, draft_deadline=60))
     for key, name in enumerate(drafters):
         engine.submit(request(key, [1, 2, key], 40, drafter=name))
     while engine.round():
@@ -634,7 +642,7 @@ def watched(
 ) -> tuple[Engine, HashTarget, Collector]:
     target, sink = HashTarget(), Collector()
     scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=64, growth_tokens=8, block_size=target.block_size)
-    engine = Engine(target, scheduler, planner, sink, clock or RealClock(), drafters=drafters, draft_deadline=60.0)
+    engine = Engine(target, scheduler, planner, sink, clock or RealClock(), EngineConfig(drafters, draft_deadline=60.0))
     return engine, target, sink
 
 
@@ -713,9 +721,8 @@ def test_a_reader_that_fails_rests_and_is_told_again() -> None:
         WithReaders("two", 1000),
         sink,
         clock,
-        drafters={"one": HashDrafter(0.6), "two": reader},
-        draft_deadline=60.0,
-        drafter_failed=lambda name, _error: failures.append(name),
+        EngineConfig({"one": HashDrafter(0.6), "two": reader}, draft_deadline=60.0),
+        EngineHooks(drafter_failed=lambda name, _error: failures.append(name)),
     )
     engine.submit(request(1, [1, 5], 60, drafter="one"))
     while engine.round():

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from covey.configuration import EngineHooks
 from covey.engine import Engine
 from covey.errors import Overloaded, PortError, StubDead
 from covey.scheduler import Scheduler
@@ -34,7 +35,7 @@ def build(
         block_size=target.block_size,
     )
     reload = (lambda _error: target.restart()) if recover else None
-    return Engine(target, scheduler, StaticPlanner(), sink, ManualClock(), recover=reload), sink
+    return Engine(target, scheduler, StaticPlanner(), sink, ManualClock(), hooks=EngineHooks(recover=reload)), sink
 
 
 def finish_all(engine: Engine, limit: int = 2000) -> int:

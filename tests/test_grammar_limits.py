@@ -47,6 +47,10 @@ REFUSED = {
     "hidden behind a schema": ("grammar_lark", f'start: T\nT: /%json ["{"a?" * 2000}"]/', "500 of"),
     "several patterns": ("grammar_json", json.dumps(fitting(16)), "4 patterns"),
     "patterns by reference": ("grammar_json", json.dumps(chained(20)), "4 patterns"),
+    "patterns of a property": ("grammar_json", json.dumps({"properties": {"a": fitting(5)}}), "4 patterns"),
+    "patterns of an item": ("grammar_json", json.dumps({"prefixItems": [fitting(5)]}), "4 patterns"),
+    "patterns of nobody knows what": ("grammar_json", json.dumps({"$ref": "other", "$defs": fitting(5)}), "4 patterns"),
+    "many small multiples": ("grammar_json", multiples(*(2**n for n in range(15))), "multipleOf"),
     "many names": ("grammar_json", json.dumps({"patternProperties": {name: {} for name in "abcdefghi"}}), "in one"),
     "nesting": ("grammar_json", "[" * 60_000, "nested"),
 }  # fmt: skip

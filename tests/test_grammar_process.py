@@ -7,13 +7,15 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from covey import grammar, grammar_process
+from covey import grammar, grammar_process, grammar_verdicts, interpreter
 from covey.errors import Overloaded
 from covey.grammar_process import Compiler
 from covey.grammar_verdicts import GIVEN_UP_SECONDS, Verdicts
+from covey.tritonio.long_prompts import MOST_GRAMMARS, LongPrompts
 from tests.bundled import MODELS
 
 FOLDER, VOCAB, ENDS = str(MODELS / "target" / "1"), 4096, (0,)
@@ -56,6 +58,59 @@ def test_it_has_not_even_the_server_s_secrets(compiler: Compiler, monkeypatch: p
     compiler.compiled("grammar_json", "{}", ENDS)
     with open(f"/proc/{compiler.pid}/environ", "rb") as environment:
         assert b"hidden" not in environment.read()
+
+
+def test_the_tokenizer_is_read_as_eagerly_as_whoever_waits_for_it(compiler: Compiler) -> None:
+    """A process is as nice as the thread that started it. On busy processors a nice one would not get far enough."""
+    compiler.close()
+    queue, done = LongPrompts(MOST_GRAMMARS, "new grammars", nice=0), threading.Event()
+
+    def job(_problem: Exception | None) -> None:
+        compiler.compiled("grammar_json", "{}", ENDS)
+        done.set()
+
+    queue.put("", 1, job)
+    assert done.wait(60)
+    queue.stop()
+    assert compiler.pid is not None
+    assert os.getpriority(os.PRIO_PROCESS, compiler.pid) == os.getpriority(os.PRIO_PROCESS, 0)
+
+
+def test_an_answer_that_breaks_off_says_nothing_of_the_grammar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The process may be ended in the middle of a long one."""
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\nhead -c 1 > /dev/null\nprintf '\\100\\0\\0\\0half'\n")
+    program.chmod(0o700)
+    monkeypatch.setattr(interpreter, "python", lambda: str(program))
+    made = Compiler(FOLDER, VOCAB)
+    with pytest.raises(Overloaded, match="away"):
+        made.compiled("grammar_json", "{}", ENDS)
+    made.close()
+
+
+def test_an_answer_that_comes_too_late_is_not_the_next_one_s(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\nsleep 30\n")
+    program.chmod(0o700)
+    monkeypatch.setattr(grammar_process, "ANSWER_SECONDS", 0.1)
+    with monkeypatch.context() as slow:
+        slow.setattr(interpreter, "python", lambda: str(program))
+        made = Compiler(FOLDER, VOCAB)
+        with pytest.raises(Overloaded, match="no answer within"):
+            made.compiled("grammar_json", "{}", ENDS)
+    assert made.pid is None
+    monkeypatch.setattr(grammar_process, "ANSWER_SECONDS", 60.0)
+    assert made.compiled("grammar_json", "{}", ENDS)
+    made.close()
+
+
+def test_only_the_last_verdicts_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammar_verdicts, "MOST", 2)
+    counted = Counted()
+    verdicts = Verdicts(counted.compiled)
+    for text in ("a", "b", "a", "c", "a", "b"):
+        verdicts.compiled("grammar_regex", text, ENDS)
+    assert counted.asked == ["a", "b", "c", "b"]
 
 
 def _spin(*_: object) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from covey.configuration import EngineConfig
 from covey.drafters.neural import NeuralDrafter
 from covey.drafters.ngram import NgramDrafter
 from covey.drafters.suffix import SuffixDrafter
@@ -98,7 +99,9 @@ def engine(target: Target, drafter: Drafter) -> tuple[Engine, Collector]:
     sink = Collector()
     scheduler = Scheduler(max_running=8, max_waiting=8, token_budget=64, growth_tokens=8, block_size=16)
     planner = StaticPlanner(2, 1)
-    return Engine(target, scheduler, planner, sink, ManualClock(), drafters={"draft": drafter}, draft_deadline=60), sink
+    return Engine(
+        target, scheduler, planner, sink, ManualClock(), EngineConfig({"draft": drafter}, draft_deadline=60)
+    ), sink
 
 
 @pytest.mark.parametrize("make_target", TARGETS)

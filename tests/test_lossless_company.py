@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from covey.clock import RealClock
+from covey.configuration import EngineConfig
 from covey.drafters import load_drafter
 from covey.engine import Engine
 from covey.models.model import PagedModel
@@ -235,7 +236,7 @@ class Serving:
             max_running=batch, max_waiting=len(wanted), token_budget=budget, growth_tokens=0, block_size=BLOCK
         )
         planner = StaticPlanner(0, 3)
-        engine = Engine(self.runner, scheduler, planner, sink, RealClock(), drafters=known, draft_deadline=60.0)
+        engine = Engine(self.runner, scheduler, planner, sink, RealClock(), EngineConfig(known, draft_deadline=60.0))
         for key, each in enumerate(wanted, start=1):
             speculation = "fixed:4" if known else "off"
             engine.submit(

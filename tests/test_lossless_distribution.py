@@ -20,11 +20,11 @@ from scipy import stats
 
 from covey.drafters.choosing import Choosing
 from covey.drafters.proposing import Rows, joined, propose_trees
-from covey.drafters.stepper import Call
+from covey.drafters.stepper import Call, Visible
 from covey.sampling import rejection
 from covey.sampling.drawing import Context, SettingsTable, draw
-from covey.sampling.noise import Reals, seed_words
-from covey.types import Ints, Sampling, Trees
+from covey.sampling.noise import Index, Reals, seed_words
+from covey.types import Floats, Ints, Sampling, Trees
 from covey.verify import parent_places, walk
 
 PROMPT = [1, 2]
@@ -47,8 +47,8 @@ BIASED = replace(PLAIN, logit_bias=((0, -100.0), (3, 1.2), (1, -0.7)), presence_
 class World:
     """Logits of the next token by the last two."""
 
-    target: torch.Tensor
-    drafter: torch.Tensor
+    target: Floats
+    drafter: Floats
 
     @classmethod
     def make(cls, drafter: str, vocab: int = 5) -> World:
@@ -56,11 +56,12 @@ class World:
         target = rng.normal(size=(vocab, vocab, vocab)) * 1.3
         noise = rng.normal(size=target.shape)
         other = {"good": target + 0.4 * noise, "bad": noise * 1.5, "same": target}[drafter]
-        return cls(torch.tensor(target, dtype=torch.float32), torch.tensor(other, dtype=torch.float32))
+        return cls(target.astype(np.float32), other.astype(np.float32))
 
 
-def look(table: torch.Tensor, before: Ints, last: Ints) -> torch.Tensor:
-    return table[torch.from_numpy(before.astype(np.int64)), torch.from_numpy(last.astype(np.int64))]
+def look(table: Floats, before: Ints, last: Ints) -> Floats:
+    found: Floats = table[before, last]
+    return found
 
 
 @lru_cache(maxsize=16)
@@ -76,6 +77,7 @@ def open_table(sampling: Sampling, count: int, first_seed: int) -> SettingsTable
             column[2:] = column[0]
     table.seed[:] = seeds
     table.samplings[2:] = table.samplings[:1] * (count - 2)
+    table.biases |= dict.fromkeys(range(2, count), table.biases[0]) if table.biases else {}
     table._free.clear()
     return table
 
@@ -129,23 +131,23 @@ class TableStepper:
 
     resident_bytes = 0
 
-    def __init__(self, table: torch.Tensor) -> None:
+    def __init__(self, table: Floats) -> None:
         self._table = table
 
     def begin(self, call: Call, lanes: int) -> None:
         """Needs no preparation."""
 
-    def step(self, tokens: torch.Tensor, rows: int, visible: torch.Tensor | None = None) -> torch.Tensor:
-        self._seen = np.concatenate([self._seen[:rows], tokens.numpy().reshape(rows, -1)], axis=1)
+    def step(self, tokens: Index, rows: int, visible: Visible | None = None) -> Floats:
+        self._seen = np.concatenate([self._seen[:rows], tokens.reshape(rows, -1)], axis=1)
         if visible is None:
             return look(self._table, self._seen[:, -2], self._seen[:, -1])
-        columns = np.where(visible.numpy(), np.arange(visible.shape[2]), -1)
+        columns = np.where(visible, np.arange(visible.shape[2]), -1)
         last_two = np.sort(columns, axis=2)[:, :, -2:].reshape(rows, -1)
         before, last = np.moveaxis(np.take_along_axis(self._seen, last_two, 1).reshape(-1, 2), 1, 0)
         return look(self._table, before, last)
 
-    def catch_up(self, tokens: torch.Tensor, rows: int) -> torch.Tensor:
-        self._seen = tokens.numpy().reshape(rows, -1)
+    def catch_up(self, tokens: Index, rows: int) -> Floats:
+        self._seen = tokens.reshape(rows, -1)
         return look(self._table, self._seen[:, -2], self._seen[:, -1])
 
     def finish(self) -> None:
@@ -176,7 +178,7 @@ def drafts(world: World, batch: Batch, rows: Ints, depth: int, width: int, rejec
 class Asked:
     """What the target has one of for every root and node, packed as in `covey.verify`."""
 
-    logits: torch.Tensor
+    logits: Floats
     slots: Ints
     positions: Ints
     contexts: list[Context | None] | None
@@ -250,7 +252,7 @@ def run_rejection(
 
 def p_value(world: World, sampling: Sampling, outcome: Ints) -> float:
     """Chi-square of the joint distribution of the emitted tokens against the target's own."""
-    table = world.target.numpy()
+    table = world.target
     vocab = len(table)
     expected = np.zeros(vocab**LENGTH)
     steps: dict[tuple[int, ...], Reals] = {}
@@ -402,7 +404,7 @@ def test_coupled_acceptance_keeps_its_bound() -> None:
         positions = np.full(count, 11, np.int32)
         drawn = draw(target.expand(count, vocab), table, slots, positions).tokens
         choosing = Choosing(table, slots.astype(np.int64), positions.astype(np.int64), 1, vocab)
-        drafted = choosing.best(drafter.expand(count, vocab), 0)[0]
+        drafted = choosing.best(drafter.expand(count, vocab).numpy(), 0)[0]
         agree = float((drawn == drafted).mean())
         tv = 0.5 * float((target.double().softmax(0) - drafter.double().softmax(0)).abs().sum())
         slack = 4 / np.sqrt(count)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from covey.configuration import EngineConfig, EngineHooks
 from covey.engine import Engine
 from covey.errors import PortError
 from covey.guard import Guard
@@ -170,11 +171,8 @@ class Server:
 
         self.engine = Engine(
             *(self.pool, scheduler, self.planner, self.sink, self.clock),
-            drafters=self.drafters,
-            draft_deadline=60.0,
-            recover=lambda _error: self.pool.restart(),
-            memory=made,
-            guard=guard,
+            EngineConfig(self.drafters, draft_deadline=60.0),
+            EngineHooks(recover=lambda _error: self.pool.restart(), memory=made, guard=guard or Guard(strict=True)),
         )
         for name in names:
             self.engine.roster.came(name, facts(name))

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covey.active import ActiveRequest
+from covey.configuration import EngineHooks
 from covey.engine import Engine
 from covey.errors import Overloaded, SettingError
 from covey.objectives import Classes, judge
@@ -100,7 +101,14 @@ def test_the_baseline_is_the_table_s_plain_round_of_one_row_or_is_learnt() -> No
 def _round(rows: int, depth: int = 0) -> RoundRecord:
     """A round of so many decoding rows that took 0.4 s."""
     records: list[RoundRecord] = []
-    engine = Engine(HashTarget(), scheduler(), StaticPlanner(), Collector(), ManualClock(), observe=records.append)
+    engine = Engine(
+        HashTarget(),
+        scheduler(),
+        StaticPlanner(),
+        Collector(),
+        ManualClock(),
+        hooks=EngineHooks(observe=records.append),
+    )
     for key in range(1, rows + 1):
         engine.submit(asks(key, 0.0, max_tokens=9))
     for _ in range(3):

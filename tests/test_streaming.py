@@ -52,6 +52,13 @@ class Listener:
         if chunk.finish is not None:
             self.done.set()
 
+    def has(self, text: str) -> bool:
+        """Whether it gets this and nothing else, within a minute."""
+        until = time.monotonic() + 60
+        while "".join(chunk.text for chunk in self.chunks) != text and time.monotonic() < until:
+            time.sleep(0.002)
+        return "".join(chunk.text for chunk in self.chunks) == text
+
     def _raise(self, call: str) -> None:
         if call in self.raises:
             raise MemoryError("shared memory is full")
@@ -275,3 +282,58 @@ def test_open_answers_are_counted_from_any_thread(bench: Bench) -> None:
     for listener in listeners.values():
         assert listener.done.wait(10)
     assert bench.streamer.open == 0
+
+
+def test_of_many_answers_each_is_sent_less_often(tokenizer: Tokenizer) -> None:
+    """First words and last ones do not wait, and what is held is sent though nothing comes any more."""
+    streamer, listeners = Streamer(tokenizer, RealClock(), apart=0.25), [Listener() for _ in range(4)]
+    streamer.start(Cancels())
+
+    def say(text: str, finish: Finish | None = None) -> None:
+        ids = np.asarray(tokenizer.encode(text).ids, np.int32)
+        streamer.publish([Progress(key, ids, np.zeros(0, np.float32), finish) for key in range(4)])
+
+    for key, listener in enumerate(listeners):
+        streamer.begin(key, listener, prompt=np.zeros(1, np.int32), seed=1, stream=True, logprobs=False)
+    say("one")
+    assert all(listener.has("one") for listener in listeners)
+    begun = time.monotonic()
+    say(" two")
+    say(" three")
+    assert all(listener.has("one two three") for listener in listeners)
+    assert time.monotonic() - begun > 0.5
+    say(" four", Finish.LENGTH)
+    assert all(listener.done.wait(60) for listener in listeners)
+    assert time.monotonic() - begun < 1.5
+    streamer.stop()
+    said = [[chunk.text for chunk in listener.chunks] for listener in listeners]
+    assert said == [["one", " two three", " four"]] * 4
+
+
+def test_first_words_go_before_others(tokenizer: Tokenizer) -> None:
+    order: list[int] = []
+
+    class Slow(Listener):
+        def __init__(self, key: int) -> None:
+            super().__init__()
+            self.key = key
+
+        def send(self, chunk: Chunk) -> None:
+            order.append(self.key)
+            time.sleep(0.02)
+            super().send(chunk)
+
+    streamer, listeners = Streamer(tokenizer, RealClock()), [Slow(key) for key in range(20)]
+    streamer.start(Cancels())
+    ids, none = np.asarray(tokenizer.encode("word").ids, np.int32), np.zeros(0, np.float32)
+    for key in range(19):
+        streamer.begin(key, listeners[key], prompt=ids, seed=1, stream=True, logprobs=False)
+    streamer.publish([Progress(key, ids, none, None) for key in range(19)])
+    assert all(listener.has("word") for listener in listeners[:19])
+    streamer.publish([Progress(key, ids, none, None) for key in range(19)])
+    streamer.begin(19, listeners[19], prompt=ids, seed=1, stream=True, logprobs=False)
+    streamer.publish([Progress(19, ids, none, None)])
+    assert listeners[19].has("word")
+    assert len(order) < 19 + 10, "the others' second words"
+    streamer.fail_all(PortError("over"))
+    streamer.stop()

@@ -86,6 +86,22 @@ def test_stops_across_tokens_and_shows_nothing_of_the_stop_word(tokenizer: Token
     assert stop not in tokenizer.decode(ids[: used - 1]), "it must stop with the first token that completes the word"
 
 
+def test_the_sizes_of_what_is_held_are_not_looked_at_again_for_each_token(tokenizer: Tokenizer) -> None:
+    looked = 0
+
+    class Word(str):
+        def startswith(self, *given: object) -> bool:
+            nonlocal looked
+            looked += 1
+            return super().startswith(*given)  # type: ignore[arg-type]
+
+    ids = tokenizer.encode("e" * 400).ids
+    stops = [Word("e" * 255 + "b"), *(Word(f"{first}e" * 120) for first in "abcd")]
+    text, _ = run(Detokenizer(tokenizer, [], stops), ids, random.Random(0))
+    assert text == "e" * 400
+    assert looked <= len(stops) * (2 * len(text) + len(ids))
+
+
 def test_held_text_is_given_out_at_the_end(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("please sto").ids
     text, _ = run(Detokenizer(tokenizer, [], ["stop"]), ids, random.Random(0))

@@ -99,10 +99,14 @@ def _write(pipe: IO[bytes], message: bytes) -> None:
 
 
 def _read(pipe: IO[bytes]) -> bytes:
-    head = pipe.read(_HEAD.size)
-    if len(head) < _HEAD.size:
+    return _whole(pipe, int(_HEAD.unpack(_whole(pipe, _HEAD.size))[0]))
+
+
+def _whole(pipe: IO[bytes], size: int) -> bytes:
+    found = pipe.read(size)
+    if len(found) < size:
         raise EOFError("it has ended")
-    return pipe.read(int(_HEAD.unpack(head)[0]))
+    return found
 
 
 # ---- the process ----------------------------------------------------------------------------------------------------
@@ -111,7 +115,6 @@ def _read(pipe: IO[bytes]) -> bytes:
 def main() -> None:
     answers, asked = os.fdopen(os.dup(1), "wb"), sys.stdin.buffer
     os.dup2(2, 1)  # what a library says is no answer
-    os.nice(NICE)
     while True:
         try:
             message = _read(asked)
@@ -150,6 +153,7 @@ def _compiled(asked: dict[str, object], tokenizer: object) -> dict[str, str]:
 
 
 def _bound() -> None:
+    os.nice(NICE)  # not while the tokenizer is read: on busy processors that would take longer than anybody waits
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     most = pages * resource.getpagesize() + MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (most, most))

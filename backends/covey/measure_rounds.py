@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from covey.configuration import EngineConfig, EngineHooks
 from covey.engine import Engine
 from covey.planner.rows import lay_out, spare
 from covey.ports import Clock, Drafter, Target
@@ -47,13 +49,8 @@ class Bench:
         self._clock = clock
         self._planner = _Fixed(info.vocab_size)
         self._drafters = tuple(drafters) or ("",)
-        scheduler = Scheduler(
-            max_running=settings.max_running,
-            max_waiting=settings.max_running,
-            token_budget=settings.token_budget,
-            growth_tokens=ROOM,
-            block_size=info.block_size,
-        )
+        limits = replace(settings, max_waiting=settings.max_running, growth_tokens=ROOM)
+        scheduler = Scheduler.of(limits, info.block_size)
         self._room = min(ROOM, info.max_positions - PROMPT)
         self._engine = Engine(
             target,
@@ -61,10 +58,8 @@ class Bench:
             self._planner,
             _Nobody(),
             clock,
-            drafters=drafters,
-            draft_deadline=profile.speculation.draft_deadline_ms / 1000,
-            observe=self._observe,
-            caller=caller,
+            EngineConfig.of(profile.speculation, drafters, caller),
+            EngineHooks(observe=self._observe),
         )
         self._max_depth = profile.speculation.max_depth if drafters else 0
         self._most = min(scheduler.max_running, info.total_blocks // -(-(PROMPT + self._room) // info.block_size))

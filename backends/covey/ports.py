@@ -4,12 +4,9 @@ and `covey.emulated` (in process), `covey.tritonio` (over BLS), tests."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from covey.types import DrafterInfo, DraftReply, DraftWork, Progress, Resized, TargetInfo, TargetReply, TargetWork
-
-Reply = TypeVar("Reply")
 
 
 class Target(Protocol):
@@ -114,39 +111,12 @@ class Clock(Protocol):
     def sleep(self, seconds: float) -> None: ...
 
 
-class Between(Protocol):
-    """Comes between an engine and a model: makes the call, or waits, counts, fails and answers as it likes."""
-
-    def __call__(self, model: str, call: Callable[[], Reply]) -> Reply: ...
-
-
 class Ports:
-    """Where an engine's target and drafters are had from, by the names of the models behind them. Every call of every
-    one goes through `between`, where that is given."""
+    """Where an engine's target and drafters are had from, by the names of the models behind them."""
 
-    def __init__(
-        self, target: Callable[[str], Target], drafter: Callable[[str], Drafter], between: Between | None = None
-    ) -> None:
+    def __init__(self, target: Callable[[str], Target], drafter: Callable[[str], Drafter]) -> None:
         self._target = target
-        self._drafter = drafter
-        self._between = between
+        self.drafter = drafter
 
     def target(self, model: str = "target") -> Target:
-        made = self._target(model)
-        return made if self._between is None else _Behind(model, made, self._between)
-
-    def drafter(self, model: str) -> Drafter:
-        made = self._drafter(model)
-        return made if self._between is None else _Behind(model, made, self._between)
-
-
-class _Behind:
-    """A port's methods, each through `between`."""
-
-    def __init__(self, model: str, port: Target | Drafter, between: Between) -> None:
-        self._model = model
-        self._port = port
-        self._between = between
-
-    def __getattr__(self, method: str) -> Any:
-        return lambda *given: self._between(self._model, partial(getattr(self._port, method), *given))
+        return self._target(model)

@@ -71,8 +71,13 @@ class TargetSettings:
         "invariant: the same bits in any batch; auto: on a CPU invariant where that can be had, on a GPU fast",
         choices=("auto", "invariant", "fast"),
     )
-    threads: int = setting(0, "torch threads of the target; 0: one per core", low=0, high=1024)
-    block_size: int = setting(16, "tokens in a KV block", low=1, high=256)
+    runtime: str = setting(
+        "auto",
+        "what computes it; auto: OpenVINO on a CPU, for families and types that it serves as exactly, else PyTorch",
+        choices=("auto", "openvino", "torch"),
+    )
+    threads: int = setting(0, "threads that the target computes with; 0: one per core", low=0, high=1024)
+    block_size: int = setting(32, "tokens in a KV block; OpenVINO's have 32", low=1, high=256)
     kv_memory_mb: int = setting(256, "memory of the KV pool", low=1, high=1 << 22)
     kv_blocks: int = setting(0, "blocks in the KV pool; 0: as many as kv_memory_mb holds", low=0, high=1 << 26)
     prefix_reuse: bool = setting(True, "keep the KV of finished requests for prompts that start alike")
@@ -213,10 +218,14 @@ class SpeculationSettings:
 @dataclass(frozen=True, slots=True)
 class DrafterSettings:
     dtype: str = setting(
-        "auto", "weights and KV; auto: bfloat16 where the device multiplies it, whatever the checkpoint", choices=DTYPES
+        "auto",
+        "weights and KV; auto: by OpenVINO bytes and float32, else bfloat16 where the device multiplies it",
+        choices=DTYPES,
     )
     device: str = setting("cpu", "where neural drafters run", choices=("auto", "cpu", "cuda"))
-    block_size: int = setting(16, "tokens in a KV block of a drafter", low=1, high=256)
+    block_size: int = setting(
+        16, "tokens in a KV block of a drafter that PyTorch runs; OpenVINO's have 32", low=1, high=256
+    )
     kv_memory_mb: int = setting(32, "KV memory of each neural drafter", low=1, high=1 << 20)
     kv_blocks: int = setting(0, "KV blocks of each; 0: as many as kv_memory_mb holds", low=0, high=1 << 26)
     folders: tuple[str, ...] = setting(
@@ -380,7 +389,7 @@ def load(name_or_path: str) -> Profile:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingError(f"{path}: not valid TOML: {error}") from None
-    profile = _section(Profile, {"name": path.stem, **table}, str(path), "")
+    profile = of_tables(table, path.stem, str(path))
     unloaded = [name for name in profile.speculation.drafters if name not in profile.models]
     if unloaded:
         raise SettingError(f"{path}: speculation.drafters: {', '.join(unloaded)} must be among models too")
@@ -413,6 +422,11 @@ def load(name_or_path: str) -> Profile:
         except SettingError as error:
             raise SettingError(f"{path}: {key}: {error}") from None
     return profile
+
+
+def of_tables(tables: JsonDict, name: str, where: str) -> Profile:
+    """The profile of a file's tables, each setting checked by itself. `where` is what errors name."""
+    return _section(Profile, {"name": name, **tables}, where, "")
 
 
 def depths_by_batch(entries: Iterable[str], max_depth: int) -> dict[int, int]:

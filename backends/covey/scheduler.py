@@ -18,19 +18,22 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
 from covey.active import ActiveRequest
 from covey.errors import Overloaded
 from covey.pace import Pace
+from covey.profile import SchedulerSettings
 from covey.shares import Rules, Shares
 from covey.types import Ints, Open, Request, TargetWork, Trees
 
 PATIENCE = 10.0  # seconds
 LONGEST_REST = 60  # seconds that a refused caller is told to wait
 SPARED = 0.9  # share of what objectives allow a round to last that prompts may fill
+GRAMMARS = 8192  # bytes of new requests' grammars in a pass, or one: the longest take 50 ms to open, and others wait
 SPREAD = 8  # rounds in which a row is to make good what it is behind, or may lose what it is ahead
 Readable = Callable[[int, float, float, float], int | None]
 
@@ -46,6 +49,7 @@ class Batch:
     decoding: int  # how many rows will yield a token without a prefill
     now: float = 0.0  # when it was laid out
     fastest: float = 0.0  # the least seconds that a row's token has taken lately; 0: not known
+    crowd: bool = False  # whether several tenants have requests here, running or waiting
 
     def work(self, trees: Trees, *, sequence: int, epoch: int, origin: int, divergence: bool = False) -> TargetWork:
         """The message to the target."""
@@ -96,6 +100,11 @@ class Scheduler:
         self.shares = Shares(tenants or Rules())
         self._frees: list[int] = []
         self.preemptions = 0
+
+    @classmethod
+    def of(cls, settings: SchedulerSettings, block_size: int, **others: Any) -> Scheduler:
+        """Make one as a profile says; `others` are what stands elsewhere in it."""
+        return cls(**asdict(settings), block_size=block_size, **others)
 
     def full(self, tenant: str, pending: int = 0, own: int = 0) -> str:
         """Why no request of this tenant may join the queue, in which `pending` more are about to be, `own` of them the
@@ -191,9 +200,14 @@ class Scheduler:
             if tokens is not None:
                 budget = min(budget, max(tokens, 1, self._due_now(reading, now)))
                 self._bearable_tokens = budget
+        grammars = 0
         for active in reading:
             if budget <= 0:
                 break
+            grammar = 0 if active.opened else len(active.request.sampling.grammar)
+            if grammar and grammars and grammars + grammar > GRAMMARS:
+                continue
+            grammars += grammar
             size = min(budget, active.known - active.num_cached_tokens)
             budget -= size
             rows.append(active)
@@ -202,7 +216,8 @@ class Scheduler:
                 opens.append(active.opening())
                 active.open_sent = True
         frees, self._frees = tuple(self._frees), []
-        return Batch(rows, np.asarray(chunk, np.int32), tuple(opens), frees, decoding, now, self.pace.fastest)
+        crowd, chunks = self.shares.crowd(), np.asarray(chunk, np.int32)
+        return Batch(rows, chunks, tuple(opens), frees, decoding, now, self.pace.fastest, crowd)
 
     def unsent(self, batch: Batch) -> None:
         """A planned pass did not happen: what it would have freed is still to be freed."""
@@ -221,17 +236,20 @@ class Scheduler:
         bisect.insort(self.waiting, active, key=_urgency)
 
     def _admit(self, free_blocks: int, now: float) -> None:
-        """Blocks of a request that gives its place to another tenant's come free with the next pass."""
+        """Blocks of a request that gives its place to another tenant's come free with the next pass. It must be
+        computed again: who has a place already is given one such place a pass."""
         if not self.waiting or (len(self.running) >= self.max_running and not self.shares.crowd()):
             return
         spare = free_blocks - sum(self._blocks(active) - self._held(active) for active in self.running.values())
+        given = False
         while (active := self._next(now)) is not None:
             tenant, needed = active.request.tenant, self._blocks(active)
             short = needed > spare and self.running
             if short or len(self.running) >= self.max_running:
-                loser = self._loser(tenant, now)
+                loser = None if given and tenant in self.shares.running else self._loser(tenant, now)
                 if loser is None:
                     break
+                given = True
                 spare += self._blocks(loser) - self._held(loser)
                 self._preempt(loser)
                 if short:

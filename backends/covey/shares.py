@@ -101,10 +101,9 @@ class Shares:
         return self._beyond(tenant) <= -1
 
     def over(self, tenant: str) -> str | None:
-        """Who is to give one of its places among those that run to `tenant`, which has none: whoever has most beyond
-        its share, where it keeps that share; None where nobody is. Who has a place waits for the next that comes free,
-        since what gives way must be computed again. Does not mutate."""
-        if not self.running or tenant in self.running or not self.lacks(tenant):
+        """Who is to give one of its places among those that run to `tenant`, which has less than its share: whoever has
+        most beyond its own, where it keeps that; None where nobody is. Does not mutate."""
+        if not self.running or not self.lacks(tenant):
             return None
         most = max(self.running, key=self._beyond)
         return most if self._beyond(most) >= 1 else None

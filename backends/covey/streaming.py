@@ -1,13 +1,17 @@
 """From the engine's progress to what clients receive: text, counts, the end.
 
 The engine's thread only drops progress into a queue; a thread of this module's own turns it into text and sends it,
-joining what piled up for one request while it was busy. It also notices clients that have gone and stop words, and
+first tokens before all others. Where many answers are streamed, each is sent less often, with what has come meanwhile:
+a response costs processors that models need as well. The thread also notices clients that have gone and stop words, and
 tells the engine. Knows no Triton: an `Outlet` is where one request's answer goes.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -128,7 +132,9 @@ class _Answer:
     last: float = 0.0
     gaps: list[float] = field(default_factory=list)
     output: int = 0
-    text: list[str] = field(default_factory=list)
+    sent: float = -math.inf  # when its last response was
+    progress: Progress | None = None  # the last, where something is held
+    text: list[str] = field(default_factory=list)  # held, as is what follows
     ids: list[Ints] = field(default_factory=list)
     scores: list[Floats] = field(default_factory=list)
     top: list[Top] = field(default_factory=list)
@@ -143,6 +149,22 @@ class _Answer:
     def tpot(self) -> float | None:
         """Seconds per token from its first one on; None before the second."""
         return None if self.first is None or self.output < 2 else (self.last - self.first) / (self.output - 1)
+
+    def hold(self, text: str, ids: Ints, scores: Floats, top: Top, last: Progress) -> None:
+        """Keep these until the next response."""
+        self.progress = last
+        self.text.append(text)
+        self.ids.append(ids)
+        self.scores.append(scores)
+        self.top.append(top)
+
+    def taken(self) -> tuple[str, Ints, Floats, Top]:
+        """Everything that is held, which then is not any more."""
+        taken = "".join(self.text), np.concatenate(self.ids), np.concatenate(self.scores), Top.joined(self.top)
+        self.progress = None
+        for held in (self.text, self.ids, self.scores, self.top):
+            held.clear()
+        return taken
 
     def attainment(self, finish: Finish, *, refused: bool) -> Attainment | None:
         """What became of its objective, if any."""
@@ -164,8 +186,10 @@ class Streamer:
         poll_seconds: float = 0.02,
         served: Callable[[Served], None] | None = None,
         emulated: bool = False,
+        apart: float = 0.0,
     ) -> None:
-        self._emulated = emulated
+        """Responses to a request are so many seconds `apart` for each answer that is open."""
+        self._emulated, self._apart = emulated, apart
         self._tokenizer = tokenizer
         self._clock = clock
         self._poll_seconds = poll_seconds
@@ -253,25 +277,33 @@ class Streamer:
 
     def _run(self) -> None:
         polled = self._clock.now()
+        first, later = dict[int, list[Progress]](), dict[int, list[Progress]]()  # by key, of answers without a response
         while True:
             with self._wake:
-                if not self._queue and not self._stopped:
+                if not (self._queue or first or later or self._stopped):
                     self._wake.wait(self._poll_seconds if self._answers else None)
-                if self._stopped and not self._queue:
-                    return
                 batches, self._queue = self._queue, deque()
-            for items in _by_key(batches).values():
-                self._handle(items)
+                if self._stopped and not (batches or first or later):
+                    return
+            for item in itertools.chain.from_iterable(batches):
+                answer = self._answers.get(item.key)
+                new = answer is not None and answer.first is None
+                (first if new else later).setdefault(item.key, []).append(item)
+            waiting = first or later
+            if waiting:
+                self._handle(waiting.pop(next(iter(waiting))))
             if self._clock.now() - polled >= self._poll_seconds:
                 self._poll()
                 polled = self._clock.now()
 
     def _poll(self) -> None:
-        """Cancel what nobody waits for any more."""
+        """Send what has been held for long enough, and cancel what nobody waits for any more."""
         with self._wake:
             answers = list(self._answers.values())
         for answer in answers:
             try:
+                if answer.progress is not None and self._due(answer):
+                    self._send(answer, None, answer.progress)
                 if answer.outlet.gone():
                     self._cancel(answer)
             except Exception as error:
@@ -338,53 +370,57 @@ class Streamer:
         failed = last.error if finish is Finish.ERROR else None
         if finish is Finish.CANCELLED:
             failed = Cancelled("cancelled by the client")
-        if not answer.stream and failed is None:
-            answer.text.append(text)
-            answer.ids.append(ids)
-            answer.scores.append(scores)
-            answer.top.append(top)
-            if finish is None:
-                return
-            text = "".join(answer.text)
-            ids, scores, top = np.concatenate(answer.ids), np.concatenate(answer.scores), Top.joined(answer.top)
-        state = self._state(answer, ids, finish) if answer.outlet.needs_state else None
-        if answer.prefix:
-            text, answer.prefix = answer.prefix + text, ""
+        answer.hold(text, ids, scores, top, last)
+        if finish is None and not self._due(answer):
+            return
         if finish is not None:
             with self._wake:
                 self._answers.pop(answer.key, None)
-        try:
-            if failed is not None:
+        if failed is None:
+            self._send(answer, finish, last)
+        else:
+            with contextlib.suppress(CoveyError):  # nobody listens any more
                 answer.outlet.fail(failed)
-            else:
-                answer.outlet.send(
-                    Chunk(
-                        text,
-                        ids,
-                        scores,
-                        finish,
-                        answer.seed,
-                        answer.num_input,
-                        answer.output,
-                        last.reused,
-                        last.drafted,
-                        last.accepted,
-                        state,
-                        self._emulated,
-                        last.acceptance,
-                        answer.ttft,
-                        answer.tpot,
-                        "" if finish is None else answer.attainment(finish, refused=False) or "",
-                        last.flagged,
-                        last.drafters,
-                        top.ids.reshape(-1),
-                        top.logprobs.reshape(-1),
-                    )
-                )
-        except CoveyError:
-            self._cancel(answer)  # nobody listens any more
         if finish is not None and self._served is not None:
             self._served(_served(answer, finish, last, self._clock.now()))
+
+    def _due(self, answer: _Answer) -> bool:
+        """Whether what is held of an unfinished answer is to be sent."""
+        return answer.stream and self._clock.now() - answer.sent >= self._apart * len(self._answers)
+
+    def _send(self, answer: _Answer, finish: Finish | None, last: Progress) -> None:
+        text, ids, scores, top = answer.taken()
+        state = self._state(answer, ids, finish) if answer.outlet.needs_state else None
+        if answer.prefix:
+            text, answer.prefix = answer.prefix + text, ""
+        answer.sent = self._clock.now()
+        try:
+            answer.outlet.send(
+                Chunk(
+                    text,
+                    ids,
+                    scores,
+                    finish,
+                    answer.seed,
+                    answer.num_input,
+                    answer.output,
+                    last.reused,
+                    last.drafted,
+                    last.accepted,
+                    state,
+                    self._emulated,
+                    last.acceptance,
+                    answer.ttft,
+                    answer.tpot,
+                    "" if finish is None else answer.attainment(finish, refused=False) or "",
+                    last.flagged,
+                    last.drafters,
+                    top.ids.reshape(-1),
+                    top.logprobs.reshape(-1),
+                )
+            )
+        except CoveyError:
+            self._cancel(answer)  # nobody listens any more
 
     @staticmethod
     def _state(answer: _Answer, ids: Ints, finish: Finish | None) -> DetokenizerState:
@@ -397,14 +433,6 @@ class Cancelled(RequestError):
     """The client gave up."""
 
     code = "CANCELLED"
-
-
-def _by_key(batches: Sequence[Sequence[Progress]]) -> dict[int, list[Progress]]:
-    items: dict[int, list[Progress]] = {}
-    for batch in batches:
-        for item in batch:
-            items.setdefault(item.key, []).append(item)
-    return items
 
 
 def _served(answer: _Answer, finish: Finish, last: Progress, now: float) -> Served:

@@ -42,6 +42,7 @@ class Detokenizer:
         self._window = list(context)
         self._shown = len(self._decode(self._window))  # characters of the window's text that are dealt with
         self._held = ""
+        self._begun = [0] * len(self._stops)  # characters at the end of what is held that each stop word starts with
         self.stopped = False
 
     def push(self, tokens: Sequence[int]) -> tuple[str, int]:
@@ -88,7 +89,8 @@ class Detokenizer:
             self.stopped = True
             self._held = ""
             return text[: min(starts)]
-        hold = max((_overlap(text, word) for word in self._stops), default=0)
+        self._begun = [_overlap(text, word, most + len(piece)) for word, most in zip(self._stops, self._begun)]
+        hold = max(self._begun)
         self._held = text[len(text) - hold :]
         return text[: len(text) - hold]
 
@@ -109,13 +111,14 @@ def visible_text(
     starts = [at for at in (text.find(word) for word in stop_words) if at >= 0]
     if starts:
         return text[: min(starts)]
-    hold = 0 if final else max((_overlap(text, word) for word in stop_words), default=0)
+    hold = 0 if final else max((_overlap(text, word, len(text)) for word in stop_words), default=0)
     return text[: len(text) - hold]
 
 
-def _overlap(text: str, word: str) -> int:
-    """The longest end of `text` that `word` starts with."""
-    for size in range(min(len(text), len(word) - 1), 0, -1):
+def _overlap(text: str, word: str, most: int) -> int:
+    """The longest end of `text`, of at most so many characters, that `word` starts with. It grows by what is new of the
+    text and no faster: who says so has every size looked at once, and not once for each token."""
+    for size in range(min(most, len(text), len(word) - 1), 0, -1):
         if word.startswith(text[len(text) - size :]):
             return size
     return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 
 import pytest
@@ -29,3 +29,14 @@ def front(server: Server) -> Iterator[Front]:
         yield made
     finally:
         made.stop()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that fails says what its server did."""
+    report = yield
+    server = getattr(item, "funcargs", {}).get("server")
+    if report.failed and isinstance(server, Server):
+        states = str(server.control.states()) if server.running else "ended"
+        report.sections += [("models", states), ("tritonserver", server.log_text()[-8000:])]
+    return report

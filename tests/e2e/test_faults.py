@@ -21,7 +21,7 @@ from covey.server import FREE, Options, Server
 from covey.types import NO_INTS, TargetWork, Trees
 from covey.wire import codec
 from covey_client import Client, ConnectionLost, CoveyClientError, ServerError
-from loadtest.faults import spin
+from loadtest.attack import spin
 
 pytestmark = pytest.mark.e2e
 

@@ -126,5 +126,5 @@ def test_other_streams_are_untouched(server: Server) -> None:
             refusal(server, "covey", body)
         thread.join()
     assert done == [alone]
-    with urllib.request.urlopen(f"http://{server.http_url}/v2/health/ready", timeout=5) as response:
+    with urllib.request.urlopen(f"http://{server.http_url}/v2/models/covey/ready", timeout=5) as response:
         assert response.status == 200

@@ -15,7 +15,7 @@ import covey
 from covey.care import processes, rules
 from covey.server import FREE, Options, Server, StartError, shared_memory
 from covey_client import Client, CoveyClientError, secret
-from loadtest.faults import injection, spin
+from loadtest.attack import injection, spin
 
 pytestmark = pytest.mark.e2e
 Make = Callable[[], Any]
@@ -151,11 +151,12 @@ def small(folder: Path, **changes: Any) -> Server:
 def test_what_the_orchestrator_cannot_start_with_ends_the_start(tmp_path: Path) -> None:
     backends = own_orchestrator(
         tmp_path / "backends",
-        "def _measured(self, drafters):",
+        "from covey.errors import SettingError",
+        "def _costs(self, drafters):",
         "    raise SettingError('the moon is full')",
-        "TritonPythonModel._measured = _measured",
-        "TritonPythonModel._await_target = lambda self: None",
-        "TritonPythonModel._find_drafters = lambda self, info: ({}, [])",
+        "Start._costs = _costs",
+        "Start._await_target = lambda self: None",
+        "Start._find_drafters = lambda self, info: ({}, [])",
     )
     server = small(tmp_path, backends=backends)
     with pytest.raises(StartError, match="the moon is full"):
@@ -180,6 +181,7 @@ def test_an_orchestrator_whose_engine_dies_tells_its_streams_and_is_back(tmp_pat
     mark = tmp_path / "dies"
     backends = own_orchestrator(
         tmp_path / "backends",
+        "from covey.engine import Engine",
         "_round = Engine.round",
         "def _dying(self, *given, **named):",
         f"    if os.path.exists({str(mark)!r}):",

@@ -13,6 +13,7 @@ import pytest
 
 from covey.active import ActiveRequest, Heard
 from covey.clock import RealClock
+from covey.configuration import EngineConfig, EngineHooks
 from covey.engine import Engine
 from covey.errors import PortError
 from covey.planner.build import build
@@ -163,9 +164,10 @@ class World:
             self.planner,
             self.sink,
             self.clock,
-            drafters=self.drafters,
-            observe=self.records.append,
-            worker=(lambda _name: device) if one_device else self.clock.worker,
+            EngineConfig(self.drafters),
+            EngineHooks(
+                observe=self.records.append, worker=(lambda _name: device) if one_device else self.clock.worker
+            ),
         )
         step_of = self.target.step
         self.target.step = lambda work: (self.clock.sleep(0.01), step_of(work))[1]  # type: ignore[method-assign]

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from covey.configuration import EngineConfig, EngineHooks
 from covey.emulated.devices import EmulatedDrafter, EmulatedTarget
 from covey.emulated.hash_model import HashModel
 from covey.engine import Engine
@@ -59,9 +60,8 @@ class Deployment:
             self.planner,
             self.sink,
             self.clock,
-            drafters=drafters,
-            observe=self.records.append,
-            worker=self.clock.worker,
+            EngineConfig(drafters),
+            EngineHooks(observe=self.records.append, worker=self.clock.worker),
         )
 
     def serve(self, arrivals: list[tuple[float, Request]]) -> float:
@@ -121,10 +121,9 @@ def test_time_is_the_tables() -> None:
     assert made.clock.now() == pytest.approx(2.0 + 11 * 0.03 + 9 * 0.009 + 0.007 + 0.002, abs=1e-4)
 
 
-@pytest.mark.parametrize(("pauses_cost", "lag"), [(True, 72.5), (False, 40.0)])
-def test_catching_up_takes_what_the_rows_that_lag_missed(pauses_cost: bool, lag: float) -> None:
+def test_catching_up_takes_what_the_rows_that_lag_missed() -> None:
     costs, clock = table(), VirtualClock()
-    drafter = EmulatedDrafter(costs, MODEL, clock, name="first", rates={}, pauses_cost=pauses_cost)
+    drafter = EmulatedDrafter(costs, MODEL, clock, name="first", rates={})
     opening = Open(1, np.arange(10, 60, dtype=np.int32), 40, Sampling())
     known = Open(2, np.arange(10, 20, dtype=np.int32), 10, Sampling())
     drafter.draft(drafting([2], keep=[10], new=[[5]], opens=(known,), sequence=1))
@@ -135,7 +134,7 @@ def test_catching_up_takes_what_the_rows_that_lag_missed(pauses_cost: bool, lag:
     assert caught_up(2, tags=[2], keep=[11], new=[[5] * 4]) == 0.0, "read along with the first step"
     switch = Surface(costs.switch["first"])
     seconds = caught_up(3, tags=[1, 2], keep=[50, 15], new=[[5] * 5, [6] * 90], opens=(opening,))
-    assert seconds == pytest.approx(switch(lag, 2 if pauses_cost else 1))
+    assert seconds == pytest.approx(switch(72.5, 2))
 
 
 def drafting(

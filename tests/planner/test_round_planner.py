@@ -13,6 +13,7 @@ import pytest
 from covey import registry
 from covey.active import ActiveRequest
 from covey.bandits.length import Forgetful, Outcome, Reason, Situation
+from covey.configuration import EngineConfig, EngineHooks
 from covey.engine import Engine
 from covey.errors import PortError, SettingError
 from covey.planner.build import build
@@ -113,7 +114,7 @@ class Serving:
         budget: int = 64,
         drafter: Callable[[ManualClock], PrefixDrafter] | None = None,
         names: tuple[str, ...] = ("first", "second"),
-        **more: Any,
+        **hooks: Any,
     ) -> None:
         clock = ManualClock()
         scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=budget, growth_tokens=16, block_size=4)
@@ -121,9 +122,8 @@ class Serving:
         self.drafters = (make(clock), make(clock))
         self.target, self.sink, self.planner = SlowTarget(clock), Collector(), planner
         drafters = dict(zip(names, self.drafters))
-        self.engine = Engine(
-            self.target, scheduler, planner, self.sink, clock, drafters=drafters, draft_deadline=60.0, **more
-        )
+        config = EngineConfig(drafters, draft_deadline=60.0)
+        self.engine = Engine(self.target, scheduler, planner, self.sink, clock, config, EngineHooks(**hooks))
 
     def run(self, rounds: int = 1000) -> None:
         for _ in range(rounds):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from covey.active import ActiveRequest
-from covey.planner.rows import lay_out
+from covey.planner.rows import draft_tokens, lay_out
 from covey.roster import Roster
-from covey.scheduler import Batch
+from covey.scheduler import Batch, Scheduler
 from covey.types import Rule, Sampling
 from tests.fakes import ManualClock, request
 
@@ -20,3 +20,22 @@ def test_rows_under_the_rejection_rule_get_chains() -> None:
     )
     assert choice.width.tolist() == [4, 1, 4]
     assert choice.depth.tolist() == [3, 3, 3]
+
+
+def test_beside_other_tenants_a_request_s_own_depth_is_the_policy_s_at_most() -> None:
+    """They would wait for all of its steps; a tenant alone has what it asks for."""
+    wishes = ("fixed:32", "fixed:2", "auto", "off")
+    rows = [ActiveRequest(request(key, [1], 90, speculation=wish)) for key, wish in enumerate(wishes)]
+    for crowd, deepest in ((False, 32), (True, 6)):
+        batch = Batch(rows, np.ones(4, np.int32), (), (), 4, crowd=crowd)
+        names, roster = ["draft"] * 4, Roster(["draft"], ManualClock())
+        assert lay_out(batch, names, roster, 512, 3, 1, 6).depth.tolist() == [deepest, 2, 3, 0]
+        assert draft_tokens(batch, names, roster, 512, 6, 1) == tuple(deepest + 2 + depth for depth in range(7))
+
+
+def test_a_batch_says_whether_there_are_several_tenants() -> None:
+    scheduler = Scheduler(max_running=1, max_waiting=9, token_budget=64, growth_tokens=8, block_size=4)
+    scheduler.submit(request(1, [1], 9, tenant="a"), 0.0)
+    assert not scheduler.plan(99, 0.0).crowd
+    scheduler.submit(request(2, [1], 9, tenant="b"), 0.0)
+    assert scheduler.plan(99, 0.0).crowd

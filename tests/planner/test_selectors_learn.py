@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from covey.configuration import EngineConfig, EngineHooks
 from covey.engine import Engine
 from covey.planner.adaserve import MEMORY, Customised
 from covey.planner.build import build
@@ -36,7 +37,15 @@ def served(policy: str, selection: str = "all", *, tokens: int = 41) -> tuple[Ro
     planner = build(settings, ("only",), max_rows=8)
     scheduler = Scheduler(max_running=8, max_waiting=8, token_budget=64, growth_tokens=8, block_size=4)
     drafters = {"only": PrefixDrafter(clock, RIGHT)}
-    engine = Engine(_Reading(clock), scheduler, planner, Collector(), clock, drafters=drafters, observe=records.append)
+    engine = Engine(
+        _Reading(clock),
+        scheduler,
+        planner,
+        Collector(),
+        clock,
+        EngineConfig(drafters),
+        EngineHooks(observe=records.append),
+    )
     engine.submit(request(1, [1, 2, 3], tokens))
     for _ in range(3):
         engine.round()

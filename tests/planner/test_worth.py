@@ -11,6 +11,7 @@ import pytest
 from covey.active import ActiveRequest
 from covey.bandits.length import Situation
 from covey.clock import RealClock
+from covey.configuration import EngineConfig
 from covey.engine import Engine
 from covey.errors import SettingError
 from covey.planner.adaserve import AdaServe, Customised, constants, knee
@@ -198,7 +199,9 @@ def test_drafters_are_asked_for_log_q_by_who_ranks_by_it(policy: str) -> None:
     drafter, sink = HashDrafter(0.5), Collector()
     scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=64, growth_tokens=8, block_size=4)
     planner = build(SpeculationSettings(policy=policy, drafters=("only",), max_depth=3), ("only",))
-    engine = Engine(HashTarget(), scheduler, planner, sink, RealClock(), drafters={"only": drafter}, draft_deadline=60)
+    engine = Engine(
+        HashTarget(), scheduler, planner, sink, RealClock(), EngineConfig({"only": drafter}, draft_deadline=60)
+    )
     engine.submit(request(1, [1, 2, 3], 12))
     while engine.round():
         pass

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from covey.clock import RealClock
+from covey.configuration import EngineConfig, EngineHooks
 from covey.drafters.ngram import NgramDrafter
 from covey.engine import Engine
 from covey.errors import PortError
@@ -96,10 +97,8 @@ def run(drafter: Drafter, name: str, seed: int, count: int) -> dict[int, tuple[l
         StaticPlanner(4, 1),
         sink,
         RealClock(),
-        drafters={"remote": drafter},
-        draft_deadline=0.05,
-        caller=name,
-        plain=lambda: 0.01,
+        EngineConfig({"remote": drafter}, draft_deadline=0.05, caller=name),
+        EngineHooks(plain=lambda: 0.01),
     )
     prompts = {key: [rng.randrange(VOCAB) for _ in range(rng.randrange(2, 9))] for key in range(1, count + 1)}
     lengths = {key: rng.randrange(20, 60) for key in prompts}
@@ -175,9 +174,8 @@ def test_who_is_refused_decodes_plainly_and_asks_when_it_was_told_to() -> None:
         StaticPlanner(4, 1),
         sink,
         clock,
-        drafters=drafters,
-        draft_deadline=0.25,
-        plain=lambda: 0.02,
+        EngineConfig(drafters, draft_deadline=0.25),
+        EngineHooks(plain=lambda: 0.02),
     )
     engine.submit(request(1, [1, 2], 40))
     while engine.round():

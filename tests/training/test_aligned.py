@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from covey import profile
 from covey.clock import RealClock
+from covey.configuration import EngineConfig
 from covey.drafters.neural import NeuralDrafter
 from covey.engine import Engine
 from covey.errors import SettingError
@@ -136,8 +137,7 @@ def test_the_saved_profile_serves_the_pair_and_accepts_as_often(folder: Path) ->
         StaticPlanner(1, 1),
         sink,
         RealClock(),
-        drafters={DRAFTER: drafter},
-        draft_deadline=60.0,
+        EngineConfig({DRAFTER: drafter}, draft_deadline=60.0),
     )
     for key in range(1, 17):
         prompt = np.random.default_rng(key).integers(2, 512, 12).astype(np.int32)

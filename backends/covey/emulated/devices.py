@@ -257,8 +257,7 @@ class EmulatedDrafter:
     no second choice. A step over a tree takes what it takes for as many rows as there are lanes.
 
     Catch-up takes what reading the missed tokens takes, packed as in one prefill: C_switch of the rows that lag and
-    their mean lag, where Nightjar's paper looks up the whole batch and its longest. Without `pauses_cost` only a
-    request's prompt is read at a price: what switching back on after a pause takes is left out.
+    their mean lag, where Nightjar's paper looks up the whole batch and its longest.
     """
 
     def __init__(
@@ -271,7 +270,6 @@ class EmulatedDrafter:
         rates: Mapping[str, Sequence[float]],
         max_positions: int = 1 << 20,
         resident_bytes: int = 0,
-        pauses_cost: bool = True,
         guesses: Guesses | None = None,
     ) -> None:
         """`rates`: by tenant, by "@" and the first token of a prompt, which goes before, or "" for all others, the
@@ -282,7 +280,6 @@ class EmulatedDrafter:
         self._model, self._clock = model, clock
         self._rates = {tenant: tuple(listed) for tenant, listed in rates.items()}
         self._rates.setdefault("", (0.0,))
-        self._pauses_cost = pauses_cost
         self._salt = model.state(list(name.encode()))
         self._guesses = guesses
         self._guesser = None if guesses is None else Guesser(guesses, model, self._salt)
@@ -392,7 +389,7 @@ class EmulatedDrafter:
 
     def _lag(self, text: _Text, reach: int) -> int:
         """How many tokens are read at a price to be as far as `reach`."""
-        return max(0, (reach if self._pauses_cost else min(reach, text.num_prompt)) - text.num_cached_tokens)
+        return max(0, reach - text.num_cached_tokens)
 
     def _judged(self, text: _Text, judge: int, reach: int) -> RowJudged:
         """A position is hit if a chain that begins there would begin right: all of them count as first of a draft, so

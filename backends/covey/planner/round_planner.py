@@ -71,7 +71,7 @@ class RoundPlanner:
                 reason = self.policy.reason
         choice = Choice(situation, depth, reason, self._previous)
         width = self._width if self.policy.width is None else self.policy.width
-        plan = lay_out(batch, whose, roster, budget, depth, width)
+        plan = lay_out(batch, whose, roster, budget, depth, width, self._max_depth)
         readers = self._drafters.readers(batch, assigned, roster)
         return replace(
             plan,

@@ -11,6 +11,7 @@ from covey.roster import Roster
 from covey.rounds import Plan
 from covey.scheduler import Batch
 from covey.types import Rule
+from covey_client.wire import MAX_DRAFT_TOKENS
 
 
 def spare(batch: Batch, budget: int) -> int:
@@ -18,12 +19,14 @@ def spare(batch: Batch, budget: int) -> int:
     return (budget - int(batch.chunk.sum())) // max(1, batch.decoding)
 
 
-def own_depth(active: ActiveRequest) -> int | None:
-    """The depth that the request itself asks for; None: it leaves it to the policy."""
+def own_depth(active: ActiveRequest, batch: Batch, deepest: int) -> int | None:
+    """The depth that the request itself asks for; None: it leaves it to the policy. Beside other tenants, who wait for
+    every step of it, no more than `deepest`, the policy's own most."""
     speculation = active.request.speculation
     if speculation == "auto":
         return None
-    return 0 if speculation == "off" else int(speculation.removeprefix("fixed:"))
+    own = 0 if speculation == "off" else int(speculation.removeprefix("fixed:"))
+    return min(own, deepest) if batch.crowd else own
 
 
 def named(batch: Batch, roster: Roster) -> tuple[str, ...]:
@@ -38,7 +41,7 @@ def draft_tokens(
     serving = {name for name in roster.names if roster.serves(name)}
     mine = [active for active, name in zip(batch.rows, drafters) if name in serving]
     most = spare(batch, budget)
-    own = [own_depth(active) for active in mine]
+    own = [own_depth(active, batch, depths) for active in mine]
     limit = np.array([max(0, min(active.room - 1, most)) for active in mine], np.int64)
     lanes = np.array([1 if active.request.sampling.rule is Rule.REJECTION else width for active in mine], np.int64)
     asked = np.array([-1 if depth is None else depth for depth in own], np.int64)
@@ -47,10 +50,18 @@ def draft_tokens(
     return tuple(tokens.sum(axis=1).tolist())
 
 
-def lay_out(batch: Batch, drafters: Sequence[str], roster: Roster, budget: int, depth: int, width: int) -> Plan:
+def lay_out(
+    batch: Batch,
+    drafters: Sequence[str],
+    roster: Roster,
+    budget: int,
+    depth: int,
+    width: int,
+    deepest: int = MAX_DRAFT_TOKENS,
+) -> Plan:
     """`depth` for every decoding row that asks for none, clipped to what it may still emit, to what its drafter can
     hold and to the budget; chains under the rejection rule, which verifies nothing else. `drafters` are the decoding
-    rows' own; rows whose drafter cannot be asked decode plainly."""
+    rows' own; rows whose drafter cannot be asked decode plainly. `deepest`: as `own_depth`."""
     rows = len(batch.rows)
     depths, widths, names = [0] * rows, [1] * rows, [""] * rows
     serving = {name: roster.positions(name) for name in roster.names if roster.serves(name)}
@@ -60,7 +71,7 @@ def lay_out(batch: Batch, drafters: Sequence[str], roster: Roster, budget: int, 
             if name not in serving:
                 continue
             names[row] = name
-            own = own_depth(active)
+            own = own_depth(active, batch, deepest)
             room = min(active.room - 1, most, serving[name] - active.known)
             wanted = int(max(0, min(depth if own is None else own, room)))
             depths[row] = wanted

@@ -7,7 +7,8 @@ reads a message after that indexes without looking. How many tokens the vocabula
 from __future__ import annotations
 
 import sys
-from collections.abc import Sized
+from collections.abc import Sequence, Sized
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -199,6 +200,11 @@ def _numbers(values: dict[str, Any], low: float, high: float = _LARGEST) -> None
         must(fits, "%s is %r, due is a number from %g to %g", name, value, low, high)
 
 
+def _token_ids(name: str, tokens: Sequence[Any]) -> None:
+    """A request may name thousands, and each process that opens it looks at all of them."""
+    must(not tokens or (set(map(type, tokens)) == {int} and min(tokens) >= 0), "%s: one is no token id", name)
+
+
 def _distinct(tags: Ints) -> None:
     must(len(set(tags.tolist())) == len(tags), "two rows of one tag")
 
@@ -239,10 +245,10 @@ def _opens(opens: tuple[Open, ...]) -> None:
 def _sampling(sampling: Sampling) -> None:
     for name, (low, high) in _SAMPLING.items():
         _numbers({name: getattr(sampling, name)}, low, high)
-    for token in (*sampling.end_ids, *(token for word in sampling.bad_words for token in word)):
-        must(isinstance(token, int) and token >= 0, "token %r among end_ids or bad_words", token)
-    for token, value in sampling.logit_bias:
-        must(isinstance(token, int) and token >= 0, "token %r in logit_bias", token)
-        _numbers({"logit_bias": value}, _BIAS.low, _BIAS.high)
+    _token_ids("end_ids or bad_words", [*sampling.end_ids, *chain.from_iterable(sampling.bad_words)])
+    _token_ids("logit_bias", [token for token, _ in sampling.logit_bias])
+    for _, value in sampling.logit_bias:
+        fits = isinstance(value, (int, float)) and _BIAS.low <= value <= _BIAS.high
+        must(fits, "logit_bias is %r, due is a number from %g to %g", value, _BIAS.low, _BIAS.high)
     must(isinstance(sampling.grammar, str), "grammar is %r, due is a text", sampling.grammar)
     must(len(dict(sampling.logit_bias)) == len(sampling.logit_bias), "logit_bias has a token twice")

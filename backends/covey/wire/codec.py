@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import asdict, dataclass, replace
+from dataclasses import fields as fields_of
 from typing import Any
 
 import numpy as np
@@ -123,6 +124,7 @@ DRAFT_REPLY = Layout(
 RESIZE = Layout(7, {"blocks": "i8"})
 RESIZED = Layout(8, {"head": "i8"})
 
+_SETTINGS = tuple(field.name for field in fields_of(Sampling))
 _TYPES = {name: np.dtype(name) for name in ("i4", "f4", "i8", "f8")}
 _NOTHING = {name: np.zeros(0, dtype) for name, dtype in _TYPES.items()}
 _TOKEN, _COUNT, _HEAD = 2, 4, 5  # words before the token, the number of fields, and the fields' lengths
@@ -444,7 +446,7 @@ def _opens_out(opens: tuple[Open, ...], frees: tuple[int, ...]) -> dict[str, Any
             "num_prompt": item.num_prompt,
             "tenant": item.tenant,
             "rounds": item.rounds,
-            "sampling": asdict(item.sampling),
+            "sampling": {name: getattr(item.sampling, name) for name in _SETTINGS},  # `asdict` would copy each token
         }
         for item in opens
     ]

@@ -87,7 +87,7 @@ kv_memory_mb = {kv_memory(pair.target)}
 drafters = ["{DRAFTER}"]
 
 [drafter]
-dtype = "{dtype}"
+dtype = "auto"
 device = "auto"
 kv_memory_mb = {kv_memory(pair.drafter)}
 folders = [{json.dumps(f"{DRAFTER}:{folder / DRAFTER}")}]
