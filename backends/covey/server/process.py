@@ -239,7 +239,7 @@ class Server:
         """Drain, then SIGTERM where that succeeded, then SIGKILL. Returns whether every request in flight could end.
         LEAVE_SECONDS beyond those of the drain are the most that it takes."""
         seconds = self.options.drain_seconds if drain_seconds is None else drain_seconds
-        drained = True
+        drained = self._process is None  # one that has ended by itself took its requests along
         if self.running and self._process is not None:
             self._end_silence()
             if self._care is not None:
