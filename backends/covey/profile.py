@@ -73,11 +73,11 @@ class TargetSettings:
     )
     runtime: str = setting(
         "auto",
-        "what computes it; auto: OpenVINO on a CPU, for families and types that it serves as exactly, else PyTorch",
-        choices=("auto", "openvino", "torch"),
+        "what computes it; auto: on a CPU the native one, for families and types that it serves, else PyTorch",
+        choices=("auto", "native", "torch"),
     )
     threads: int = setting(0, "threads that the target computes with; 0: one per core", low=0, high=1024)
-    block_size: int = setting(32, "tokens in a KV block; OpenVINO's have 32", low=1, high=256)
+    block_size: int = setting(32, "tokens in a KV block; the native runtime's have 32", low=1, high=256)
     kv_memory_mb: int = setting(256, "memory of the KV pool", low=1, high=1 << 22)
     kv_blocks: int = setting(0, "blocks in the KV pool; 0: as many as kv_memory_mb holds", low=0, high=1 << 26)
     prefix_reuse: bool = setting(True, "keep the KV of finished requests for prompts that start alike")
@@ -219,12 +219,12 @@ class SpeculationSettings:
 class DrafterSettings:
     dtype: str = setting(
         "auto",
-        "weights and KV; auto: by OpenVINO bytes and float32, else bfloat16 where the device multiplies it",
+        "weights and KV; auto: natively bytes, else bfloat16 where the device multiplies it",
         choices=DTYPES,
     )
     device: str = setting("cpu", "where neural drafters run", choices=("auto", "cpu", "cuda"))
     block_size: int = setting(
-        16, "tokens in a KV block of a drafter that PyTorch runs; OpenVINO's have 32", low=1, high=256
+        16, "tokens in a KV block of a drafter that PyTorch runs; the native runtime's have 32", low=1, high=256
     )
     kv_memory_mb: int = setting(32, "KV memory of each neural drafter", low=1, high=1 << 20)
     kv_blocks: int = setting(0, "KV blocks of each; 0: as many as kv_memory_mb holds", low=0, high=1 << 26)

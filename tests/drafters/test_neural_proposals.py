@@ -12,7 +12,7 @@ import torch
 from covey.drafters import ahead, opening
 from covey.drafters.ahead import NoiseAhead
 from covey.drafters.choosing import least_kept
-from covey.drafters.openvino_stepper import OpenvinoStepper
+from covey.models.native.model import NativeModel
 from covey.sampling.drawing import SettingsTable
 from covey.sampling.truncation import find_cuts
 from covey.types import Rule, Sampling
@@ -27,7 +27,7 @@ def test_chains_are_what_the_model_draws(layers: str, request: pytest.FixtureReq
     reference, rng = Reference(where), np.random.default_rng(1)
     texts = [Text(i, text(rng, int(rng.integers(1, 60))), sampling) for i, sampling in enumerate(SAMPLINGS)]
     drafter = load(where)
-    assert isinstance(drafter._stepper, OpenvinoStepper)
+    assert isinstance(drafter._model, NativeModel)
     sender = Sender(drafter)
     expected = [reference.drawn(item.tokens, 8, item.sampling) for item in texts]
     reply = sender.send(texts, [8, 3, 6, 1, 8, 5])

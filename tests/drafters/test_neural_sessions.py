@@ -10,10 +10,10 @@ import pytest
 
 from covey.drafters import load_drafter
 from covey.drafters.neural import NeuralDrafter
-from covey.drafters.openvino_stepper import OpenvinoStepper
-from covey.drafters.paged_stepper import PagedStepper
 from covey.errors import SettingError
 from covey.ledger import new_origin
+from covey.models.model import PagedModel
+from covey.models.native.model import NativeModel
 from covey.profile import DrafterSettings, Profile, TargetSettings
 from covey.target.runner import blocks_in
 from covey.types import Resized, ResizeStatus, RowStatus, Sampling
@@ -28,7 +28,7 @@ def test_deltas_rollback_and_gaps(kind: str, request: pytest.FixtureRequest) -> 
     where = request.getfixturevalue(kind)
     rng = np.random.default_rng(6)
     drafter, fresh = load(where), load(where)
-    assert isinstance(drafter._stepper, PagedStepper if kind == "other" else OpenvinoStepper)
+    assert isinstance(drafter._model, PagedModel if kind == "other" else NativeModel)
     sender = Sender(drafter)
     texts = [Text(i, text(rng, 6), Sampling(temperature=1.0, seed=i) if i % 2 else Sampling()) for i in range(4)]
     for turn in range(8 if kind == "other" else 24):
@@ -143,7 +143,7 @@ def test_texts_at_the_end_of_the_models_positions_are_skipped(other: Path) -> No
 def test_a_text_near_the_end_goes_beside_a_deeper_one(kind: str, width: int, request: pytest.FixtureRequest) -> None:
     where = request.getfixturevalue(kind)
     rng, drafter = np.random.default_rng(14), load(where, catch_up_tokens=4096)
-    assert isinstance(drafter._stepper, PagedStepper if kind == "other" else OpenvinoStepper)
+    assert isinstance(drafter._model, PagedModel if kind == "other" else NativeModel)
     texts = [Text(1, text(rng, 9)), Text(2, text(rng, drafter.info().max_positions - 2))]
     reply = Sender(drafter).send(texts, [4, 1], width)
     assert reply.status.tolist() == [RowStatus.OK, RowStatus.OK]

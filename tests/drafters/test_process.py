@@ -30,7 +30,7 @@ texts = [Text(tag, [5, 6, 7, 8] * 25, Sampling(temperature=tag % 2, seed=tag)) f
 reply = Sender(drafter).send(texts, 4, [1, 1, 3, 3])
 status = Path("/proc/self/status").read_text()
 (resident,) = [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")]
-heavy = sorted({{"torch", "transformers", "scipy"}} & set(sys.modules))
+heavy = sorted({{"torch", "transformers", "scipy.linalg"}} & set(sys.modules))
 print(len(reply.trees.tokens), private_bytes() >> 20, resident >> 10, *heavy)
 """
 

@@ -9,12 +9,12 @@ import torch
 
 from covey.models.device.model import DeviceModel
 from covey.models.model import PagedModel
-from covey.models.openvino.model import OpenvinoModel
+from covey.models.native.model import NativeModel
 from covey.types import Ints
 from tests.models.tiny_models import Reader
 
 
-def check(model: PagedModel | DeviceModel | OpenvinoModel, rows: Sequence[Ints], passes: int, seed: int) -> None:
+def check(model: PagedModel | DeviceModel | NativeModel, rows: Sequence[Ints], passes: int, seed: int) -> None:
     """Every token alone, decoded one by one; then random passes must reproduce those logits."""
     rng = np.random.default_rng(seed)
     single = Reader(model, rows, seed)
@@ -39,7 +39,7 @@ def check(model: PagedModel | DeviceModel | OpenvinoModel, rows: Sequence[Ints],
             done = [0] * len(rows)
 
 
-def check_tree(model: PagedModel | DeviceModel | OpenvinoModel, row: Ints, seed: int, nodes: int = 12) -> None:
+def check_tree(model: PagedModel | DeviceModel | NativeModel, row: Ints, seed: int, nodes: int = 12) -> None:
     """Each node of a random tree has the logits of its path decoded as a chain."""
     rng = np.random.default_rng(seed)
     base, size = len(row), nodes

@@ -88,7 +88,7 @@ print(*sorted({name for task, name in tasks().items() if task not in before}), s
 @pytest.mark.parametrize(("kind", "name", "pools"), [("target", "target", "compute"), ("drafter", "draft_general", "")])
 def test_openmp_has_the_pool_of_one_thread(kind: str, name: str, pools: str) -> None:
     """A target loads, proves, verifies, runs ahead and moves memory there. A drafter computes in one thread. That is
-    so of what PyTorch computes: OpenVINO's runtime has no OpenMP."""
+    so of what PyTorch computes: the native runtime has no OpenMP."""
     folders = [str(MODELS / each / "1") for each in (name, "target")]
     command = [sys.executable, "-c", WATCHED, kind, *folders]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)

@@ -14,7 +14,7 @@ import transformers
 from covey.models.lanes import Lanes, Pass
 from covey.models.loading import quiet
 from covey.models.model import PagedModel
-from covey.models.openvino.model import OpenvinoModel
+from covey.models.native.model import NativeModel
 from covey.types import Ints
 
 _SMALL: dict[str, Any] = {
@@ -183,7 +183,7 @@ class Reader:
     """Rows of one model, each with blocks of its own scattered over the pool. Steps are (row, start, stop): compute
     positions start to stop of the row's tokens, in one pass with all other steps."""
 
-    def __init__(self, model: PagedModel | OpenvinoModel, rows: Sequence[Ints], seed: int = 0, room: int = 0) -> None:
+    def __init__(self, model: PagedModel | NativeModel, rows: Sequence[Ints], seed: int = 0, room: int = 0) -> None:
         rng = np.random.default_rng(seed)
         self.model, self.rows = model, [np.asarray(row, np.int32) for row in rows]
         per_row = [-(-(len(row) + room) // model.block_size) for row in rows]

@@ -11,7 +11,7 @@ import pytest
 
 from covey.errors import SettingError
 from covey.models import runtimes
-from covey.models.openvino import model as openvino_model
+from covey.models.native import model as native_model
 from covey.models.runtimes import runtime_of
 from covey.profile import TargetSettings
 from covey.target.runner import TargetRunner, typed
@@ -31,17 +31,17 @@ TARGET = MODELS / "target" / "1"
     ],
 )
 def test_settings_that_it_does_not_serve_are_pytorch_s(changes: dict[str, object], said: str) -> None:
-    assert runtime_of(TARGET, TargetSettings(device="cpu")) == "openvino"
+    assert runtime_of(TARGET, TargetSettings(device="cpu")) == "native"
     assert runtime_of(TARGET, TargetSettings(**({"device": "cpu"} | changes))) == "torch"  # type: ignore[arg-type]
-    with pytest.raises(SettingError, match=f"target.runtime: got 'openvino', but {said}.*; use auto or torch"):
-        runtime_of(TARGET, TargetSettings(**({"device": "cpu", "runtime": "openvino"} | changes)))  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match=f"target.runtime: got 'native', but {said}.*; use auto or torch"):
+        runtime_of(TARGET, TargetSettings(**({"device": "cpu", "runtime": "native"} | changes)))  # type: ignore[arg-type]
 
 
 def test_models_that_it_does_not_serve_are_pytorch_s(tmp_path: Path) -> None:
     folder = build(tmp_path, "mistral")
     assert runtime_of(folder, TargetSettings(device="cpu")) == "torch"
     with pytest.raises(SettingError, match=r"but .* serves no model with a sliding window; use auto or torch"):
-        typed(folder, TargetSettings(device="cpu", runtime="openvino"))
+        typed(folder, TargetSettings(device="cpu", runtime="native"))
 
 
 def test_pytorch_is_to_be_had_for_all() -> None:
@@ -53,15 +53,15 @@ def test_where_its_passes_are_not_invariant_pytorch_computes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, numerics: str
 ) -> None:
     folder = build(tmp_path, "llama")
-    monkeypatch.setattr(openvino_model, "counts_agree", lambda *_: False)
+    monkeypatch.setattr(native_model, "passes_agree", lambda *_: False)
     settings = TargetSettings(device="cpu", dtype="float32", kv_blocks=40, threads=1, numerics=numerics)
     assert TargetRunner.load(folder, settings, token_budget=64, name="target").info().numerics == "invariant"
     assert "PyTorch computes it" in caplog.text
-    named = replace(settings, runtime="openvino")
+    named = replace(settings, runtime="native")
     if numerics == "auto":
         assert TargetRunner.load(folder, named, token_budget=64, name="target").info().numerics == "fast"
     else:
-        with pytest.raises(SettingError, match=r"use target\.runtime torch"):
+        with pytest.raises(SettingError, match=r"not invariant on this CPU; use target\.runtime torch"):
             TargetRunner.load(folder, named, token_budget=64, name="target")
 
 
@@ -75,12 +75,12 @@ def test_identities_name_the_runtime() -> None:
         )
         .info()
         .identity
-        for runtime in ("openvino", "torch")
+        for runtime in ("native", "torch")
     }
     assert len(found) == 2
 
 
-def test_a_target_s_process_imports_no_torch_and_reports_to_nobody() -> None:
+def test_a_target_s_process_imports_no_torch() -> None:
     said = (
         "import sys\n"
         "from dataclasses import replace\n"
@@ -89,12 +89,12 @@ def test_a_target_s_process_imports_no_torch_and_reports_to_nobody() -> None:
         "profile = Profile(name='main')\n"
         "target = replace(profile.target, device='cpu', kv_memory_mb=16, threads=1, numerics='fast')\n"
         f"info = load_target({str(TARGET)!r}, replace(profile, target=target), name='target').info()\n"
-        "print(info.block_size, sys.modules.get('torch'), sys.modules.get('openvino_telemetry'))\n"
+        "print(info.block_size, sys.modules.get('torch'))\n"
     )
     done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True, timeout=120)
-    assert done.stdout.splitlines()[-1] == "32 None None"
+    assert done.stdout.splitlines()[-1] == "32 None"
 
 
 def test_a_machine_without_a_driver_has_no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(runtimes, "_DRIVERS", (tmp_path / "none",))
-    assert runtime_of(TARGET, TargetSettings(device="auto")) == "openvino"
+    assert runtime_of(TARGET, TargetSettings(device="auto")) == "native"

@@ -1,7 +1,7 @@
 """Opens a neural drafter's model on the runtime that serves it, with the stepper that suits it.
 
-On a CPU that is OpenVINO's for the plain families, in a process that then never imports PyTorch, which would hold more
-memory than such a drafter. PyTorch runs all others, and whatever is on a GPU.
+On a CPU that is the native one for the plain families, in a process that then never imports PyTorch, which would hold
+more memory than such a drafter. PyTorch runs all others, and whatever is on a GPU.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ def open_drafter(folder: Path, settings: DrafterSettings, depth: int, *, elastic
     on_cpu = settings.device == "cpu" or (settings.device == "auto" and not has_gpu())
     if on_cpu and settings.dtype in ("auto", "bfloat16", "float32"):
         try:
-            return _by_openvino(folder, settings, elastic)
-        except (UnsupportedModel, ModuleNotFoundError) as error:
+            return _natively(folder, settings, elastic)
+        except UnsupportedModel as error:
             log.info("%s: PyTorch runs it: %s", folder, error)
     return _by_torch(folder, settings, depth, elastic)
 
 
-def _by_openvino(folder: Path, settings: DrafterSettings, elastic: bool) -> Opened:
-    from covey.drafters.openvino_stepper import OpenvinoStepper
-    from covey.models.openvino import BYTES, architecture
-    from covey.models.openvino.model import OpenvinoModel, block_bytes, code
+def _natively(folder: Path, settings: DrafterSettings, elastic: bool) -> Opened:
+    from covey.drafters.paged_stepper import PagedStepper
+    from covey.models.native import SMALL, architecture
+    from covey.models.native.model import NativeModel, block_bytes, code
 
-    dtype = BYTES if settings.dtype == "auto" else settings.dtype  # no drafter's proposals were worse for it
+    dtype = SMALL if settings.dtype == "auto" else settings.dtype  # no drafter's proposals were worse for it
     one = block_bytes(architecture.read(folder), dtype)
     blocks = settings.kv_blocks or (settings.kv_memory_mb << 20) // one
     if not blocks:
         raise SettingError(f"drafter.kv_memory_mb: one KV block of {folder} takes {one} bytes; give it more")
-    model = OpenvinoModel(
+    model = NativeModel(
         folder,
         dtype=dtype,
         blocks=blocks,
@@ -65,10 +65,9 @@ def _by_openvino(folder: Path, settings: DrafterSettings, elastic: bool) -> Open
         numerics="fast",
         max_pass_tokens=PASS_TOKENS,
         most_blocks=blocks if elastic else 0,
-        gaps=True,
     )
     whose = [replace(settings, folders=()), code()]
-    return Opened(model, OpenvinoStepper(model), identity(whose, files_of(folder)))
+    return Opened(model, PagedStepper(model), identity(whose, files_of(folder)))
 
 
 def threads_for(folder: Path) -> int:
@@ -111,7 +110,7 @@ def torch_stepper(model: Model, depth: int = 0) -> PagedStepper:
     from covey.drafters.device_stepper import DeviceStepper  # kernels: a CPU does without
     from covey.models.device.model import DeviceModel
 
-    assert isinstance(model, DeviceModel), "OpenVINO's models have a stepper of their own"
+    assert isinstance(model, DeviceModel), "native models are opened by `_natively`"
     stepper = DeviceStepper(model)
     stepper.record(depth)
     return stepper

@@ -1,21 +1,25 @@
-"""The stepper for every other model: each step is a pass over the paged model."""
+"""The stepper for a model that is told nothing but passes: each step is one."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from covey.drafters.stepper import Call, Visible
 from covey.models.lanes import Lanes, Pass, Windows
-from covey.models.opening import Model
 from covey.sampling.arrays import host, plain
 from covey.sampling.noise import Index
 from covey.types import Floats, Ints
+
+if TYPE_CHECKING:
+    from covey.target.resizing import Whole
 
 
 class PagedStepper:
     """Any model, on any device; logits come to the host."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Whole) -> None:
         self._model = model
         self.resident_bytes = 0
 
@@ -24,29 +28,26 @@ class PagedStepper:
         self._done = 0
 
     def step(self, tokens: Index, rows: int, visible: Visible | None = None) -> Floats:
-        count = len(tokens) // rows
-        if visible is None:
-            visible = np.ones((rows, count, self._done + count), np.bool_)
-        return self._forward(tokens, visible, np.arange(len(tokens), dtype=np.int32))
+        return self._forward(tokens, rows, visible, np.arange(len(tokens), dtype=np.int32))
 
     def catch_up(self, tokens: Index, rows: int) -> Floats:
         count = len(tokens) // rows
-        visible = np.tril(np.ones((rows, count, count), np.bool_))
-        return self._forward(tokens, visible, np.arange(count - 1, len(tokens), count, dtype=np.int32))
+        return self._forward(tokens, rows, None, np.arange(count - 1, len(tokens), count, dtype=np.int32))
 
     def finish(self) -> None:
         """Keys are where they belong."""
 
-    def _forward(self, tokens: Index, visible: Visible, out: Ints) -> Floats:
-        rows, count, _ = visible.shape
-        call, now = self._call, slice(self._done, self._done + count)
+    def _forward(self, tokens: Index, rows: int, visible: Visible | None, out: Ints) -> Floats:
+        call, count = self._call, len(tokens) // rows
+        now = slice(self._done, self._done + count)
         self._done += count
         slots = call.slots[:rows].astype(np.int32)
         seen: Lanes | Windows
-        if self._model.windows:
-            seen = _windows(call, visible)
+        if visible is not None:
+            seen = _windows(call, visible) if self._model.windows else _lanes(call, visible, slots)
         else:
-            seen = _lanes(call, visible, slots)
+            offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(count)
+            seen = Lanes(offsets, call.context[:rows] + np.int32(self._done), call.tables[:rows])
         positions = call.positions[:rows, now].reshape(-1).astype(np.int32)
         work = Pass(tokens.astype(np.int32), positions, slots[:, now].reshape(-1), seen, out)
         return host(plain(self._model.forward(work)))

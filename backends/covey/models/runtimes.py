@@ -1,19 +1,18 @@
-"""Which runtime computes a target: OpenVINO's, where it can, on a CPU; PyTorch everywhere else.
+"""Which runtime computes a target: the native one, where it can, on a CPU; PyTorch everywhere else.
 
-The rule stands here alone. Imports neither: a process that OpenVINO's runtime serves never has torch.
+The rule stands here alone. Imports neither: a process that the native runtime serves never has torch.
 """
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 
 from covey.errors import SettingError, UnsupportedModel
 from covey.models import dtypes
-from covey.models.openvino import BLOCK, KINDS, architecture
+from covey.models.native import BLOCK, KINDS, architecture
 from covey.profile import TargetSettings
 
-OPENVINO, TORCH = "openvino", "torch"
+NATIVE, TORCH = "native", "torch"
 _DRIVERS = (Path("/proc/driver/nvidia"), Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
 
 
@@ -22,13 +21,13 @@ def runtime_of(folder: str | Path, settings: TargetSettings) -> str:
     if settings.runtime == TORCH:
         return TORCH
     reason = why_not(folder, settings)
-    if reason and settings.runtime == OPENVINO:
-        raise SettingError(f"target.runtime: got 'openvino', but {reason}; use auto or torch")
-    return TORCH if reason else OPENVINO
+    if reason and settings.runtime == NATIVE:
+        raise SettingError(f"target.runtime: got 'native', but {reason}; use auto or torch")
+    return TORCH if reason else NATIVE
 
 
 def why_not(folder: str | Path, settings: TargetSettings) -> str:
-    """What keeps OpenVINO's runtime from serving the folder's model, "" where nothing does."""
+    """What keeps the native runtime from serving the folder's model, "" where nothing does."""
     if settings.tensor_parallel > 1:
         return f"target.tensor_parallel is {settings.tensor_parallel}: it computes on one CPU"
     if settings.device == "cuda" or (settings.device == "auto" and has_gpu()):
@@ -39,8 +38,6 @@ def why_not(folder: str | Path, settings: TargetSettings) -> str:
         dtype = dtypes.on_cpu(settings.dtype, folder)
         if dtype not in KINDS:
             return f"the target's type is {dtype}: it computes in {' or '.join(KINDS)}"
-        if find_spec("openvino") is None:
-            return "openvino is not installed"
         architecture.read(Path(folder))
     except UnsupportedModel as error:
         return str(error)

@@ -20,10 +20,10 @@ from covey.kv.sequences import Sequences
 from covey.types import Resized, ResizeStatus
 
 if TYPE_CHECKING:
+    from covey.models.native.model import NativeModel
     from covey.models.opening import Model
-    from covey.models.openvino.model import OpenvinoModel
 
-Whole: TypeAlias = "Model | OpenvinoModel"  # all of a model, whatever computes it
+Whole: TypeAlias = "Model | NativeModel"  # all of a model, whatever computes it
 
 log = logging.getLogger("covey.target")
 

@@ -24,7 +24,7 @@ from covey.ledger import Ledger
 from covey.models import dtypes
 from covey.models.compute import Compute
 from covey.models.identity import files_of, identity, of_model
-from covey.models.runtimes import OPENVINO, TORCH, runtime_of
+from covey.models.runtimes import NATIVE, TORCH, runtime_of
 from covey.profile import TargetSettings
 from covey.sampling.arrays import Logits
 from covey.sampling.drawing import Context, SettingsTable, draw
@@ -114,10 +114,10 @@ class TargetRunner:
         few rows drafts deeper than `depth`. With `most_blocks` its pool can become so large."""
         asked, settings = settings, typed(folder, settings)
         opened = partial(open_target, folder, token_budget=token_budget, depth=depth, most_blocks=most_blocks)
-        may_fall_back = settings.runtime == OPENVINO and asked.runtime == "auto" and asked.numerics != "fast"
+        may_fall_back = settings.runtime == NATIVE and asked.runtime == "auto" and asked.numerics != "fast"
         compute, model = opened(replace(settings, numerics="auto") if may_fall_back else settings)
         if may_fall_back and model.numerics == "fast":
-            log.warning("%s: PyTorch computes it: OpenVINO's passes are not invariant on this machine", folder)
+            log.warning("%s: PyTorch computes it: the native runtime's passes are not invariant here", folder)
             del compute, model  # both would not fit everywhere
             settings = typed(folder, replace(asked, runtime=TORCH))
             compute, model = opened(settings)
@@ -379,10 +379,10 @@ def open_target(
     threads = settings.threads or max(1, cores // ranks)
     given: dict[str, Any] = {"numerics": settings.numerics, "max_pass_tokens": token_budget}
     build: Any
-    if settings.runtime == OPENVINO:
-        from covey.models.openvino.model import OpenvinoModel
+    if settings.runtime == NATIVE:
+        from covey.models.native.model import NativeModel
 
-        compute, build = Compute(), OpenvinoModel
+        compute, build = Compute(), NativeModel
         given |= {"dtype": settings.dtype, "most_blocks": most_blocks, "threads": threads}
     else:
         from covey.models.opening import open_model
@@ -400,8 +400,8 @@ def open_target(
 
 
 def _identity(folder: str | Path, settings: TargetSettings) -> str:
-    if settings.runtime == OPENVINO:
-        from covey.models.openvino.model import code
+    if settings.runtime == NATIVE:
+        from covey.models.native.model import code
 
         return identity([settings, code()], files_of(Path(folder)))
     return of_model(folder, settings)
@@ -429,7 +429,7 @@ def blocks_in(memory: int, folder: str | Path, settings: TargetSettings, section
 def typed(folder: str | Path, settings: TargetSettings) -> TargetSettings:
     """The same with the type that the folder's model is served in, and the runtime that serves it."""
     runtime = runtime_of(folder, settings)
-    if runtime == OPENVINO:
+    if runtime == NATIVE:
         return replace(settings, runtime=runtime, dtype=dtypes.on_cpu(settings.dtype, folder))
     from covey.models.loading import choose_device, serving_dtype
 
@@ -442,7 +442,7 @@ def most_blocks(folder: str | Path, settings: TargetSettings) -> int:
     if settings.tensor_parallel > 1:
         return 0
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if settings.runtime != OPENVINO:
+    if settings.runtime != NATIVE:
         import torch
 
         from covey.models.loading import choose_device
@@ -454,9 +454,9 @@ def most_blocks(folder: str | Path, settings: TargetSettings) -> int:
 
 def block_bytes(folder: str | Path, settings: TargetSettings) -> int:
     """Bytes of one KV block of the folder's model on each device."""
-    if settings.runtime == OPENVINO:
-        from covey.models.openvino import architecture
-        from covey.models.openvino.model import block_bytes as bytes_of
+    if settings.runtime == NATIVE:
+        from covey.models.native import architecture
+        from covey.models.native.model import block_bytes as bytes_of
 
         return bytes_of(architecture.read(Path(folder)), settings.dtype)
     from covey.models import known

@@ -1,4 +1,4 @@
-"""What a model folder says of its model, as far as OpenVINO's graph needs it, or a refusal that names why it has none.
+"""What a model folder says of its model, as far as a pass needs it, or a refusal that names why it has none.
 
 Reads neither torch nor transformers. What the files leave to a family's defaults is refused rather than guessed: the
 modules of transformers serve such a folder.
@@ -39,7 +39,7 @@ class Architecture:
     tied: bool  # the head is the embedding where the files hold no other
     frequencies: tuple[float, ...]  # of the rotary embedding
     factor: float  # its sines and cosines are scaled by it
-    widths: tuple[int, ...]  # of the rows that the products of a layer take
+    inner: int  # of the feed-forward
     weights: Mapping[str, Stored]
 
 
@@ -52,7 +52,7 @@ def read(folder: Path) -> Architecture:
     refusals.by_values(folder, config)
     reason = _why_not(config)
     if reason:
-        raise UnsupportedModel(f"{folder}: OpenVINO's runtime serves no model with {reason}")
+        raise UnsupportedModel(f"{folder}: this runtime serves no model with {reason}")
     weights = stored.tensors(refusals.weight_files(folder))
     heads, width = config["num_attention_heads"], config["hidden_size"]
     try:
@@ -60,7 +60,7 @@ def read(folder: Path) -> Architecture:
         vocab = weights["model.embed_tokens.weight"].shape[0]
         inner = weights["model.layers.0.mlp.down_proj.weight"].shape[1]
     except (KeyError, IndexError) as error:
-        raise UnsupportedModel(f"{folder}: OpenVINO's runtime does not know such weights: no {error}") from error
+        raise UnsupportedModel(f"{folder}: this runtime does not know such weights: no {error}") from error
     dim = config.get("head_dim") or width // heads
     kv_heads = config.get("num_key_value_heads") or heads
     if (heads * dim, kv_heads * dim, config["vocab_size"]) != (query, key, vocab):
@@ -79,7 +79,7 @@ def read(folder: Path) -> Architecture:
         tied=bool(config.get("tie_word_embeddings")),
         frequencies=tuple(frequencies.tolist()),
         factor=factor,
-        widths=(width, heads * dim, inner),
+        inner=inner,
         weights=weights,
     )
 

@@ -1,0 +1,234 @@
+"""A model of the plain families over a paged pool: tokens in, logits out. Has the face of `PagedModel`.
+
+Knows nothing of requests, block ownership or sampling, and imports no torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import llvmlite
+import numba
+import numpy as np
+
+from covey.errors import SettingError
+from covey.models.agreement import Room, passes_agree
+from covey.models.identity import identity
+from covey.models.lanes import Lanes, Pass
+from covey.models.native import KINDS, SMALL, architecture, attention, matmul, tiles
+from covey.models.native.architecture import Architecture
+from covey.models.native.attention import SLOTS, Compared, Seen
+from covey.models.native.matmul import COLUMNS, Multiplied, Rows
+from covey.models.native.pool import KeyValuePool
+from covey.models.native.stages import AROUND, STAGES, Asked, Shape, Work, run
+from covey.models.native.tasks import LINE, Team
+from covey.models.native.tiles import BYTES, FLOATS, GROUP, LANES, PAIRS, WIDENED
+from covey.models.native.weights import Weights, whole
+from covey.models.native.words import compiling
+from covey.models.verdicts import verdict
+from covey.private import kept_folder
+from covey.types import Floats, Ints
+from covey.worker import Thread
+
+TOGETHER = 12  # rows of a task of attention: queries times the heads that share keys
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """That passes agree."""
+
+
+class NativeModel:
+    """One model and its pool of `blocks` blocks of 32 slots; not safe to call from two threads at once."""
+
+    windows = False  # reads lanes
+    whole: Literal[True] = True  # in this process
+    block_size = SLOTS
+    device = "cpu"
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        dtype: str,
+        blocks: int,
+        threads: int,
+        numerics: str = "auto",
+        max_pass_tokens: int = 512,
+        most_blocks: int = 0,
+    ) -> None:
+        """With `most_blocks` the pool can become so large. Raises UnsupportedModel where the model is none of these."""
+        if dtype not in (*KINDS, SMALL):
+            raise SettingError(f"dtype: got {dtype!r}, this runtime computes in: {', '.join(KINDS)}")
+        self._of = of = architecture.read(Path(folder))
+        self.dtype, self.max_pass_tokens, self._threads = dtype, max_pass_tokens, threads
+        self.vocab_size, self.max_positions, self.end_ids = of.vocab_size, of.max_positions, of.end_ids
+        kind, seen = kinds(dtype)
+        self._weights = Weights(of, kind)
+        self.pool = KeyValuePool(of.layers, of.kv_heads, of.head_dim, seen, blocks=blocks, most=most_blocks)
+        self._shape = _shape(of, kind, seen)
+        self._work = _work(of, self._shape, max_pass_tokens, threads)
+        self._turns = np.zeros((0, 2, of.head_dim // 2), np.float32)  # of the positions so far
+        self._logits: Floats = np.zeros((0, of.vocab_size), np.float32)
+        self._helpers = [Thread(f"compute-{number}") for number in range(1, threads)]
+        self.padding_slot = self.pool.padding_slot
+        self.copy_slots, self.clear_slots = self.pool.copy_slots, self.pool.clear_slots
+        self.move_blocks = self.pool.reserve.move_blocks
+        self.grow, self.shrink = self.pool.reserve.grow, self.pool.reserve.shrink
+        self.bytes_per_block, self.most_blocks = self.pool.reserve.bytes_per_block, self.pool.reserve.most
+        embedding, stored = self._weights.held.embedding.dtype, self.pool.keys.dtype
+        with compiling(f"{embedding} {stored}"):
+            self.forward(self._unread())
+        self.numerics = "fast"
+        if numerics != "fast" and self._agrees():
+            self.numerics = "invariant"
+        elif numerics == "invariant":
+            raise SettingError(
+                f"numerics: passes of {folder} in {dtype} are not invariant on this CPU; use target.runtime torch, or "
+                "numerics auto or fast"
+            )
+
+    @property
+    def blocks(self) -> int:
+        """How many there are now: ids below this may be used."""
+        return self.pool.reserve.blocks
+
+    def forward(self, work: Pass) -> Floats:
+        """Logits [len(out), vocab] in float32, which the next pass writes over; writes the tokens' keys and values."""
+        if work.size > self.max_pass_tokens:
+            raise ValueError(f"a pass of {work.size} tokens; this model was built for {self.max_pass_tokens}")
+        lanes, rows = work.lanes, len(work.out)
+        assert isinstance(lanes, Lanes), "windows are for GPUs"
+        if lanes.lengths.max(initial=0) > lanes.tables.shape[1] * SLOTS:
+            raise ValueError(f"{lanes.lengths.max()} keys in {lanes.tables.shape[1]} blocks of {SLOTS}")
+        if rows > len(self._logits):
+            self._logits = np.empty((rows, self.vocab_size), np.float32)
+        turns = self._turned(int(work.positions.max(initial=0)))[work.positions]
+        every = np.arange(work.size, dtype=np.int32)
+        seen = _seen(lanes, every, self._shape.heads // self._shape.kv_heads)
+        asked = Asked(work.tokens, work.slots, turns, every, work.out, seen)
+        counters = np.zeros((AROUND + STAGES * self._shape.layers, LINE * (self._threads + 1)), np.int64)
+        logits, pool = self._logits[:rows], self.pool
+        given = self._shape, self._weights.held, pool.keys, pool.values, self._work, asked, logits
+        for number, helper in enumerate(self._helpers, start=1):
+            helper.submit(_help, (Team(counters, number, self._threads), *given))
+        run(Team(counters, 0, self._threads), *given)
+        return logits
+
+    def _unread(self) -> Pass:
+        """A pass of one token whose key nobody reads."""
+        nothing, one = np.zeros(1, np.int32), np.ones(1, np.int32)
+        lanes = Lanes(np.array([0, 1], np.int32), one, np.array([[self.padding_slot // SLOTS]], np.int32))
+        return Pass(nothing, nothing, np.array([self.padding_slot], np.int32), lanes, nothing)
+
+    def _turned(self, last: int) -> Floats:
+        """Cosines and sines of the positions up to `last`, and some more."""
+        known = len(self._turns)
+        if last >= known:
+            at = np.arange(known, min(self.max_positions, max(last + 1, 2 * known, 256)), dtype=np.float32)[:, None]
+            angles = (at * np.asarray(self._of.frequencies, np.float32)).astype(np.float64)
+            turns = np.stack([np.cos(angles), np.sin(angles)], axis=1) * self._of.factor
+            self._turns = np.concatenate([self._turns, turns.astype(np.float32)])
+        return self._turns
+
+    def _agrees(self) -> bool:
+        """Whether results are the same in any company here, as they are meant to be."""
+        facts = asdict(replace(self._of, weights={}, end_ids=()))
+        limits = self.blocks, self.max_pass_tokens, self._threads, self.dtype
+        key = identity([facts, limits, code()])
+        return verdict(kept_folder("numerics"), key, self._try, Found) is not None
+
+    def _try(self) -> Found | None:
+        room = Room(self.vocab_size, self.max_positions, self.blocks, SLOTS, self.max_pass_tokens)
+        agree = passes_agree(lambda work: self.forward(work).copy(), room)
+        self.pool.clear()
+        return Found() if agree else None
+
+
+def _help(given: tuple[Any, ...]) -> None:
+    run(*given)
+
+
+def kinds(dtype: str) -> tuple[int, int]:
+    """How a type's panels, and its scores, are multiplied on this CPU."""
+    words = PAIRS if tiles.has(PAIRS) else WIDENED
+    kind = {"bfloat16": words, "float32": FLOATS, SMALL: BYTES if tiles.has(BYTES) else words}[dtype]
+    return kind, FLOATS if dtype == "float32" else words
+
+
+def code() -> list[object]:
+    """What computes passes here, as far as results and timings depend on it."""
+    files = sorted([*Path(__file__).parent.glob("*.py"), Path(__file__).parents[1] / "agreement.py"])
+    texts = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
+    return [numba.__version__, llvmlite.__version__, sorted(tiles.features()), texts]
+
+
+def block_bytes(of: Architecture, dtype: str) -> int:
+    """Bytes of one KV block of a model."""
+    number = 4 if dtype == "float32" else 2
+    return 2 * of.layers * of.kv_heads * whole(of.head_dim, LANES) * SLOTS * number
+
+
+def _shape(of: Architecture, kind: int, seen: int) -> Shape:
+    widths = whole(of.width), whole(of.heads * of.head_dim), whole(of.inner)
+    (first, others), (scores, sums) = matmul.tiles_of(kind), attention.tiles_of(seen)
+    at = tiles.addresses(frozenset((first, others, scores, *sums)))
+    multiplied = Multiplied(kind, at[first], at[others])
+    compared = Compared(seen, at[scores], (at[sums[0]], at[sums[1]], at[sums[2]]))
+    own = of.layers, of.width, of.heads, of.kv_heads, of.head_dim, of.inner, of.vocab_size, of.eps
+    return Shape(multiplied, compared, *own, widths)
+
+
+def _rows(tokens: int, width: int) -> Rows:
+    memory = np.zeros((tokens, 4 * width), np.uint8)
+    factors = np.zeros((tokens, 2 * width // GROUP), np.float32)
+    return Rows(memory.view(np.uint16), memory.view(np.float32), memory.view(np.int8), factors, factors.view(np.int32))
+
+
+def _work(of: Architecture, shape: Shape, tokens: int, threads: int) -> Work:
+    group, vectors = of.heads // of.kv_heads, whole(of.head_dim, LANES)
+    rows = max(TOGETHER, group)
+    number: type[np.generic] = np.uint16 if shape.attention.kind == PAIRS else np.float32
+    stored: type[np.generic] = np.float32 if shape.attention.kind == FLOATS else np.uint16
+    paths = tokens // SLOTS + 3  # blocks that a path's last keys may be in
+    return Work(
+        x=np.zeros((tokens, of.width), np.float32),
+        a=_rows(tokens, max(shape.widths[:2])),
+        b=_rows(tokens, shape.widths[2]),
+        y=np.zeros((tokens, (of.heads + 2 * of.kv_heads) * of.head_dim), np.float32),
+        q=np.zeros((of.kv_heads, tokens, group, vectors), number),
+        heads=np.zeros((tokens, of.heads * of.head_dim), np.float32),
+        tile=np.zeros((threads, 2, tokens, COLUMNS), np.float32),
+        row=np.zeros((threads, of.width), np.float32),
+        scores=np.zeros((threads, rows, whole(of.max_positions, SLOTS)), np.float32),
+        sums=np.zeros((threads, rows, vectors + 1), np.float32),
+        own_keys=np.zeros((threads, paths, vectors * SLOTS), stored),
+        own_values=np.zeros((threads, paths, SLOTS, vectors), stored),
+    )
+
+
+def _seen(lanes: Lanes, every: Ints, group: int) -> Seen:
+    """The lanes, and tasks: as many queries of a lane as share a tile, where none has a tail."""
+    none, counts = every[:0], lanes.counts
+    tails = np.zeros(lanes.rows + 1, np.int32) if lanes.tail_offsets is None else lanes.tail_offsets
+    queries = every if lanes.queries is None else lanes.queries
+    together = np.where(tails[1:] > tails[:-1], 1, max(1, TOGETHER // group))
+    parts = -(-counts // together)
+    which = np.repeat(np.arange(lanes.rows, dtype=np.int32), parts)
+    number = np.arange(len(which)) - np.repeat(np.cumsum(parts) - parts, parts)
+    firsts = number * together[which]
+    some = np.minimum(together[which], counts[which] - firsts)
+    return Seen(
+        lanes.offsets,
+        lanes.lengths,
+        lanes.tables,
+        queries,
+        tails,
+        lanes.tails if lanes.tail_offsets is not None else none,
+        which,
+        firsts.astype(np.int32),
+        some.astype(np.int32),
+    )

@@ -1,0 +1,313 @@
+"""A pass over a decoder as stages of tasks that threads take: each layer, from its input to its output, then the head.
+
+    norm           rows      x -> a                       a: what panels are multiplied by
+    queries, keys, values    panels   a -> y
+    turn           rows      y -> q, and keys and values into the pool
+    attend         some queries of a lane, for a head of keys     q, pool -> heads
+    heads          rows      heads -> a
+    output         panels    x += a times weights
+    norm           rows      x -> a
+    gate and up    pairs of panels    a -> b
+    down           panels    x += b times weights
+
+A stage begins when all tasks of the one before are done.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from covey.models.native.attention import SLOTS, Compared, Seen, attend, exponential
+from covey.models.native.matmul import COLUMNS, Multiplied, Rows, panel, put
+from covey.models.native.tasks import finish, take
+from covey.models.native.tiles import PAIRS
+from covey.models.native.words import Array, as_float, as_stored, compiled, compiled_sum
+
+STAGES = 9  # of a layer
+AROUND = 3  # before and after the layers
+
+
+class Shape(NamedTuple):
+    """A decoder's numbers, and how it is computed."""
+
+    products: Multiplied
+    attention: Compared
+    layers: int
+    width: int
+    heads: int  # of queries
+    kv_heads: int
+    dim: int  # of a head
+    inner: int  # of the feed-forward
+    vocab: int
+    eps: float
+    widths: tuple[int, int, int]  # of rows that panels are multiplied by, whole steps: of x, heads, the feed-forward
+
+
+class Held(NamedTuple):
+    """Its weights. Columns of a layer: queries, keys and values; output; gates and ups by panels in turn; down."""
+
+    embedding: Array  # [vocab, width], bfloat16's bits or float32
+    panels: Array  # [layers, 4], addresses
+    head: int
+    norms: Array  # [2 * layers + 1, width]
+    head_norms: Array  # [layers, 2, dim], of queries and keys; or none
+    after: tuple[Array, Array, Array, Array]  # [layers, 2, columns]: factors of sums, and biases
+    after_head: Array  # [2, vocab]
+
+
+class Work(NamedTuple):
+    """Memory of passes."""
+
+    x: Array  # [tokens, width]
+    a: Rows
+    b: Rows
+    y: Array  # [tokens, columns of queries, keys and values]
+    q: Array  # [kv heads, tokens, group, whole vectors of dim]
+    heads: Array  # [tokens, heads * dim]
+    tile: Array  # [threads, 2, tokens, COLUMNS]
+    row: Array  # [threads, width]
+    scores: Array  # [threads, rows, keys]
+    sums: Array  # [threads, rows, whole vectors of dim and one number]
+    own_keys: Array  # [threads, blocks, ...]
+    own_values: Array
+
+
+class Asked(NamedTuple):
+    """A pass."""
+
+    tokens: Array
+    slots: Array
+    turns: Array  # [tokens, 2, dim / 2]: cosines and sines of positions
+    every: Array  # all numbers of tokens
+    wanted: Array
+    seen: Seen
+
+
+@compiled
+def run(team, shape, held, keys, values, work, asked, logits):
+    """What one thread does of a pass. `keys` and `values` [layers, blocks, kv heads, ...], `logits` [wanted, vocab]."""
+    tokens, after = len(asked.tokens), held.after
+    _embed(team, 0, held.embedding, asked.tokens, work.x)
+    for layer in range(shape.layers):
+        stage, panels = 1 + layer * STAGES, held.panels[layer]
+        _norm(team, stage, shape, held.norms[2 * layer], work, asked.every)
+        _write(
+            team, stage + 1, shape.products, panels[0], work.a, shape.widths[0], after[0][layer], work, work.y[:tokens]
+        )
+        _turn(team, stage + 2, shape, held.head_norms, layer, work, asked, keys[layer], values[layer])
+        _attend(team, stage + 3, shape, work, asked.seen, keys[layer], values[layer])
+        _take_heads(team, stage + 4, shape.products.kind, work, tokens)
+        _add(team, stage + 5, shape.products, panels[1], work.a, shape.widths[1], after[1][layer], work, tokens)
+        _norm(team, stage + 6, shape, held.norms[2 * layer + 1], work, asked.every)
+        _gate(team, stage + 7, shape, panels[2], after[2][layer], work, tokens)
+        _add(team, stage + 8, shape.products, panels[3], work.b, shape.widths[2], after[3][layer], work, tokens)
+    stage = 1 + shape.layers * STAGES
+    _norm(team, stage, shape, held.norms[2 * shape.layers], work, asked.wanted)
+    _write(team, stage + 1, shape.products, held.head, work.a, shape.widths[0], held.after_head, work, logits)
+
+
+@compiled
+def _embed(team, stage, embedding, tokens, x):
+    mine, count = 0, len(tokens)
+    task = take(team, stage, count)
+    while task >= 0:
+        row = embedding[tokens[task]]
+        for i in range(len(row)):
+            x[task, i] = as_float(row[i])
+        mine += 1
+        task = take(team, stage, count)
+    finish(team, stage, count, mine)
+
+
+@compiled_sum
+def _squares(values):
+    """Their sum, in an order that depends on how many there are."""
+    total = np.float32(0)
+    for i in range(len(values)):
+        total += values[i] * values[i]
+    return total
+
+
+@compiled
+def _normed(values, weights, eps, to):
+    scale = np.float32(1) / np.sqrt(_squares(values) / np.float32(len(values)) + np.float32(eps))
+    for i in range(len(values)):
+        to[i] = values[i] * scale * weights[i]
+
+
+@compiled
+def _norm(team, stage, shape, weights, work, rows):
+    """The norm of these rows, as the first rows of `a`."""
+    mine, count, row = 0, len(rows), work.row[team.thread]
+    task = take(team, stage, count)
+    while task >= 0:
+        _normed(work.x[rows[task]], weights, shape.eps, row)
+        put(shape.products.kind, row, work.a, task, 0)
+        mine += 1
+        task = take(team, stage, count)
+    finish(team, stage, count, mine)
+
+
+@compiled
+def _write(team, stage, how, w, rows, k, after, work, to):
+    mine, tokens, columns = 0, to.shape[0], to.shape[1]
+    count = (columns + COLUMNS - 1) // COLUMNS if tokens else 0
+    tile = work.tile[team.thread, 0]
+    task = take(team, stage, count)
+    while task >= 0:
+        panel(how, w, task, rows, tokens, k, tile)
+        first = task * COLUMNS
+        some = min(COLUMNS, columns - first)
+        scale, bias = after[0, first : first + some], after[1, first : first + some]
+        for row in range(tokens):
+            there, own = to[row, first : first + some], tile[row]
+            for i in range(some):
+                there[i] = own[i] * scale[i] + bias[i]
+        mine += 1
+        task = take(team, stage, count)
+    finish(team, stage, count, mine)
+
+
+@compiled
+def _add(team, stage, how, w, rows, k, after, work, tokens):
+    """To x."""
+    mine, columns = 0, work.x.shape[1]
+    count = (columns + COLUMNS - 1) // COLUMNS
+    tile = work.tile[team.thread, 0]
+    task = take(team, stage, count)
+    while task >= 0:
+        panel(how, w, task, rows, tokens, k, tile)
+        first = task * COLUMNS
+        some = min(COLUMNS, columns - first)
+        scale, bias = after[0, first : first + some], after[1, first : first + some]
+        for row in range(tokens):
+            there, own = work.x[row, first : first + some], tile[row]
+            for i in range(some):
+                there[i] += own[i] * scale[i] + bias[i]
+        mine += 1
+        task = take(team, stage, count)
+    finish(team, stage, count, mine)
+
+
+@compiled
+def _gate(team, stage, shape, w, after, work, tokens):
+    """Panels of gates and of ups follow in turns: of each pair a panel's columns of `b`."""
+    mine, count = 0, (shape.inner + COLUMNS - 1) // COLUMNS
+    gates, ups = work.tile[team.thread, 0], work.tile[team.thread, 1]
+    task = take(team, stage, count)
+    while task >= 0:
+        panel(shape.products, w, 2 * task, work.a, tokens, shape.widths[0], gates)
+        panel(shape.products, w, 2 * task + 1, work.a, tokens, shape.widths[0], ups)
+        first = 2 * task * COLUMNS
+        middle, last = first + COLUMNS, first + 2 * COLUMNS
+        scales, biases = after[0], after[1]
+        for row in range(tokens):
+            _scale(gates[row], scales[first:middle], biases[first:middle])
+            _scale(ups[row], scales[middle:last], biases[middle:last])
+            _gated(gates[row], ups[row])
+            put(shape.products.kind, gates[row], work.b, row, task * COLUMNS)
+        mine += 1
+        task = take(team, stage, count)
+    finish(team, stage, count, mine)
+
+
+@compiled
+def _scale(sums, scale, bias):
+    for i in range(len(sums)):
+        sums[i] = sums[i] * scale[i] + bias[i]
+
+
+@compiled
+def _gated(gate, up):
+    for i in range(len(gate)):
+        gate[i] = gate[i] / (np.float32(1) + exponential(-gate[i])) * up[i]
+
+
+@compiled
+def _take_heads(team, stage, kind, work, tokens):
+    mine = 0
+    task = take(team, stage, tokens)
+    while task >= 0:
+        put(kind, work.heads[task], work.a, task, 0)
+        mine += 1
+        task = take(team, stage, tokens)
+    finish(team, stage, tokens, mine)
+
+
+@compiled
+def _turn(team, stage, shape, head_norms, layer, work, asked, keys, values):
+    """Queries and keys are turned by their position; keys and values go to their slots."""
+    mine, count = 0, len(asked.tokens)
+    dim, group = shape.dim, shape.heads // shape.kv_heads
+    scale = np.float32(1 / np.sqrt(dim))
+    task = take(team, stage, count)
+    while task >= 0:
+        row, turns = work.y[task], asked.turns[task]
+        block, place = asked.slots[task] // SLOTS, asked.slots[task] % SLOTS
+        for head in range(shape.heads):
+            query = row[head * dim : (head + 1) * dim]
+            if len(head_norms):
+                _normed(query, head_norms[layer, 0], shape.eps, query)
+            _turned(query, turns)
+            to = work.q[head // group, task, head % group]
+            for i in range(dim):
+                to[i] = as_stored(query[i] * scale, to[i])
+        for head in range(shape.kv_heads):
+            first = (shape.heads + head) * dim
+            key = row[first : first + dim]
+            if len(head_norms):
+                _normed(key, head_norms[layer, 1], shape.eps, key)
+            _turned(key, turns)
+            if shape.attention.kind == PAIRS:
+                for i in range(dim):
+                    keys[block, head, i // 2 * 2 * SLOTS + 2 * place + i % 2] = as_stored(key[i], keys[block, head, 0])
+            else:
+                for i in range(dim):
+                    keys[block, head, i * SLOTS + place] = as_stored(key[i], keys[block, head, 0])
+            first += shape.kv_heads * dim
+            for i in range(dim):
+                values[block, head, place, i] = as_stored(row[first + i], values[block, head, 0, 0])
+        mine += 1
+        task = take(team, stage, count)
+    finish(team, stage, count, mine)
+
+
+@compiled
+def _turned(values, turns):
+    half = turns.shape[1]
+    for i in range(half):
+        one, two = values[i], values[half + i]
+        values[i] = one * turns[0, i] - two * turns[1, i]
+        values[half + i] = two * turns[0, i] + one * turns[1, i]
+
+
+@compiled
+def _attend(team, stage, shape, work, seen, keys, values):
+    mine, count = 0, len(seen.task_lanes) * shape.kv_heads
+    group = shape.heads // shape.kv_heads
+    scores, sums = work.scores[team.thread], work.sums[team.thread]
+    own_keys, own_values = work.own_keys[team.thread], work.own_values[team.thread]
+    task = take(team, stage, count)
+    while task >= 0:
+        which, head = task // shape.kv_heads, task % shape.kv_heads
+        attend(
+            shape.attention,
+            seen,
+            which,
+            head,
+            keys,
+            values,
+            work.q,
+            group,
+            scores,
+            sums,
+            own_keys,
+            own_values,
+            work.heads,
+            shape.dim,
+        )
+        mine += 1
+        task = take(team, stage, count)
+    finish(team, stage, count, mine)

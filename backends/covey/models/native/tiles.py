@@ -1,0 +1,267 @@
+"""The innermost loop of a CPU's pass: a few rows times a panel of columns, in vector instructions.
+
+    y[rows, 16 * vectors] += x[rows, k] * w[k, 16 * vectors]
+
+A panel's columns lie side by side, step after step: the machine reads it from its beginning to its end, once for up to
+six rows. A step is as many of k as an instruction sums at once:
+
+    PAIRS    2 of bfloat16, x too                 w [k / 2, columns, 2]    sums in float32
+    WIDENED  1 of bfloat16, x in float32          w [k, columns]           ... for CPUs that multiply no bfloat16
+    FLOATS   1 of float32                         w [k, columns]
+    BYTES    4 of w + 128 in uint8, x in int8     w [k / 4, columns, 4]    sums in int32, scaled for every 64 of k
+
+A column's sum has one order whatever the rows beside it and wherever k is split, so that a row's results are the same
+bits in any company. Numba has no vector types: the loop is written in LLVM's instructions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from llvmlite import binding, ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+from covey.models.native.words import BFloat16
+
+PAIRS, WIDENED, FLOATS, BYTES = range(4)
+LANES = 16  # of a vector, in float32
+GROUP = 64  # numbers of a row of bytes that share a scale
+
+_I16, _I32, _I64 = (ir.IntType(bits) for bits in (16, 32, 64))
+_F32, _VOID, _POINTER = ir.FloatType(), ir.VoidType(), ir.PointerType()
+_FLOATS, _INTS, _SHORTS = (ir.VectorType(each, LANES) for each in (_F32, _I32, _I16))
+_BFLOATS = ir.VectorType(BFloat16(), 2 * LANES)
+_STEP_BYTES = {PAIRS: 64, WIDENED: 32, FLOATS: 64, BYTES: 64}  # of a vector's columns in a step
+_LINE = 64
+_ENGINES: list[Any] = []  # the code's owners
+ARGUMENTS = ("rows", "w", "w_step", "x", "x_row", "scales", "scales_row", "y", "y_row", "steps", "fresh", "ahead")
+
+
+@cache
+def features() -> frozenset[str]:
+    """What this CPU has, by LLVM's names."""
+    return frozenset(name for name, there in binding.get_host_cpu_features().items() if there)
+
+
+def has(kind: int) -> bool:
+    """Whether this CPU has the instruction that a kind is made of."""
+    return {PAIRS: "avx512bf16", BYTES: "avx512vnni"}.get(kind, "") in features() | {""}
+
+
+def most_rows() -> int:
+    """Of a tile, whose sums are to stay in registers: there are 32 of 16 numbers, or fewer and smaller ones."""
+    return 6 if "avx512f" in features() else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """What a tile is made for: how many vectors a panel has, and how many cache lines each step fetches for whoever
+    comes next."""
+
+    kind: int
+    vectors: int
+    lines: int = 0
+
+
+@cache
+def addresses(tiles: frozenset[Tile]) -> Mapping[Tile, int]:
+    """Where each of them is: `tile(rows, w, w_step, x, x_row, scales, scales_row, y, y_row, steps, fresh, ahead)`, of
+    addresses and distances in bytes, for 1 to `most_rows()` rows. Sums begin at y, or at zero where `fresh`; lines are
+    fetched from `ahead` on. Of bytes a step is a whole group, and at `scales` a row has, for each, a float32 that its
+    sums are multiplied by and an int32 that they begin at."""
+    module = ir.Module()
+    names = {tile: f"tile{number}" for number, tile in enumerate(tiles)}
+    for tile, name in names.items():
+        _write(module, name, tile)
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    cpu, features = binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
+    machine = binding.Target.from_default_triple().create_target_machine(cpu=cpu, features=features, opt=2, jit=True)
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(str(module)), machine)
+    engine.finalize_object()
+    _ENGINES.append(engine)
+    return {tile: engine.get_function_address(name) for tile, name in names.items()}
+
+
+def _write(module: Any, name: str, tile: Tile) -> None:
+    function = ir.Function(module, ir.FunctionType(_VOID, [_I64] * len(ARGUMENTS)), name)
+    builder = ir.IRBuilder(function.append_basic_block())
+    rows, *rest = function.args
+    end = builder.append_basic_block()
+    switch = builder.switch(rows, end)
+    for count in range(1, most_rows() + 1):
+        case = builder.append_basic_block()
+        switch.add_case(_I64(count), case)
+        builder.position_at_end(case)
+        made = _Tile(builder, tile, count, dict(zip(ARGUMENTS[1:], rest)))
+        (made.groups if tile.kind == BYTES else made.loop)()
+        builder.branch(end)
+    builder.position_at_end(end)
+    builder.ret_void()
+
+
+@intrinsic
+def call(_context, address, rows, w, w_step, x, x_row, scales, scales_row, y, y_row, steps, fresh, ahead):
+    """The tile at an address."""
+
+    def generate(context: Any, builder: Any, _signature: Any, given: Any) -> Any:
+        kind = ir.FunctionType(_VOID, [_I64] * len(ARGUMENTS))
+        builder.call(builder.inttoptr(given[0], kind.as_pointer()), given[1:])
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * (1 + len(ARGUMENTS))), generate
+
+
+class _Loop:
+    """A counted loop. What it carries from turn to turn is told by types and first values; addresses among it that only
+    move, by as much each turn, are told by themselves."""
+
+    def __init__(self, builder: Any, count: Any, carried: list[tuple[Any, Any]], moving: list[tuple[Any, Any]]) -> None:
+        self._builder, before = builder, builder.block
+        self._head, body, self._end = (builder.append_basic_block() for _ in range(3))
+        builder.branch(self._head)
+        builder.position_at_end(self._head)
+        self._left, self._moving = builder.phi(_I64), moving
+        self._left.add_incoming(count, before)
+        self.values: list[Any] = []
+        self.addresses: list[Any] = []
+        for kept, firsts in ((self.values, carried), (self.addresses, [(_I64, first) for first, _ in moving])):
+            for kind, first in firsts:
+                value = builder.phi(kind)
+                value.add_incoming(first, before)
+                kept.append(value)
+        builder.cbranch(builder.icmp_signed(">", self._left, _I64(0)), body, self._end)
+        builder.position_at_end(body)
+
+    def close(self, values: list[Any]) -> list[Any]:
+        """The turn ends with these; what there is after the last turn."""
+        builder = self._builder
+        moved = [builder.add(address, by) for address, (_, by) in zip(self.addresses, self._moving)]
+        self._left.add_incoming(builder.sub(self._left, _I64(1)), builder.block)
+        for phi, value in zip((*self.values, *self.addresses), (*values, *moved)):
+            phi.add_incoming(value, builder.block)
+        builder.branch(self._head)
+        builder.position_at_end(self._end)
+        return self.values
+
+
+class _Tile:
+    def __init__(self, builder: Any, tile: Tile, rows: int, given: dict[str, Any]) -> None:
+        self._b, self._rows = builder, rows
+        self._kind, self._vectors, self._lines = tile.kind, tile.vectors, tile.lines
+        self._cells = [(row, vector) for row in range(rows) for vector in range(tile.vectors)]
+        self._given = given
+        y, y_row = given["y"], given["y_row"]
+        self._rows_of_x = [self._sum(given["x"], self._times(given["x_row"], row)) for row in range(rows)]
+        self._places = [self._at(y, self._times(y_row, row), 4 * LANES * vector) for row, vector in self._cells]
+
+    def loop(self) -> None:
+        given = self._given
+        carried = [(_FLOATS, first) for first in self._begun()]
+        moving = [(given["w"], given["w_step"]), (_I64(0), _I64(4)), (given["ahead"], _I64(_LINE * self._lines))]
+        loop = _Loop(self._b, given["steps"], carried, moving)
+        w, at, ahead = loop.addresses
+        self._write(loop.close(self._step(loop.values, w, [self._sum(row, at) for row in self._rows_of_x], ahead)))
+
+    def groups(self) -> None:
+        b, given, steps = self._b, self._given, GROUP // 4
+        moving = [(given["w"], given["w_step"]), (_I64(0), _I64(GROUP)), (given["scales"], _I64(8))]
+        moving.append((given["ahead"], _I64(_LINE * self._lines * steps)))
+        outer = _Loop(b, given["steps"], [(_FLOATS, first) for first in self._begun()], moving)
+        w, done, scales, ahead = outer.addresses
+        factors, starts = [], []
+        for row in range(self._rows):
+            at = self._sum(scales, self._times(given["scales_row"], row))
+            factors.append(self._spread(b.load(self._at(at), typ=_F32, align=4), _FLOATS))
+            starts.append(self._spread(b.load(self._at(at, 4), typ=_I32, align=4), _INTS))
+        moving = [(w, _I64(_STEP_BYTES[BYTES] * self._vectors)), (done, _I64(4)), (ahead, _I64(_LINE * self._lines))]
+        inner = _Loop(b, _I64(steps), [(_INTS, starts[row]) for row, _ in self._cells], moving)
+        w, at, ahead = inner.addresses
+        sums = inner.close(self._step(inner.values, w, [self._sum(row, at) for row in self._rows_of_x], ahead))
+        scaled = [
+            self._fma(b.sitofp(total, _FLOATS), factors[row], value)
+            for (row, _), total, value in zip(self._cells, sums, outer.values)
+        ]
+        self._write(outer.close(scaled))
+
+    def _step(self, sums: list[Any], w: Any, x: list[Any], ahead: Any) -> list[Any]:
+        """The sums after one step."""
+        weights = [self._weights(self._at(w, _STEP_BYTES[self._kind] * each)) for each in range(self._vectors)]
+        for line in range(self._lines):
+            fetched = self._at(ahead, _LINE * line)
+            self._call("llvm.prefetch.p0", _VOID, fetched, _I32(0), _I32(2), _I32(1))  # into the second cache
+        rows = [self._activation(self._at(each)) for each in x]
+        return [self._product(value, weights[vector], rows[row]) for (row, vector), value in zip(self._cells, sums)]
+
+    def _weights(self, at: Any) -> Any:
+        b = self._b
+        if self._kind == PAIRS:
+            return b.load(at, typ=_BFLOATS, align=2)
+        if self._kind == WIDENED:
+            wide = b.zext(b.load(at, typ=_SHORTS, align=2), _INTS)
+            return b.bitcast(b.shl(wide, ir.Constant(_INTS, [16] * LANES)), _FLOATS)
+        return b.load(at, typ=_FLOATS if self._kind == FLOATS else _INTS, align=4)
+
+    def _activation(self, at: Any) -> Any:
+        """A row's numbers of a step, in every lane."""
+        b = self._b
+        if self._kind in (WIDENED, FLOATS):
+            return self._spread(b.load(at, typ=_F32, align=4), _FLOATS)
+        packed = self._spread(b.load(at, typ=_I32, align=1), _INTS)
+        return b.bitcast(packed, _BFLOATS) if self._kind == PAIRS else packed
+
+    def _product(self, sums: Any, weights: Any, row: Any) -> Any:
+        if self._kind == PAIRS:
+            return self._call("llvm.x86.avx512bf16.dpbf16ps.512", _FLOATS, sums, weights, row)
+        if self._kind == BYTES:
+            return self._call("llvm.x86.avx512.vpdpbusd.512", _INTS, sums, weights, row)
+        return self._fma(weights, row, sums)
+
+    def _fma(self, one: Any, two: Any, three: Any) -> Any:
+        return self._call("llvm.fma.v16f32", _FLOATS, one, two, three)
+
+    def _begun(self) -> list[Any]:
+        b = self._b
+        zero, load, begun = (b.append_basic_block() for _ in range(3))
+        b.cbranch(b.icmp_signed("!=", self._given["fresh"], _I64(0)), zero, load)
+        b.position_at_end(zero)
+        b.branch(begun)
+        b.position_at_end(load)
+        loaded = [b.load(place, typ=_FLOATS, align=4) for place in self._places]
+        b.branch(begun)
+        b.position_at_end(begun)
+        values = []
+        for value in loaded:
+            phi = b.phi(_FLOATS)
+            phi.add_incoming(ir.Constant(_FLOATS, [0.0] * LANES), zero)
+            phi.add_incoming(value, load)
+            values.append(phi)
+        return values
+
+    def _write(self, values: list[Any]) -> None:
+        for place, value in zip(self._places, values):
+            self._b.store(value, place, align=4)
+
+    def _times(self, value: Any, by: int) -> Any:
+        return self._b.mul(value, _I64(by))
+
+    def _sum(self, first: Any, *others: Any) -> Any:
+        for other in others:
+            first = self._b.add(first, _I64(other) if isinstance(other, int) else other)
+        return first
+
+    def _at(self, *parts: Any) -> Any:
+        return self._b.inttoptr(self._sum(*parts), _POINTER)
+
+    def _spread(self, value: Any, vector: Any) -> Any:
+        b, nothing = self._b, ir.Constant(vector, ir.Undefined)
+        one = b.insert_element(nothing, value, _I32(0))
+        return b.shuffle_vector(one, nothing, ir.Constant(_INTS, [0] * LANES))
+
+    def _call(self, name: str, result: Any, *given: Any) -> Any:
+        kind = ir.FunctionType(result, [each.type for each in given])
+        return self._b.call(cgutils.get_or_insert_function(self._b.module, kind, name), given)

@@ -1,0 +1,147 @@
+"""A model's weights as tiles read them: panels of 64 columns, one behind the other, in pages of 2 MB.
+
+With pages of 4 KB a core looks up so many addresses that it reads memory at three quarters of its speed.
+"""
+
+from __future__ import annotations
+
+import mmap
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from covey.models.native.architecture import Architecture
+from covey.models.native.matmul import COLUMNS, PANEL_BYTES
+from covey.models.native.stages import Held
+from covey.models.native.tiles import BYTES, FLOATS, GROUP, PAIRS
+from covey.models.stored import Stored
+from covey.types import Floats
+
+HUGE_PAGE = 2 << 20
+_EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+Words = npt.NDArray[np.uint16]
+
+
+def whole(width: int, of: int = GROUP) -> int:
+    """The next multiple."""
+    return -(-width // of) * of
+
+
+class Weights:
+    """Owns the memory that `held` shows."""
+
+    def __init__(self, of: Architecture, kind: int) -> None:
+        self._of, self._kind = of, kind
+        self._taken = 0
+        query, key, inner = of.heads * of.head_dim, of.kv_heads * of.head_dim, whole(of.inner)
+        shapes = [(query + 2 * key, of.width), (of.width, query), (2 * inner, of.width), (of.width, of.inner)]
+        sizes = [whole(columns) * whole(rows) * PANEL_BYTES[kind] // COLUMNS for columns, rows in shapes]
+        size = of.layers * sum(sizes) + whole(of.vocab_size) * whole(of.width) * PANEL_BYTES[kind] // COLUMNS
+        self._map = mmap.mmap(-1, size + HUGE_PAGE)
+        self._map.madvise(mmap.MADV_HUGEPAGE)
+        memory = np.frombuffer(self._map, np.uint8)
+        self._memory = memory[-memory.ctypes.data % HUGE_PAGE :]
+        self.bytes = size
+        one, two, three, four = (np.zeros((of.layers, 2, columns), np.float32) for columns, _ in shapes)
+        after = one, two, three, four
+        panels = np.zeros((of.layers, 4), np.int64)
+        norms = np.empty((2 * of.layers + 1, of.width), np.float32)
+        has_norms = "model.layers.0.self_attn.q_norm.weight" in of.weights
+        head_norms = np.empty((of.layers if has_norms else 0, 2, of.head_dim), np.float32)
+        for layer in range(of.layers):
+            at = f"model.layers.{layer}"
+            norms[2 * layer] = self._vector(f"{at}.input_layernorm.weight")
+            norms[2 * layer + 1] = self._vector(f"{at}.post_attention_layernorm.weight")
+            if has_norms:
+                head_norms[layer] = [self._vector(f"{at}.self_attn.{each}_norm.weight") for each in "qk"]
+            names = [
+                [f"{at}.self_attn.{each}_proj" for each in "qkv"],
+                [f"{at}.self_attn.o_proj"],
+                [f"{at}.mlp.gate_proj", f"{at}.mlp.up_proj"],
+                [f"{at}.mlp.down_proj"],
+            ]
+            for place, each in enumerate(names):
+                panels[layer, place] = self._packed(each, after[place][layer])
+        norms[-1] = self._vector("model.norm.weight")
+        after_head = np.zeros((2, of.vocab_size), np.float32)
+        name = _EMBEDDING if of.tied and _HEAD not in of.weights else _HEAD
+        head = self._packed([name.removesuffix(".weight")], after_head)
+        self.held = Held(self._embedding(), panels, head, norms, head_norms, after, after_head)
+
+    def _embedding(self) -> npt.NDArray[Any]:
+        """As it is stored; where tokens have another type here, in that."""
+        tensor = self._of.weights[_EMBEDDING]
+        if tensor.dtype == "BF16":
+            # Numba has a type of its own for what cannot be written.
+            shown: npt.NDArray[Any] = np.memmap(tensor.file, np.uint8, "c", tensor.begin, (tensor.size,))
+            if tensor.begin % 2:
+                shown = np.array(shown)
+            return np.asarray(shown).view(np.uint16).reshape(tensor.shape)
+        values = _floats(tensor)
+        return values if self._kind == FLOATS else _words(values)
+
+    def _vector(self, name: str) -> Floats:
+        return _floats(self._of.weights[name])
+
+    def _packed(self, names: list[str], after: Floats) -> int:
+        """Panels of one matrix, of several behind each other, or of two in turns; where they are. Writes what sums are
+        multiplied by and what is added to them."""
+        parts = [self._part(name) for name in names]
+        if len(parts) == 2:  # gates and ups
+            matrix, scales, biases = (_in_turns(*pair) for pair in zip(*parts))
+        else:
+            matrix, scales, biases = (np.concatenate(each) for each in zip(*parts))
+        after[0], after[1] = scales, biases
+        count, width = matrix.shape
+        padded: npt.NDArray[Any] = np.zeros((whole(count), whole(width)), matrix.dtype)
+        if self._kind == BYTES:
+            padded[:] = 128
+        padded[:count, :width] = matrix
+        step = {PAIRS: np.uint32, BYTES: np.uint32}.get(self._kind, matrix.dtype)
+        steps = padded.view(step).reshape(len(padded) // COLUMNS, COLUMNS, -1)
+        here = self._memory[self._taken : self._taken + padded.nbytes]
+        here.view(step).reshape(len(steps), -1, COLUMNS)[:] = steps.transpose(0, 2, 1)
+        self._taken += padded.nbytes
+        return int(here.ctypes.data)
+
+    def _part(self, name: str) -> tuple[npt.NDArray[Any], Floats, Floats]:
+        """A matrix in the kind's own numbers, its rows' scales and biases."""
+        tensor, count = self._of.weights[f"{name}.weight"], self._of.weights[f"{name}.weight"].shape[0]
+        bias = self._vector(f"{name}.bias") if f"{name}.bias" in self._of.weights else np.zeros(count, np.float32)
+        ones = np.ones(count, np.float32)
+        if self._kind == FLOATS:
+            return _floats(tensor), ones, bias
+        if self._kind != BYTES:
+            if tensor.dtype != "BF16":
+                return _words(_floats(tensor)), ones, bias
+            raw = np.fromfile(tensor.file, np.uint16, tensor.size // 2, offset=tensor.begin)
+            return raw.reshape(tensor.shape), ones, bias
+        values = _floats(tensor)
+        scale = np.maximum(np.abs(values).max(axis=1), np.float32(1e-12)) / np.float32(127)
+        return (np.rint(values / scale[:, None]) + 128).astype(np.uint8), scale, bias
+
+
+def _in_turns(one: npt.NDArray[Any], two: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """64 of the first, 64 of the second, and so on; what is missing of the last 64 is a neutral value."""
+    count = whole(len(one))
+    both = np.full((2, count, *one.shape[1:]), 128 if one.dtype == np.uint8 else 0, one.dtype)
+    both[0, : len(one)], both[1, : len(two)] = one, two
+    turns: npt.NDArray[Any] = both.reshape(2, -1, COLUMNS, *one.shape[1:]).swapaxes(0, 1)
+    return turns.reshape(2 * count, *one.shape[1:])
+
+
+def _floats(tensor: Stored) -> Floats:
+    raw = np.fromfile(tensor.file, np.uint8, tensor.size, offset=tensor.begin)
+    if tensor.dtype == "BF16":
+        values = (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    else:
+        values = raw.view({"F16": np.float16, "F32": np.float32}[tensor.dtype]).astype(np.float32)
+    return values.reshape(tensor.shape)
+
+
+def _words(values: Floats) -> Words:
+    """Bits of the nearest bfloat16; of two as near, the even one's."""
+    bits = values.view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)

@@ -1,0 +1,180 @@
+"""What Numba does not say of single words: bits of a number, counters that threads share, and letting others run."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+import numba
+import numpy.typing as npt
+from llvmlite import ir
+from numba import njit
+from numba.core import cgutils, types
+from numba.extending import intrinsic, overload
+
+from covey.private import kept_folder
+
+
+def _folder() -> Path | None:
+    """Where compiled code is kept: beside these files, else where the launcher says. It is of all these files, and
+    Numba looks at one at a time, so that each version of them has a folder."""
+    here = Path(__file__).parent
+    code = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(here.glob("*.py")))).hexdigest()
+    for folder in (here / "__pycache__", kept_folder("numba")):
+        if folder is None:
+            continue
+        own = folder / f"compiled-{code[:16]}"
+        with contextlib.suppress(OSError):
+            own.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if os.access(own, os.W_OK):
+                return own
+    return None
+
+
+KEPT = _folder()
+if KEPT is not None:
+    numba.config.CACHE_DIR = str(KEPT)
+
+
+@contextlib.contextmanager
+def compiling(what: str) -> Iterator[None]:
+    """While `what` is compiled for the first time: once, by one of all processes that start together."""
+    done = None if KEPT is None else KEPT / f"{what}.done"
+    if done is None or done.exists():
+        yield
+        return
+    with done.with_name("lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+        done.touch()
+
+
+Array: TypeAlias = npt.NDArray[Any]
+F = TypeVar("F", bound=Callable[..., Any])
+_OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy"}  # else a division is a branch
+_I32, _I64, _POINTER = ir.IntType(32), ir.IntType(64), ir.PointerType()
+
+
+class BFloat16(ir.Type):  # type: ignore[misc]
+    """LLVM's type, which llvmlite has no class for."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BFloat16)
+
+    def __hash__(self) -> int:
+        return hash(BFloat16)
+
+
+def compiled(function: F) -> F:
+    """The function, compiled when it is first called with arguments of some types; it runs beside other threads."""
+    made: F = njit(**_OPTIONS)(function)
+    return made
+
+
+def compiled_sum(function: F) -> F:
+    """The same for a sum whose order the compiler may choose by how many numbers there are."""
+    made: F = njit(fastmath={"reassoc"}, **_OPTIONS)(function)
+    return made
+
+
+@intrinsic
+def bits_of(_context, value):
+    """A float32's bits, as an int32."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, given: Any) -> Any:
+        return builder.bitcast(given[0], _I32)
+
+    return types.int32(types.float32), generate
+
+
+@intrinsic
+def number_of(_context, bits):
+    """The float32 of an int32's bits."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, given: Any) -> Any:
+        return builder.bitcast(given[0], ir.FloatType())
+
+    return types.float32(types.int32), generate
+
+
+@intrinsic
+def add_to(_context, address, amount):
+    """Add to the int64 at an address, in one piece; what it was before."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, given: Any) -> Any:
+        return builder.atomic_rmw("add", builder.inttoptr(given[0], _POINTER), given[1], "seq_cst")
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic
+def value_at(_context, address):
+    """The int64 at an address, as another thread may just have written it."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, given: Any) -> Any:
+        return builder.load_atomic(builder.inttoptr(given[0], _POINTER), "seq_cst", 8, typ=_I64)
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def let_others_run(_context):
+    """Give the processor to another thread that waits for it, if one does."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, _given: Any) -> Any:
+        yielding = cgutils.get_or_insert_function(builder.module, ir.FunctionType(_I32, []), "sched_yield")
+        return builder.call(yielding, [])
+
+    return types.int32(), generate
+
+
+@intrinsic
+def rounded(_context, value):
+    """The bits of the bfloat16 nearest to a float32."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, given: Any) -> Any:
+        return builder.bitcast(builder.fptrunc(given[0], BFloat16()), ir.IntType(16))
+
+    return types.uint16(types.float32), generate
+
+
+@intrinsic
+def widened(_context, bits):
+    """The float32 of a bfloat16's bits."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, given: Any) -> Any:
+        return builder.fpext(builder.bitcast(given[0], BFloat16()), ir.FloatType())
+
+    return types.float32(types.uint16), generate
+
+
+def as_float(value):
+    """The float32 of a number as it is stored: bfloat16's bits, or float32."""
+    raise NotImplementedError(value)
+
+
+@overload(as_float, inline="always")
+def _as_float(value):
+    if value == types.uint16:
+        return lambda value: widened(value)  # noqa: PLW0108 - what is compiled is a function of Python's
+    return lambda value: value
+
+
+def as_stored(value, like):
+    """A float32 as numbers `like` that one are stored."""
+    raise NotImplementedError(value, like)
+
+
+@overload(as_stored, inline="always")
+def _as_stored(value, like):
+    if like == types.uint16:
+        return lambda value, like: rounded(value)
+    return lambda value, like: value
