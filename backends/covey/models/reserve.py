@@ -27,7 +27,7 @@ import numpy as np
 from covey.types import Ints
 from covey.worker import Thread
 
-POPULATE_WRITE, NO_HUGE_PAGES = 23, 15  # MADV_POPULATE_WRITE (Linux 5.14), MADV_NOHUGEPAGE
+POPULATE_WRITE, HUGE_PAGES, NO_HUGE_PAGES = 23, 14, 15  # MADV_POPULATE_WRITE (Linux 5.14), ...
 NO_RESERVE = 0x4000  # MAP_NORESERVE
 PIECE = 8 << 20  # bytes that get pages at once: what is there so far can be used meanwhile
 CACHED = 1 << 19  # bytes of blocks that are moved at once
@@ -56,7 +56,8 @@ class Reserve:
         self._start = self.bytes.ctypes.data
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-        self._libc.madvise(self._start, len(self.map), NO_HUGE_PAGES)  # one would hold thousands of blocks of a plane
+        # Where blocks come and go a huge page would hold thousands of them.
+        self._libc.madvise(self._start, len(self.map), HUGE_PAGES if most <= blocks else NO_HUGE_PAGES)
         self.blocks = 0
         self._worker = Thread("kv-pages")
         self._moving: Future[None] | None = None

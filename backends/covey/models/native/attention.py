@@ -17,11 +17,11 @@ from typing import NamedTuple
 import numpy as np
 
 from covey.models.native import BLOCK
-from covey.models.native.tiles import FLOATS, LANES, PAIRS, WIDENED, Tile, call, most_rows
-from covey.models.native.words import Array, bits_of, compiled, compiled_sum, number_of
+from covey.models.native.tiles import FLOATS, LANES, LINE, PAIRS, WIDENED, Tile, call, most_rows
+from covey.models.native.words import Array, bits_of, compiled, compiled_largest, compiled_sum, number_of
 
 SLOTS = BLOCK
-ROWS = most_rows()
+ROWS = most_rows(2)
 
 _LOG2_E, _LN2_HIGH, _LN2_LOW = (np.float32(value) for value in (1.4426950408889634, 0.693359375, -2.12194440e-4))
 _TERMS = tuple(
@@ -38,13 +38,13 @@ class Compared(NamedTuple):
 
     kind: int
     scores: int  # a block's keys
-    sums: tuple[int, int, int]  # 16, 32 and 64 numbers of its values
+    sums: tuple[int, int]  # 16 and 32 numbers of its values
 
 
-def tiles_of(kind: int) -> tuple[Tile, tuple[Tile, Tile, Tile]]:
+def tiles_of(kind: int) -> tuple[Tile, tuple[Tile, Tile]]:
     """The scores and sums of `Compared`."""
     by = FLOATS if kind == FLOATS else WIDENED
-    return Tile(kind, 2), (Tile(by, 1), Tile(by, 2), Tile(by, 4))
+    return Tile(kind, 2, 1 if kind == WIDENED else 2), (Tile(by, 1, 1), Tile(by, 2, 1))
 
 
 class Seen(NamedTuple):
@@ -65,7 +65,8 @@ class Seen(NamedTuple):
 @compiled
 def exponential(x):
     """e to the power of a float32, or of the nearest one that has a power; within an eight-millionth."""
-    y = min(max(x, _LEAST), _MOST)
+    y = _LEAST if x < _LEAST else x  # NaN stays what it is
+    y = _MOST if y > _MOST else y
     marked = y * _LOG2_E + _WHOLE
     whole = marked - _WHOLE
     rest = y - whole * _LN2_HIGH - whole * _LN2_LOW
@@ -79,9 +80,8 @@ def exponential(x):
     return total * number_of(np.int32((bits_of(marked) << np.int32(23)) + np.int32(0x3F800000)))
 
 
-@compiled
+@compiled_largest
 def _largest(values):
-    """Of finite values; sixteen at a time."""
     most = values[0]
     for i in range(1, len(values)):
         most = max(most, values[i])
@@ -127,13 +127,37 @@ def _gather(keys, values, own_keys, own_values, head, table, known, tail, pairs)
 
 
 @compiled
-def _sum_values(sums, rows, v, x, x_row, y, y_row, dim, size, steps, fresh):
-    """y[rows, dim] += weights of some keys times their values."""
-    start = 0
-    while start < dim:
-        which = min(2, (dim - start) // 32)
-        call(sums[which], rows, v + start * size, dim * size, x, x_row, 0, 0, y + 4 * start, y_row, steps, fresh, 0)
-        start += LANES << which
+def _place(pool, own, first, table, head, block):
+    """The address of a block of a head's keys or values, from the `first` on one of the task's own."""
+    if block >= first:
+        return own.ctypes.data + (block - first) * own.strides[0]
+    return pool.ctypes.data + table[block] * pool.strides[0] + head * pool.strides[1]
+
+
+@compiled
+def _score(how, rows, k, ahead, q, q_row, dim, size, y, y_row):
+    """y[rows, 32] = queries times a block's keys. Fetches the block that is `ahead`."""
+    parts, row = (rows + ROWS - 1) // ROWS, 0
+    step, steps = (4 * SLOTS, dim // 2) if how.kind == PAIRS else (size * SLOTS, dim)
+    for part in range(parts):
+        some = rows // parts + (1 if part < rows % parts else 0)
+        call(how.scores, some, k, step, q + row * q_row, q_row, 0, 0, y + row * y_row, y_row, steps, 1, ahead)
+        row += some
+
+
+@compiled
+def _sum(how, rows, v, ahead, x, x_row, y, y_row, dim, size, steps, fresh):
+    """y[rows, dim] += weights of so many keys times their values. Fetches as much of the block that is `ahead`."""
+    parts, row = (rows + ROWS - 1) // ROWS, 0
+    for part in range(parts):
+        some = rows // parts + (1 if part < rows % parts else 0)
+        start, own, to = 0, x + row * x_row, y + row * y_row
+        while start < dim:
+            wide = 1 if dim - start >= 2 * LANES else 0
+            here, fetched = v + start * size, ahead + start // (2 * LANES) * steps * LINE
+            call(how.sums[wide], some, here, dim * size, own, x_row, 0, 0, to + 4 * start, y_row, steps, fresh, fetched)
+            start += LANES << wide
+        row += some
 
 
 @compiled
@@ -142,67 +166,44 @@ def attend(how, seen, task, head, keys, values, q, group, scores, sums, own_keys
     `out[token, heads * width]`; `dim` is `width` and what it lacks of whole vectors. `scores`, `sums` and the own
     blocks are the thread's."""
     lane, first, count = seen.task_lanes[task], seen.task_firsts[task], seen.task_counts[task]
-    begin = seen.offsets[lane]
-    length, queries = seen.lengths[lane], seen.offsets[lane + 1] - begin
-    table = seen.tables[lane]
+    begin, length, table = seen.offsets[lane], seen.lengths[lane], seen.tables[lane]
     tail = seen.tails[seen.tail_offsets[lane] : seen.tail_offsets[lane + 1]]
-    known = length - len(tail)
-    token = seen.queries[begin + first]
-    least = length - queries + first + 1  # keys of the first query; each has one more than the one before
-    most = least + count - 1
-    rows, dim, size = count * group, values.shape[3], values.itemsize
-    gathered = most > known
-    own = _gather(keys, values, own_keys, own_values, head, table, known, tail, how.kind == PAIRS) if gathered else 0
-
+    known, token = length - len(tail), seen.queries[begin + first]
+    # The first query's keys; each has one more than the one before.
+    least = length - (seen.offsets[lane + 1] - begin) + first + 1
+    most, rows, dim, size = least + count - 1, count * group, values.shape[3], values.itemsize
     blocks = (most + SLOTS - 1) // SLOTS
-    parts = (rows + ROWS - 1) // ROWS
-    pairs = how.kind == PAIRS
-    step, steps = SLOTS * (4 if pairs else size), dim // 2 if pairs else dim
-    x_row = q.itemsize * dim
-    x = q.ctypes.data + (head * q.shape[1] + token) * group * x_row
-    y_row = scores.strides[0]
-    for block in range(blocks):
-        if gathered and block >= own:
-            k = own_keys.ctypes.data + (block - own) * own_keys.strides[0]
-        else:
-            k = keys.ctypes.data + table[block] * keys.strides[0] + head * keys.strides[1]
-        row, y = 0, scores.ctypes.data + 4 * SLOTS * block
-        for part in range(parts):
-            some = rows // parts + (1 if part < rows % parts else 0)
-            call(how.scores, some, k, step, x + row * x_row, x_row, 0, 0, y + row * y_row, y_row, steps, 1, 0)
-            row += some
+    last, own = blocks - 1, blocks
+    if most > known:
+        own = _gather(keys, values, own_keys, own_values, head, table, known, tail, how.kind == PAIRS)
 
+    q_row, x, x_row = q.itemsize * dim, scores.ctypes.data, scores.strides[0]
+    queries = q.ctypes.data + (head * q.shape[1] + token) * group * q_row
+    for block in range(blocks):
+        here = _place(keys, own_keys, own, table, head, block)
+        ahead = _place(keys, own_keys, own, table, head, min(block + 1, last))
+        _score(how, rows, here, ahead, queries, q_row, dim, size, x + 4 * SLOTS * block, x_row)
     for row in range(rows):
         sums[row, dim] = _softmax(scores[row, : least + row // group])
-
-    s_row = sums.strides[0]
+    y, y_row = sums.ctypes.data, sums.strides[0]
     for block in range(blocks):
-        if gathered and block >= own:
-            v = own_values.ctypes.data + (block - own) * own_values.strides[0]
-        else:
-            v = values.ctypes.data + table[block] * values.strides[0] + head * values.strides[1]
-        start, fresh = block * SLOTS, 1 if block == 0 else 0
-        y, x = sums.ctypes.data, scores.ctypes.data + 4 * start
-        common = min(SLOTS, least - start)
-        if common > 0:
-            row = 0
-            for part in range(parts):
-                some = rows // parts + (1 if part < rows % parts else 0)
-                _sum_values(how.sums, some, v, x + row * y_row, y_row, y + row * s_row, s_row, dim, size, common, fresh)
-                row += some
+        here = _place(values, own_values, own, table, head, block)
+        ahead = _place(values, own_values, own, table, head, min(block + 1, last))
+        start = block * SLOTS
+        some = max(0, min(SLOTS, least - start))
+        if some:
+            new = 1 if block == 0 else 0
+            _sum(how, rows, here, ahead, x + 4 * start, x_row, y, y_row, dim, size, some, new)
         for row in range(group, rows):  # those that see more than the first query
-            rest = min(SLOTS, least + row // group - start)
-            done = max(common, 0)
-            if rest > done:
-                new = 1 if start + done == 0 else 0
-                x_rest, y_rest = x + row * y_row + 4 * done, y + row * s_row
-                _sum_values(
-                    how.sums, 1, v + done * dim * size, x_rest, y_row, y_rest, s_row, dim, size, rest - done, new
+            more = min(SLOTS, least + row // group - start) - some
+            if more > 0:
+                new, own_x = 1 if start + some == 0 else 0, x + row * x_row + 4 * (start + some)
+                _sum(
+                    how, 1, here + some * dim * size, ahead, own_x, x_row, y + row * y_row, y_row, dim, size, more, new
                 )
 
     for row in range(rows):
-        place = token + row // group
-        column = (head * group + row % group) * width
-        scale = np.float32(1) / sums[row, dim]
+        column, scale = (head * group + row % group) * width, np.float32(1) / sums[row, dim]
+        to = out[token + row // group, column : column + width]
         for i in range(width):
-            out[place, column + i] = sums[row, i] * scale
+            to[i] = sums[row, i] * scale

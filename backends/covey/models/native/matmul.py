@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from covey.models.native.tiles import BYTES, GROUP, PAIRS, WIDENED, Tile, call, most_rows
+from covey.models.native.tiles import BYTES, GROUP, LANES, PAIRS, WIDENED, Tile, call, most_rows
 from covey.models.native.words import Array, compiled, rounded
 
 COLUMNS = 64  # of a panel
 BLOCK = 1024  # numbers of a column that all rows are multiplied by before the next ones: they stay in the second cache
-ROWS = most_rows()
+ROWS = most_rows(COLUMNS // LANES)
 PANEL_BYTES = (128, 128, 256, 64)  # for each k, by kind
 ROW_BYTES = (2, 4, 4, 1)
 STEPS = (2, 1, 1, GROUP)  # of k, in a tile

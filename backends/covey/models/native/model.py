@@ -177,7 +177,7 @@ def _shape(of: Architecture, kind: int, seen: int) -> Shape:
     (first, others), (scores, sums) = matmul.tiles_of(kind), attention.tiles_of(seen)
     at = tiles.addresses(frozenset((first, others, scores, *sums)))
     multiplied = Multiplied(kind, at[first], at[others])
-    compared = Compared(seen, at[scores], (at[sums[0]], at[sums[1]], at[sums[2]]))
+    compared = Compared(seen, at[scores], (at[sums[0]], at[sums[1]]))
     own = of.layers, of.width, of.heads, of.kv_heads, of.head_dim, of.inner, of.vocab_size, of.eps
     return Shape(multiplied, compared, *own, widths)
 

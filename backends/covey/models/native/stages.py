@@ -54,6 +54,7 @@ class Held(NamedTuple):
     norms: Array  # [2 * layers + 1, width]
     head_norms: Array  # [layers, 2, dim], of queries and keys; or none
     after: tuple[Array, Array, Array, Array]  # [layers, 2, columns]: factors of sums, and biases
+    # Of gates and ups there are none where all factors are one and all biases zero.
     after_head: Array  # [2, vocab]
 
 
@@ -196,16 +197,17 @@ def _gate(team, stage, shape, w, after, work, tokens):
     """Panels of gates and of ups follow in turns: of each pair a panel's columns of `b`."""
     mine, count = 0, (shape.inner + COLUMNS - 1) // COLUMNS
     gates, ups = work.tile[team.thread, 0], work.tile[team.thread, 1]
+    scales, biases, scaled = after[0], after[1], after.shape[1] > 0
     task = take(team, stage, count)
     while task >= 0:
         panel(shape.products, w, 2 * task, work.a, tokens, shape.widths[0], gates)
         panel(shape.products, w, 2 * task + 1, work.a, tokens, shape.widths[0], ups)
         first = 2 * task * COLUMNS
         middle, last = first + COLUMNS, first + 2 * COLUMNS
-        scales, biases = after[0], after[1]
         for row in range(tokens):
-            _scale(gates[row], scales[first:middle], biases[first:middle])
-            _scale(ups[row], scales[middle:last], biases[middle:last])
+            if scaled:
+                _scale(gates[row], scales[first:middle], biases[first:middle])
+                _scale(ups[row], scales[middle:last], biases[middle:last])
             _gated(gates[row], ups[row])
             put(shape.products.kind, gates[row], work.b, row, task * COLUMNS)
         mine += 1

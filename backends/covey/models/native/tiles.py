@@ -2,8 +2,8 @@
 
     y[rows, 16 * vectors] += x[rows, k] * w[k, 16 * vectors]
 
-A panel's columns lie side by side, step after step: the machine reads it from its beginning to its end, once for up to
-six rows. A step is as many of k as an instruction sums at once:
+A panel's columns lie side by side, step after step: the machine reads it from its beginning to its end, once for as
+many rows as have their sums in registers. A step is as many of k as an instruction sums at once:
 
     PAIRS    2 of bfloat16, x too                 w [k / 2, columns, 2]    sums in float32
     WIDENED  1 of bfloat16, x in float32          w [k, columns]           ... for CPUs that multiply no bfloat16
@@ -36,7 +36,7 @@ _F32, _VOID, _POINTER = ir.FloatType(), ir.VoidType(), ir.PointerType()
 _FLOATS, _INTS, _SHORTS = (ir.VectorType(each, LANES) for each in (_F32, _I32, _I16))
 _BFLOATS = ir.VectorType(BFloat16(), 2 * LANES)
 _STEP_BYTES = {PAIRS: 64, WIDENED: 32, FLOATS: 64, BYTES: 64}  # of a vector's columns in a step
-_LINE = 64
+LINE = 64
 _ENGINES: list[Any] = []  # the code's owners
 ARGUMENTS = ("rows", "w", "w_step", "x", "x_row", "scales", "scales_row", "y", "y_row", "steps", "fresh", "ahead")
 
@@ -52,9 +52,10 @@ def has(kind: int) -> bool:
     return {PAIRS: "avx512bf16", BYTES: "avx512vnni"}.get(kind, "") in features() | {""}
 
 
-def most_rows() -> int:
-    """Of a tile, whose sums are to stay in registers: there are 32 of 16 numbers, or fewer and smaller ones."""
-    return 6 if "avx512f" in features() else 1
+def most_rows(vectors: int) -> int:
+    """Of a tile with so many vectors, whose sums are to stay in registers: there are 32 of 16 numbers, or fewer and
+    smaller ones."""
+    return 24 // max(vectors, 2) if "avx512f" in features() else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +71,9 @@ class Tile:
 @cache
 def addresses(tiles: frozenset[Tile]) -> Mapping[Tile, int]:
     """Where each of them is: `tile(rows, w, w_step, x, x_row, scales, scales_row, y, y_row, steps, fresh, ahead)`, of
-    addresses and distances in bytes, for 1 to `most_rows()` rows. Sums begin at y, or at zero where `fresh`; lines are
-    fetched from `ahead` on. Of bytes a step is a whole group, and at `scales` a row has, for each, a float32 that its
-    sums are multiplied by and an int32 that they begin at."""
+    addresses and distances in bytes, for 1 to `most_rows(vectors)` rows. Sums begin at y, or at zero where `fresh`;
+    lines are fetched from `ahead` on. Of bytes a step is a whole group, and at `scales` a row has, for each, a float32
+    that its sums are multiplied by and an int32 that they begin at."""
     module = ir.Module()
     names = {tile: f"tile{number}" for number, tile in enumerate(tiles)}
     for tile, name in names.items():
@@ -93,7 +94,7 @@ def _write(module: Any, name: str, tile: Tile) -> None:
     rows, *rest = function.args
     end = builder.append_basic_block()
     switch = builder.switch(rows, end)
-    for count in range(1, most_rows() + 1):
+    for count in range(1, most_rows(tile.vectors) + 1):
         case = builder.append_basic_block()
         switch.add_case(_I64(count), case)
         builder.position_at_end(case)
@@ -162,7 +163,7 @@ class _Tile:
     def loop(self) -> None:
         given = self._given
         carried = [(_FLOATS, first) for first in self._begun()]
-        moving = [(given["w"], given["w_step"]), (_I64(0), _I64(4)), (given["ahead"], _I64(_LINE * self._lines))]
+        moving = [(given["w"], given["w_step"]), (_I64(0), _I64(4)), (given["ahead"], _I64(LINE * self._lines))]
         loop = _Loop(self._b, given["steps"], carried, moving)
         w, at, ahead = loop.addresses
         self._write(loop.close(self._step(loop.values, w, [self._sum(row, at) for row in self._rows_of_x], ahead)))
@@ -170,7 +171,7 @@ class _Tile:
     def groups(self) -> None:
         b, given, steps = self._b, self._given, GROUP // 4
         moving = [(given["w"], given["w_step"]), (_I64(0), _I64(GROUP)), (given["scales"], _I64(8))]
-        moving.append((given["ahead"], _I64(_LINE * self._lines * steps)))
+        moving.append((given["ahead"], _I64(LINE * self._lines * steps)))
         outer = _Loop(b, given["steps"], [(_FLOATS, first) for first in self._begun()], moving)
         w, done, scales, ahead = outer.addresses
         factors, starts = [], []
@@ -178,7 +179,7 @@ class _Tile:
             at = self._sum(scales, self._times(given["scales_row"], row))
             factors.append(self._spread(b.load(self._at(at), typ=_F32, align=4), _FLOATS))
             starts.append(self._spread(b.load(self._at(at, 4), typ=_I32, align=4), _INTS))
-        moving = [(w, _I64(_STEP_BYTES[BYTES] * self._vectors)), (done, _I64(4)), (ahead, _I64(_LINE * self._lines))]
+        moving = [(w, _I64(_STEP_BYTES[BYTES] * self._vectors)), (done, _I64(4)), (ahead, _I64(LINE * self._lines))]
         inner = _Loop(b, _I64(steps), [(_INTS, starts[row]) for row, _ in self._cells], moving)
         w, at, ahead = inner.addresses
         sums = inner.close(self._step(inner.values, w, [self._sum(row, at) for row in self._rows_of_x], ahead))
@@ -192,7 +193,7 @@ class _Tile:
         """The sums after one step."""
         weights = [self._weights(self._at(w, _STEP_BYTES[self._kind] * each)) for each in range(self._vectors)]
         for line in range(self._lines):
-            fetched = self._at(ahead, _LINE * line)
+            fetched = self._at(ahead, LINE * line)
             self._call("llvm.prefetch.p0", _VOID, fetched, _I32(0), _I32(2), _I32(1))  # into the second cache
         rows = [self._activation(self._at(each)) for each in x]
         return [self._product(value, weights[vector], rows[row]) for (row, vector), value in zip(self._cells, sums)]

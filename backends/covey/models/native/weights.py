@@ -39,7 +39,7 @@ class Weights:
         shapes = [(query + 2 * key, of.width), (of.width, query), (2 * inner, of.width), (of.width, of.inner)]
         sizes = [whole(columns) * whole(rows) * PANEL_BYTES[kind] // COLUMNS for columns, rows in shapes]
         size = of.layers * sum(sizes) + whole(of.vocab_size) * whole(of.width) * PANEL_BYTES[kind] // COLUMNS
-        self._map = mmap.mmap(-1, size + HUGE_PAGE)
+        self._map = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._map.madvise(mmap.MADV_HUGEPAGE)
         memory = np.frombuffer(self._map, np.uint8)
         self._memory = memory[-memory.ctypes.data % HUGE_PAGE :]
@@ -65,6 +65,8 @@ class Weights:
             for place, each in enumerate(names):
                 panels[layer, place] = self._packed(each, after[place][layer])
         norms[-1] = self._vector("model.norm.weight")
+        if (three[:, 0] == 1).all() and not three[:, 1].any():
+            after = one, two, three[:, :, :0].copy(), four
         after_head = np.zeros((2, of.vocab_size), np.float32)
         name = _EMBEDDING if of.tied and _HEAD not in of.weights else _HEAD
         head = self._packed([name.removesuffix(".weight")], after_head)

@@ -85,6 +85,12 @@ def compiled_sum(function: F) -> F:
     return made
 
 
+def compiled_largest(function: F) -> F:
+    """The same for a search in any order, whose result with NaN among the numbers is any number."""
+    made: F = njit(fastmath={"nnan", "nsz"}, **_OPTIONS)(function)
+    return made
+
+
 @intrinsic
 def bits_of(_context, value):
     """A float32's bits, as an int32."""
