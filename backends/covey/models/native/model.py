@@ -27,7 +27,7 @@ from covey.models.native.stages import AROUND, STAGES, Asked, Shape, Work, run
 from covey.models.native.tasks import LINE, Team
 from covey.models.native.tiles import BYTES, FLOATS, GROUP, LANES, PAIRS, WIDENED
 from covey.models.native.weights import Weights, whole
-from covey.models.native.words import compiling
+from covey.models.native.words import compiling, leave_compiler
 from covey.models.verdicts import verdict
 from covey.private import kept_folder
 from covey.types import Floats, Ints
@@ -90,6 +90,7 @@ class NativeModel:
                 f"numerics: passes of {folder} in {dtype} are not invariant on this CPU; use target.runtime torch, or "
                 "numerics auto or fast"
             )
+        leave_compiler()
 
     @property
     def blocks(self) -> int:
@@ -109,7 +110,8 @@ class NativeModel:
         turns = self._turned(int(work.positions.max(initial=0)))[work.positions]
         every = np.arange(work.size, dtype=np.int32)
         seen = _seen(lanes, every, self._shape.heads // self._shape.kv_heads)
-        asked = Asked(work.tokens, work.slots, turns, every, work.out, seen)
+        tokens, slots, wanted = (np.ascontiguousarray(each) for each in (work.tokens, work.slots, work.out))
+        asked = Asked(tokens, slots, turns, every, wanted, seen)  # whole: Numba compiles anew for parts of arrays
         counters = np.zeros((AROUND + STAGES * self._shape.layers, LINE * (self._threads + 1)), np.int64)
         logits, pool = self._logits[:rows], self.pool
         given = self._shape, self._weights.held, pool.keys, pool.values, self._work, asked, logits
@@ -216,19 +218,11 @@ def _seen(lanes: Lanes, every: Ints, group: int) -> Seen:
     tails = np.zeros(lanes.rows + 1, np.int32) if lanes.tail_offsets is None else lanes.tail_offsets
     queries = every if lanes.queries is None else lanes.queries
     together = np.where(tails[1:] > tails[:-1], 1, max(1, TOGETHER // group))
-    parts = -(-counts // together)
-    which = np.repeat(np.arange(lanes.rows, dtype=np.int32), parts)
-    number = np.arange(len(which)) - np.repeat(np.cumsum(parts) - parts, parts)
+    pieces = -(-counts // together)
+    which = np.repeat(np.arange(lanes.rows, dtype=np.int32), pieces)
+    number = np.arange(len(which)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     firsts = number * together[which]
     some = np.minimum(together[which], counts[which] - firsts)
-    return Seen(
-        lanes.offsets,
-        lanes.lengths,
-        lanes.tables,
-        queries,
-        tails,
-        lanes.tails if lanes.tail_offsets is not None else none,
-        which,
-        firsts.astype(np.int32),
-        some.astype(np.int32),
-    )
+    own = lanes.tails if lanes.tail_offsets is not None else none
+    parts = lanes.offsets, lanes.lengths, lanes.tables, queries, tails, own, which, firsts, some
+    return Seen(*(np.ascontiguousarray(each, np.int32) for each in parts))
