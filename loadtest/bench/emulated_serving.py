@@ -43,6 +43,7 @@ class Served:
     prompts: int  # tokens of prompts that were read
     seconds: float  # from the first arrival to the last token
     latencies: tuple[float, ...]  # arrival to last token
+    firsts: tuple[float, ...]  # ... to first
     depth: float  # drafted tokens of a decoding row, mean over rows and rounds
     preemptions: int = 0
     memory: JsonDict = field(default_factory=dict)  # as `Memory.report`, and `most_gained`: blocks at the most
@@ -177,6 +178,7 @@ def play(
         prompts=sum(len(request.prompt) for request in whole),
         seconds=ran.ended - times[0],
         latencies=tuple(sink.last[request.key] - request.arrival for request in whole),
+        firsts=tuple(sink.first[request.key] - request.arrival for request in whole),
         depth=sum(record.drafted for record in ran.records) / max(1, rows),
         preemptions=ran.engine.scheduler.preemptions,
         memory=memory,

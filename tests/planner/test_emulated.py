@@ -14,11 +14,12 @@ from covey.emulated.hash_model import HashModel
 from covey.engine import Engine
 from covey.errors import SettingError
 from covey.planner.build import build
-from covey.planner.cost_table import Surface, load_costs
+from covey.planner.cost_table import load_costs
 from covey.profile import SpeculationSettings
 from covey.rounds import RoundRecord
 from covey.scheduler import Scheduler
 from covey.types import DraftWork, Finish, Open, Request, RowStatus, Rule, Sampling, TargetWork, Trees
+from covey_client.costs.surface import Surface
 from covey_client.costs.table import CostTable
 from loadtest.simulation.virtual import VirtualClock, serve
 from tests.fakes import Collector, request
