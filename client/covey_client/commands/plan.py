@@ -39,10 +39,14 @@ def add(subparsers: flags.Subparsers) -> None:
     target.add_argument("--max-running", type=int, default=64, metavar="N", help="scheduler.max_running (default: 64)")
     target.add_argument("--kv-tokens", type=int, default=0, metavar="N", help="tokens that KV memory holds (0: enough)")
     drafts = parser.add_argument_group("its drafts")
-    drafts.add_argument("--acceptance", type=float, metavar="B", help="share accepted behind accepted ones; none: plain")
+    drafts.add_argument(
+        "--acceptance", type=float, metavar="B", help="share accepted behind accepted ones; none: plain"
+    )
     drafts.add_argument("--drafter", default="", metavar="NAME", help="of the table (default: its first)")
     drafts.add_argument("--depth", type=int, default=5, metavar="D", help="tokens of a draft at most (default: 5)")
-    drafts.add_argument("--share", type=int, default=0, metavar="N", help="drafters elsewhere, for so many targets each")
+    drafts.add_argument(
+        "--share", type=int, default=0, metavar="N", help="drafters elsewhere, for so many targets each"
+    )
     drafts.add_argument("--transfer-ms", type=float, default=0.0, metavar="T", help="then: messages of a round")
     parser.add_argument("--json", action="store_true")
     parser.set_defaults(run=run)

@@ -9,8 +9,8 @@ each row the tokens that `Star` counts; a prompt makes a pass longer by what its
 Lengths are log-normal: `longer` is the mean over prompts, of which the long ones cost more than their share, and a row
 that is found running is rather a long one than a short: it holds its prompt and output * exp(spread ** 2) / 2 tokens.
 
-Requests share rounds evenly. Where they come independently of one another, how many are in the system then depends on
-their mean lengths alone: p(k) is in proportion to the product of rate / m(i) over i = 1 .. k, and m(rows) beyond `rows`,
+Requests share rounds evenly. Where they come independently of one another, how many are there then depends on their
+mean lengths alone: p(k) is in proportion to the product of rate / m(i) over i = 1 .. k, with m(rows) beyond `rows`,
 where the others wait. A drafter elsewhere that serves s targets makes a round max(s S, S + Z), as `Star` has it.
 
 Knows neither prefix reuse nor preemption, no catch-up of a drafter that had nothing to do, and no change of the load.
@@ -158,7 +158,8 @@ class Server:
             tpot=running / rate / self.output,
             ttft=waiting / rate + self._first(max(1, round(running)), self._prompts),
             slow_tpot=self._token(min(state, self.rows), rate),
-            slow_ttft=max(0, state - self.rows) / self.finished[-1] + self._first(min(state, self.rows), self._prompts[-1:]),
+            slow_ttft=max(0, state - self.rows) / self.finished[-1]
+            + self._first(min(state, self.rows), self._prompts[-1:]),
         )
 
     def most(self, objective: Objective) -> Point | None:
@@ -173,6 +174,10 @@ class Server:
             else:
                 high = middle
         return found
+
+    def reading(self, rows: int, tokens: float) -> float:
+        """How much longer the passes of so many rows are for a prompt of so many tokens that joins them."""
+        return self._longer(rows, self.rounds[max(1, rows) - 1][0], [tokens])
 
     def _best(self, rows: int) -> tuple[int, float, float]:
         choices = [(0, self._plain(rows), 1.0)]
