@@ -15,34 +15,27 @@ first_to_break             for each load and policy the smallest fleet whose goo
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
 
-import numpy as np
 from rich.console import Console
 
 from covey.errors import SettingError
 from covey.types import JsonDict
-from covey_client.star.capacity import Objective, Server
-from loadtest.bench import loads, report
-from loadtest.bench.emulated_pairs import PAIRS, Pair, requests
-from loadtest.bench.emulated_serving import play as serve
+from covey_client.star.capacity import Objective
+from loadtest.bench import report
+from loadtest.bench.emulated_pairs import PAIRS
+from loadtest.bench.fleet_planned import PARTS, POLICIES, Checked, by_part, capacity, check, server_of
 from loadtest.bench.session import FULL, QUICK, Session
 from loadtest.simulation.fleet import Fleet, Played, play
 from loadtest.simulation.routing import LeastQueue, Prefix, RoundRobin, Routing
 
 PLAN, FLEET = "plan", "fleet"
 PLANNED = ("emulated-7b", "emulated-13b-40g", "emulated-70b-4x80g")
-POLICIES = {"off": False, "covey": True}  # whether they draft
-PARTS = (0.75, 0.85, 1.0, 1.15)  # of the planned rate
-TTFT, SLOWER = 2.0, 1.8  # objectives: seconds, and over the time per token of one request alone
 REQUESTS, FULL_REQUESTS, QUICK_REQUESTS = 500, 2000, 60
-EDGES = 6  # an n-th part of the requests at either end does not count: the server fills and empties
-SHARE = 0.95
 
 SIZES, QUICK_SIZES = (64, 128, 256, 512, 1024), (64,)
 SECONDS, WARM, QUICK_SECONDS, FULL_SECONDS = 60.0, 20.0, 30.0, 240.0
@@ -59,17 +52,6 @@ ROUTING: Mapping[str, Callable[[int], Routing]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """One rate of one pair: what the formula says, and what was simulated."""
-
-    part: float
-    predicted: float | None  # seconds per token; None: more than it finishes
-    simulated: float
-    kept: float  # share of the requests that kept to the objective
-    planned: float  # requests a second at which the formula has SHARE keep to it
-
-
 @dataclass
 class Measured:
     checked: dict[tuple[str, str], list[Checked]] = field(default_factory=dict)
@@ -77,14 +59,16 @@ class Measured:
 
     def summary(self) -> JsonDict:
         ratios = [
-            each.predicted / each.simulated for found in self.checked.values() for each in found if each.part <= 1
+            each.predicted / each.simulated
+            for found in self.checked.values()
+            for each in found
+            if each.predicted is not None and each.part <= 1
         ]
-        capacities = {" ".join(key): _capacity(found) for key, found in self.checked.items()}
+        capacities = {" ".join(key): capacity(found) for key, found in self.checked.items()}
         goodput = {
             f"{load:g}": {
-                policy: {str(size): _rounded(each.goodput / each.offered) for size, each in sorted(sizes.items())}
-                for (at, policy), sizes in self.played.items()
-                if at == load
+                policy: {str(size): round(each.goodput / each.offered, 4) for size, each in self._sizes(load, policy)}
+                for policy in ROUTING
             }
             for load in LOADS
         }
@@ -101,14 +85,19 @@ class Measured:
                 for load, of in goodput.items()
             },
             "plan": {
-                " ".join(key): [asdict(each) for each in sorted(found, key=_part)]
+                " ".join(key): [asdict(each) for each in sorted(found, key=by_part)]
                 for key, found in self.checked.items()
             },
             "fleet": {
-                f"{load:g} {policy}": {str(size): _finite(asdict(each)) for size, each in sorted(sizes.items())}
-                for (load, policy), sizes in self.played.items()
+                f"{load:g} {policy}": {str(size): _finite(asdict(each)) for size, each in self._sizes(load, policy)}
+                for load in LOADS
+                for policy in ROUTING
+                if (load, policy) in self.played
             },
         }
+
+    def _sizes(self, load: float, policy: str) -> list[tuple[int, Played]]:
+        return sorted(self.played.get((load, policy), {}).items())
 
 
 def run(session: Session) -> None:
@@ -136,44 +125,6 @@ def _plan(session: Session, measured: Measured) -> None:
     ]
     for key, checked in session.side_by_side(jobs):
         measured.checked.setdefault(key, []).append(checked)
-
-
-def check(pair: Pair, policy: str, part: float, count: int, seed: int) -> Checked:
-    """The formula knows the mean lengths of what is asked, and nothing of the engine's own time, which is none here."""
-    lengths = requests(pair, count, seed)
-    server = replace(
-        server_of(pair, drafts=POLICIES[policy]),
-        costs=replace(pair.table, overhead=()),
-        prompt=fmean(each.prompt for each in lengths),
-        output=fmean(each.output for each in lengths),
-    )
-    alone = server.at(1e-6)
-    assert alone is not None
-    objective = Objective(ttft=TTFT, tpot=SLOWER * alone.tpot)
-    most = server.most(objective)
-    assert most is not None, "it is kept alone"
-    times = loads.poisson(part * most.rate, count, seed)
-    served = serve(pair, policy, times, lengths, seed)
-    inner = slice(count // EDGES, count - count // EDGES)
-    first, last = np.array(served.firsts)[inner], np.array(served.latencies)[inner]
-    tokens = np.array([length.output - 1 for length in lengths])[inner]
-    kept = (first <= objective.ttft) & (last - first <= objective.tpot * tokens)
-    point = server.at(part * most.rate)
-    predicted = None if point is None else point.tpot
-    return Checked(part, predicted, float((last - first).sum() / tokens.sum()), float(kept.mean()), most.rate)
-
-
-def server_of(pair: Pair, *, drafts: bool) -> Server:
-    return Server(
-        pair.table,
-        pair.dataset.prompt,
-        pair.dataset.output,
-        pair.profile.scheduler.max_running,
-        kv_tokens=pair.blocks * pair.profile.target.block_size,
-        spread=pair.dataset.output_spread,
-        acceptance=pair.right(),
-        drafter=pair.drafters[0] if drafts else "",
-    )
 
 
 def fleet(size: int, load: float, policy: str, seconds: float) -> Fleet:
@@ -205,24 +156,6 @@ def _fleet(session: Session, measured: Measured) -> None:
     ]
     for (load, policy, replicas), played in session.side_by_side(jobs):
         measured.played.setdefault((load, policy), {})[replicas] = played
-
-
-def _capacity(checked: list[Checked]) -> float | None:
-    """The planned rate over that at which SHARE kept to the objective, on lines between those that were simulated;
-    None where it is not between them."""
-    points = sorted(checked, key=_part)
-    for low, high in itertools.pairwise(points):
-        if low.kept >= SHARE > high.kept:
-            return 1.0 / (low.part + (high.part - low.part) * (low.kept - SHARE) / (low.kept - high.kept))
-    return None
-
-
-def _part(checked: Checked) -> float:
-    return checked.part
-
-
-def _rounded(value: float) -> float:
-    return round(value, 4)
 
 
 def _finite(row: JsonDict) -> JsonDict:

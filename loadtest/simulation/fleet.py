@@ -13,18 +13,16 @@ import heapq
 import math
 import random
 import time
-from collections import OrderedDict, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from covey_client.star.capacity import Objective, Server
+from loadtest.simulation.replica import Asked, Pace, Replica
 from loadtest.simulation.routing import Routing, View
 
 HOP = 0.003  # seconds that a request takes through a router; a handle call of Ray Serve was measured at 2.8 to 3.4 ms
 REST = 0.25  # ... and that a client rests before it goes on with a stream that broke
-GRID = 32  # tokens between which no difference is made in what is read
-LONGEST = 2048  # tokens that a pass reads at once
 ARRIVE, END, REPORT, DIE, COME = range(5)
 
 
@@ -49,36 +47,6 @@ class Fleet:
     life: float = math.inf  # mean, of a replica
     away: float = 30.0  # until one that died is back, with an empty cache
     outage: float = 0.0  # share of all replicas that die at once, in the middle of what counts
-
-
-@dataclass(slots=True)
-class Asked:
-    """One stream."""
-
-    prefix: int
-    prompt: int
-    output: float  # tokens that are still to come
-    arrived: float
-    tokens: float
-    first: float = math.inf
-    ended: float = math.inf
-    replica: int = -1
-    router: int = 0
-    began: float = 0.0  # `served` of its replica when it began there
-
-
-@dataclass(slots=True)
-class Replica:
-    """Rows in progress. `served`: tokens that each row has had which has always been there."""
-
-    there: bool = True
-    at: float = 0.0  # until when the others hold
-    served: float = 0.0
-    reading: float = 0.0  # seconds of prompts that are still to be read
-    rows: list[tuple[float, int]] = field(default_factory=list)  # heap of (`served` at which it ends, stream)
-    waiting: deque[int] = field(default_factory=deque)
-    cache: OrderedDict[int, None] = field(default_factory=OrderedDict)
-    version: int = 0  # of the next end that is in the queue of events
 
 
 @dataclass(slots=True)
@@ -113,13 +81,7 @@ class Game:
         self._queue = np.zeros(fleet.replicas, np.int64)
         self._asked: list[Asked] = []
         self._events: list[tuple[float, int, int, int]] = []
-        rounds = fleet.server.rounds
-        self._speed = [0.0, *(tokens / seconds for _, seconds, tokens in rounds)]
-        self._step = [0.0, *(seconds for _, seconds, _ in rounds)]
-        lengths = range(0, LONGEST + GRID, GRID)
-        self._longer = [
-            [fleet.server.reading(rows, tokens) for tokens in lengths] for rows in range(fleet.server.rows + 1)
-        ]
+        self._pace = Pace(fleet.server)
         self._hits = self._looked = 0
         self._waits: list[float] = []
         self._deciding = 0.0
@@ -159,7 +121,7 @@ class Game:
         fleet = self._fleet
         middle = (fleet.warm + fleet.seconds) / 2
         for replica in range(fleet.replicas):
-            at = self._rng.expovariate(1 / fleet.life)
+            at = fleet.life * self._rng.expovariate(1.0)
             if at < fleet.seconds:
                 self._push(at, DIE, replica)
         for replica in self._rng.sample(range(fleet.replicas), round(fleet.outage * fleet.replicas)):
@@ -169,7 +131,7 @@ class Game:
         heapq.heappush(self._events, (at, kind, which, version))
 
     def _arrive(self, now: float, key: int) -> None:
-        """At a router; what it chooses is reached when router, index and hop are behind it."""
+        """At a router. What waits there comes late to its first token, and to the replica as if it had not waited."""
         fleet, asked = self._fleet, self._asked[key]
         router = self._rng.randrange(fleet.routers)
         view = self._views[router]
@@ -192,7 +154,7 @@ class Game:
         self._queue[chosen] += 1
         self.played.deepest = max(self.played.deepest, int(self._queue[chosen]))
         asked.replica, asked.router = chosen, router
-        self._advance(replica, now)
+        replica.advance(now, self._pace)
         if len(replica.rows) < fleet.server.rows:
             self._admit(replica, now, key, free - now + HOP)
         else:
@@ -203,37 +165,19 @@ class Game:
         """`late`: what came before the replica."""
         asked, fleet = self._asked[key], self._fleet
         self._looked += 1
-        tokens = asked.prompt
-        if asked.prefix in replica.cache:
-            self._hits += 1
-            replica.cache.move_to_end(asked.prefix)
-        else:
-            tokens += fleet.prefix
-            replica.cache[asked.prefix] = None
-            if len(replica.cache) > fleet.kept:
-                replica.cache.popitem(last=False)
-        rows = len(replica.rows)
-        replica.reading += self._longer[rows][min(tokens, LONGEST) // GRID]
-        asked.first = min(asked.first, now + late + replica.reading + 1.5 * self._step[rows + 1])
-        asked.began = replica.served
-        heapq.heappush(replica.rows, (replica.served + asked.output, key))
-
-    def _advance(self, replica: Replica, now: float) -> None:
-        passed = now - replica.at
-        read = min(replica.reading, passed)
-        replica.reading -= read
-        replica.served += (passed - read) * self._speed[len(replica.rows)]
-        replica.at = now
+        kept = replica.keeps(asked.prefix, fleet.kept)
+        self._hits += kept
+        first = replica.begin(key, asked, self._pace, 0 if kept else fleet.prefix)
+        asked.first = min(asked.first, now + late + first)
 
     def _schedule(self, which: int, replica: Replica) -> None:
         replica.version += 1
         if replica.rows:
-            left = max(0.0, replica.rows[0][0] - replica.served) / self._speed[len(replica.rows)]
-            self._push(replica.at + replica.reading + left, END, which, replica.version)
+            self._push(replica.next_end(self._pace), END, which, replica.version)
 
     def _end(self, now: float, which: int) -> None:
         replica = self._replicas[which]
-        self._advance(replica, now)
+        replica.advance(now, self._pace)
         _, key = heapq.heappop(replica.rows)
         asked = self._asked[key]
         asked.ended = now
@@ -252,7 +196,7 @@ class Game:
         replica = self._replicas[which]
         if not replica.there:
             return
-        self._advance(replica, now)
+        replica.advance(now, self._pace)
         keys = [key for _, key in replica.rows]
         for key in keys:
             asked = self._asked[key]
@@ -272,7 +216,7 @@ class Game:
         replica = self._replicas[which]
         replica.there, replica.at = True, now
         if now < self._fleet.seconds:
-            self._push(now + self._rng.expovariate(1 / self._fleet.life), DIE, which)
+            self._push(now + self._fleet.life * self._rng.expovariate(1.0), DIE, which)
 
     def _summary(self) -> Played:
         fleet, played, objective = self._fleet, self.played, self._fleet.objective
