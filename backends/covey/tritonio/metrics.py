@@ -165,7 +165,7 @@ class Metrics:
         """Once the target is up. `left_out`: drafters that do not fit it. Whoever routes or scales by gauges finds them
         before the first round, too."""
         with self._lock:
-            self._load(running=0, waiting=0, used=0, free=info.total_blocks)
+            self._put_load(running=0, waiting=0, used=0, free=info.total_blocks)
             self._put(
                 "covey_target_info",
                 1,
@@ -201,9 +201,9 @@ class Metrics:
             ):
                 add("covey_round_seconds_total", max(0.0, seconds), phase=phase)
             used = record.total_blocks - record.free_blocks
-            self._load(running=record.running, waiting=record.waiting, used=used, free=record.free_blocks)
+            self._put_load(running=record.running, waiting=record.waiting, used=used, free=record.free_blocks)
 
-    def _load(self, *, running: int, waiting: int, used: int, free: int) -> None:
+    def _put_load(self, *, running: int, waiting: int, used: int, free: int) -> None:
         self._put("covey_requests_running", running)
         self._put("covey_requests_waiting", waiting)
         self._put("covey_kv_blocks", used, state="used")
