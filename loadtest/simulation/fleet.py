@@ -60,6 +60,7 @@ class Played:
     ttft: tuple[float, float] = (math.nan, math.nan)  # median and p99; infinite where so many had none
     hits: float = 0.0  # share of prefixes that were kept where the request went
     broken: int = 0  # streams whose replica died
+    unended: int = 0  # that had not ended when as much time again was over
     refused: int = 0  # sent to a replica that was not there
     deepest: int = 0  # requests that one replica had at the most
     mean: float = 0.0  # ... and replicas on average
@@ -232,6 +233,7 @@ class Game:
         played.asked, played.attained = len(counted), float(good.mean())
         played.goodput, played.offered = float(tokens[good].sum()) / span, float(tokens.sum()) / span
         played.ttft = tuple(float(np.quantile(first, q, method="higher")) for q in (0.5, 0.99))
+        played.unended = int(np.isinf(ended).sum())
         played.hits = self._hits / max(1, self._looked)
         lasted = np.where(np.isfinite(ended), ended, fleet.seconds) - np.array([asked.arrived for asked in counted])
         played.mean = float(lasted.sum()) / span / fleet.replicas
