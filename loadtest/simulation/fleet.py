@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from covey_client.star.capacity import Objective, Server
-from loadtest.simulation.replica import Asked, Pace, Replica
+from loadtest.simulation.replica import LONGEST, Asked, Pace, Replica
 from loadtest.simulation.routing import Routing, View
 
 HOP = 0.003  # seconds that a request takes through a router; a handle call of Ray Serve was measured at 2.8 to 3.4 ms
@@ -111,7 +111,7 @@ class Game:
         times = np.sort(self._draws.uniform(0, fleet.seconds, count))
         sigma = server.spread
         prompts = server.prompt * self._draws.lognormal(-(sigma**2) / 2, sigma, count)
-        outputs = server.output * self._draws.lognormal(-(sigma**2) / 2, sigma, count)
+        outputs = np.minimum(LONGEST, server.output * self._draws.lognormal(-(sigma**2) / 2, sigma, count))
         weights = np.arange(1, fleet.prefixes * fleet.replicas + 1) ** -fleet.popularity
         prefixes = self._draws.choice(len(weights), count, p=weights / weights.sum())
         rows = zip(prefixes.tolist(), prompts.tolist(), outputs.tolist(), times.tolist())

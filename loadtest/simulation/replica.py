@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from covey_client.star.capacity import Server
 
 GRID = 32  # tokens between which no difference is made in what is read
-LONGEST = 2048  # tokens that a pass reads at once
+LONGEST = 2048  # tokens of a prompt, and of an answer
 
 
 class Pace:

@@ -12,7 +12,6 @@ from covey.configuration import EngineConfig, EngineHooks
 from covey.emulated.devices import EmulatedDrafter, EmulatedTarget
 from covey.emulated.hash_model import HashModel
 from covey.engine import Engine
-from covey.errors import SettingError
 from covey.planner.build import build
 from covey.planner.cost_table import load_costs
 from covey.profile import SpeculationSettings
@@ -212,7 +211,7 @@ def test_surfaces_run_through_their_cells() -> None:
     assert surface(1, 5) == pytest.approx(3.0)
     assert surface(3, 1) == pytest.approx(5.5)
     assert surface(1, -9) == 0.0
-    with pytest.raises(SettingError, match="without cells"):
+    with pytest.raises(ValueError, match="without cells"):
         Surface([])
 
 
