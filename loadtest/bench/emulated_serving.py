@@ -43,11 +43,11 @@ class Served:
     prompts: int  # tokens of prompts that were read
     seconds: float  # from the first arrival to the last token
     latencies: tuple[float, ...]  # arrival to last token
-    firsts: tuple[float, ...]  # ... to first
     depth: float  # drafted tokens of a decoding row, mean over rows and rounds
     preemptions: int = 0
     memory: JsonDict = field(default_factory=dict)  # as `Memory.report`, and `most_gained`: blocks at the most
     emitted: tuple[tuple[float, int], ...] = ()  # seconds after the start, tokens
+    firsts: tuple[float, ...] = ()  # arrival to first token
 
     @property
     def throughput(self) -> float:
