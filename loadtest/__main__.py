@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from loadtest.options import Plan
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -21,14 +28,24 @@ def main(arguments: Sequence[str]) -> int:
         earlier = records.load(given.compare) if given.compare else None
         if given.report:
             return _report(given.report, earlier)
-        plan = options.plan(given, seconds=given.seconds, grace=given.grace)
-        from loadtest.run import run
+        plan = _plan(given)
+        if given.worker:
+            from loadtest.distributed import worker
+
+            worker(plan, options.address(given.worker))
+            return 0
+        if given.master:
+            from loadtest.distributed import master
+
+            run = partial(master, address=options.address(given.master))
+        else:
+            from loadtest.run import run
 
         folder = given.out / (given.name or time.strftime("%Y%m%d-%H%M%S"))
         if given.beside_plain:
             given.speculation = "off"
             plain = folder.with_name(f"{folder.name}-plain")
-            if not run(options.plan(given, seconds=given.seconds, grace=given.grace), plain):
+            if not run(_plan(given), plain):
                 return _report(plain, None) or 1
             earlier = records.load(plain)
         complete = run(plan, folder)
@@ -37,6 +54,13 @@ def main(arguments: Sequence[str]) -> int:
         print(f"loadtest: {error}", file=sys.stderr)
         return 2
     return 0 if complete else 1
+
+
+def _plan(given: argparse.Namespace) -> Plan:
+    from loadtest import options
+
+    plan = options.plan(given, seconds=given.seconds, grace=given.grace)
+    return dataclasses.replace(plan, parts=options.parts(given))
 
 
 def _report(folder: Path, earlier: object) -> int:

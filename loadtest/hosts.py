@@ -70,11 +70,11 @@ class Host:
 
 
 def hosts(count: int, stack: ExitStack) -> list[Host]:
-    """So many, gone with the stack."""
-    made = []
+    """So many, gone with the stack. Another process of this machine may have made its own."""
+    made, net = [], 64 + os.getpid() % 160
     for index in range(count):
         name = f"cv{os.getpid() % 100000}-{index}"
-        near, far = f"10.213.{index}.1", f"10.213.{index}.2"
+        near, far = f"10.{net}.{index}.1", f"10.{net}.{index}.2"
         inside = ("netns", "exec", name, "ip")
         whole = _ip("netns", "add", name)
         stack.callback(_ip, "netns", "del", name)

@@ -41,4 +41,4 @@ def _prepare(environment: Any, **_more: Any) -> None:
         clock=lambda: time.monotonic() - began[0],
         pause=gevent.sleep,
     )
-    environment.user_classes = users.classes(environment.traffic)
+    environment.user_classes = users.classes(plan)

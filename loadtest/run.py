@@ -30,30 +30,22 @@ LINE_SECONDS = 10.0  # between lines of progress where there is no terminal
 
 def run(plan: Plan, folder: Path) -> bool:
     """Offer the load; whether it ran as long as it was to. Raises SettingError where no server is ready."""
-    _check_ready(plan)
-    began = time.monotonic()
-
-    def clock() -> float:
-        return time.monotonic() - began
-
+    check_ready(plan)
+    clock = clock_from_now()
     environment = Environment()
     with Recorder(folder, plan.described, plan.levels) as recorder:
         traffic = Traffic(plan, recorder.request, environment.events.request.fire, clock=clock, pause=gevent.sleep)
         environment.traffic = traffic
-        environment.user_classes = users.classes(traffic)
+        environment.user_classes = users.classes(plan)
         runner = environment.create_local_runner()
-        interrupted = _on_signals()
-        looking = gevent.spawn(_look, plan, recorder, clock)
-        count = plan.shape.users or 1
-        runner.start(count, spawn_rate=max(count, 1))
+        interrupted = on_signals()
+        looking = gevent.spawn(look, plan, recorder, clock)
+        runner.start(users.count(plan), spawn_rate=users.count(plan))
         try:
-            _wait(plan, traffic.tally, clock, interrupted)
-            traffic.stop()
+            wait(plan, traffic.tally, clock, interrupted)
             ran, complete = clock(), not interrupted.is_set()
-            _drain(plan.grace, traffic.tally)
+            drain(plan.grace, traffic)
         finally:
-            traffic.give_up()
-            gevent.sleep(0.2)  # those that were given up write their line
             looking.kill()
             runner.quit()
             traffic.close()
@@ -61,7 +53,12 @@ def run(plan: Plan, folder: Path) -> bool:
     return complete
 
 
-def _check_ready(plan: Plan) -> None:
+def clock_from_now() -> Callable[[], float]:
+    began = time.monotonic()
+    return lambda: time.monotonic() - began
+
+
+def check_ready(plan: Plan) -> None:
     try:
         ready = status.read(plan.http_url, plan.metrics_url).ready
     except CoveyClientError as error:
@@ -70,7 +67,7 @@ def _check_ready(plan: Plan) -> None:
         raise SettingError(f"the server at {plan.http_url} is not ready")
 
 
-def _look(plan: Plan, recorder: Recorder, clock: Callable[[], float]) -> None:
+def look(plan: Plan, recorder: Recorder, clock: Callable[[], float]) -> None:
     while True:
         before = clock()
         try:
@@ -82,7 +79,7 @@ def _look(plan: Plan, recorder: Recorder, clock: Callable[[], float]) -> None:
         gevent.sleep(max(0.1, LOOK_SECONDS - (clock() - before)))
 
 
-def _on_signals() -> Event:
+def on_signals() -> Event:
     """Set by the first Ctrl-C or SIGTERM; the second ends the process as usual."""
     stop = Event()
 
@@ -95,7 +92,7 @@ def _on_signals() -> Event:
     return stop
 
 
-def _wait(plan: Plan, tally: Tally, clock: Callable[[], float], interrupted: Event) -> None:
+def wait(plan: Plan, tally: Tally, clock: Callable[[], float], interrupted: Event) -> None:
     console = Console(stderr=True)
     columns = (BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f} s {task.fields[figures]}"))
     with Progress(*columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal) as bar:
@@ -110,10 +107,14 @@ def _wait(plan: Plan, tally: Tally, clock: Callable[[], float], interrupted: Eve
         print("interrupted: the report covers what ran", file=sys.stderr, flush=True)
 
 
-def _drain(grace: float, tally: Tally) -> None:
+def drain(grace: float, traffic: Traffic) -> None:
+    """Requests in flight may end; those that take longer are given up."""
+    traffic.stop()
     until = time.monotonic() + grace
-    while tally.in_flight and time.monotonic() < until:
+    while traffic.tally.in_flight and time.monotonic() < until:
         gevent.sleep(0.05)
+    traffic.give_up()
+    gevent.sleep(0.2)  # those that were given up write their line
 
 
 def figures(tally: Tally, seconds: float) -> str:

@@ -37,6 +37,14 @@ class Tally:
     in_flight: int = 0
     ttfts: list[float] = field(default_factory=list)
 
+    def add(self, record: Record) -> None:
+        """A request that has ended."""
+        self.done += record.finished
+        self.failed += record.failed
+        self.tokens += record.output_tokens
+        if record.ttft is not None:
+            self.ttfts.append(record.ttft)
+
 
 class Traffic:
     """One run's requests. `send` may run in many greenlets or threads at once."""
@@ -59,8 +67,9 @@ class Traffic:
         self._fire = fire
         self._clock = clock
         self._pause = pause
+        self._followed = False
         self._lock = threading.Lock()
-        self._level_rng, self._ask_rng, self._pace_rng = plan.rng("levels"), plan.rng("prompts"), plan.rng("pace")
+        self._level_rng, self._ask_rng, self._pace_rng = map(plan.own_rng, ("levels", "prompts", "pace"))
         self._under_way: set[Stream] = set()
         self._clients: dict[str, Client] = {}
         for transport in plan.transports:
@@ -82,9 +91,14 @@ class Traffic:
             self._pause(BACK_OFF_SECONDS)
 
     def follow(self, spawn: Callable[..., object]) -> None:
-        """Send every arrival of an open shape when it is due, each by a greenlet of its own."""
+        """Send every arrival of an open shape when it is due, each by a greenlet of its own: of several parts each its
+        share. Does nothing the second time, as where Locust gives a worker the users of one that has gone."""
+        if self._followed:
+            return
+        self._followed = True
         turns = itertools.cycle(self.plan.transports)
-        for arrival in self.plan.shape.arrivals(self.plan.seconds, self.plan.rng("arrivals")):
+        arrivals = self.plan.shape.arrivals(self.plan.seconds, self.plan.rng("arrivals"))
+        for arrival in itertools.islice(arrivals, self.plan.part, None, self.plan.parts):
             wait = arrival.at - self._clock()
             if wait > 0:
                 self._pause(wait)
@@ -105,11 +119,7 @@ class Traffic:
         record = self._measured(blank, ask, level.settings if self.plan.send_slo else {})
         with self._lock:
             self.tally.in_flight -= 1
-            self.tally.done += record.finished
-            self.tally.failed += record.failed
-            self.tally.tokens += record.output_tokens
-            if record.ttft is not None:
-                self.tally.ttfts.append(record.ttft)
+            self.tally.add(record)
         self._record(record)
         self._report(record)
         return record.outcome

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import gevent
 from grpc.experimental.gevent import init_gevent  # type: ignore[import-untyped]
 from locust import User, constant, task
+
+from loadtest.options import Plan
 
 init_gevent()  # before the first channel, or every stream blocks every greenlet
 
@@ -41,7 +43,7 @@ class HttpUser(CoveyUser):
 class ArrivalsUser(User):  # type: ignore[misc]
     """All of an open shape's arrivals: requests come when they are due, whether or not earlier ones have ended."""
 
-    fixed_count = 1
+    fixed_count: ClassVar[int] = 1
     wait_time = constant(0)
 
     @task  # type: ignore[untyped-decorator]
@@ -51,9 +53,14 @@ class ArrivalsUser(User):  # type: ignore[misc]
             gevent.sleep(1)
 
 
-def classes(traffic: Any) -> list[type[User]]:
-    """The users of this run's shape."""
-    if not traffic.plan.shape.users:
+def classes(plan: Plan) -> list[type[User]]:
+    """The users of this run's shape. Of an open one each part has one."""
+    if not plan.shape.users:
+        ArrivalsUser.fixed_count = plan.parts
         return [ArrivalsUser]
     by_transport = {user.transport: user for user in (GrpcUser, HttpUser)}
-    return [by_transport[transport] for transport in traffic.plan.transports]
+    return [by_transport[transport] for transport in plan.transports]
+
+
+def count(plan: Plan) -> int:
+    return plan.shape.users or plan.parts

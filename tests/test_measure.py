@@ -17,10 +17,11 @@ from covey.errors import PortError
 from covey.measure import Curves
 from covey.measure_rounds import FURTHER, LONG_ROUND, SECONDS
 from covey.planner.build import build
-from covey.planner.cost_table import Surface, load_costs
+from covey.planner.cost_table import load_costs
 from covey.planner.switching import SwitchCosts
 from covey.profile import Profile, SchedulerSettings, SpeculationSettings
 from covey.types import DrafterInfo, DraftReply, DraftWork, TargetReply, TargetWork
+from covey_client.costs.surface import Surface
 from covey_client.costs.table import CostTable
 from loadtest.simulation.virtual import VirtualClock
 

@@ -25,6 +25,7 @@ BENCHES = {
     "elastic": "drafters that leave so that the KV pool can grow, on and off: emulated in virtual time, and bundled",
     "emulated": "every policy on emulated pairs, in virtual time; says nothing of this machine",
     "star": "one drafter for one to eight targets, emulated: beside StarSD's formula and table, and on real servers",
+    "fleet": "how many replicas a load takes, and 64 to 1,024 simulated ones behind routers, which die and come back",
     "slo": "requests with latency objectives, and who meets how many of them, in virtual time",
     "peers": "Covey beside OpenVINO GenAI, vLLM on a CPU and the machine's own limit, in turns",
     "engine": "Covey's proposer inside vLLM on a CPU, beside vLLM's own, in turns",
@@ -83,7 +84,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
         action="append",
         default=[],
         metavar="NAME",
-        help="of `gpu`, `elastic`, `peers`, `star`, `slo`, `tax`: this alone; may be repeated",
+        help="of `gpu`, `elastic`, `peers`, `star`, `fleet`, `slo`, `tax`: this alone; may be repeated",
     )
     parser.add_argument(
         "--peer",

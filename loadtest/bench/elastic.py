@@ -27,9 +27,9 @@ from statistics import median
 from rich.console import Console
 
 from covey.errors import SettingError
-from covey.planner.cost_table import Surface
 from covey.profile import MemorySettings
 from covey.types import JsonDict
+from covey_client.costs.surface import Surface
 from loadtest.bench import elastic_bundled, loads, report
 from loadtest.bench.elastic_bundled import Arm, Peaks
 from loadtest.bench.elastic_memory import Elastic

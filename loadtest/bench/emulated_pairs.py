@@ -15,8 +15,9 @@ from functools import cached_property
 
 from covey import profile
 from covey.emulated.opening import acceptance
-from covey.planner.cost_table import Surface, load_costs
+from covey.planner.cost_table import load_costs
 from covey.profile import Profile, costs_file
+from covey_client.costs.surface import Surface
 from covey_client.costs.table import CostTable
 
 LONGEST = 1000

@@ -47,6 +47,7 @@ class Served:
     preemptions: int = 0
     memory: JsonDict = field(default_factory=dict)  # as `Memory.report`, and `most_gained`: blocks at the most
     emitted: tuple[tuple[float, int], ...] = ()  # seconds after the start, tokens
+    firsts: tuple[float, ...] = ()  # arrival to first token
 
     @property
     def throughput(self) -> float:
@@ -177,6 +178,7 @@ def play(
         prompts=sum(len(request.prompt) for request in whole),
         seconds=ran.ended - times[0],
         latencies=tuple(sink.last[request.key] - request.arrival for request in whole),
+        firsts=tuple(sink.first[request.key] - request.arrival for request in whole),
         depth=sum(record.drafted for record in ran.records) / max(1, rows),
         preemptions=ran.engine.scheduler.preemptions,
         memory=memory,

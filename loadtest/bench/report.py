@@ -29,6 +29,7 @@ class Panel:
     lines: Mapping[str, Sequence[tuple[float, float]]]
     log_x: bool = False
     from_zero: bool = True
+    log_y: bool = False
 
 
 def number(value: object, digits: int = 2) -> str:
@@ -97,7 +98,9 @@ def _foremost(names: Sequence[str], panel: Panel) -> list[str]:
 def _scale(plot: Any, panel: Panel) -> None:
     if panel.log_x:
         _double(plot, [x for points in panel.lines.values() for x, _ in points])
-    if panel.from_zero:
+    if panel.log_y:
+        plot.set_yscale("log")
+    elif panel.from_zero:
         plot.set_ylim(bottom=0)
     plot.grid(alpha=0.3)
 

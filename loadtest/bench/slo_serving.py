@@ -20,9 +20,9 @@ from covey.emulated.guesses import Guesses
 from covey.objectives import Classes, judge
 from covey.planner.build import build
 from covey.planner.candidates import TreeSelector
-from covey.planner.cost_table import Surface
 from covey.profile import Profile
 from covey.types import Attainment, Finish, Ints, Objective, Request, Sampling
+from covey_client.costs.surface import Surface
 from covey_client.costs.table import CostTable
 from loadtest.bench.emulated_pairs import draw_length
 from loadtest.bench.emulated_serving import MODEL, Ran, run

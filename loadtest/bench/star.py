@@ -31,10 +31,11 @@ import numpy as np
 from rich.console import Console
 
 from covey.errors import SettingError
-from covey.planner.cost_table import Surface, load_costs
+from covey.planner.cost_table import load_costs
 from covey.profile import costs_file
 from covey.star.queue import Rules
 from covey.types import JsonDict
+from covey_client.costs.surface import Surface
 from covey_client.star import paper
 from covey_client.star.model import Star
 from loadtest.bench import report, star_servers

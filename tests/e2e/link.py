@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import socket
 import threading
 import time
+from collections.abc import Sequence
 
 
 class Link:
     """Listens on a free port of `host`. `delay` is each way's, in seconds; `cut` keeps what is sent and lets
-    nobody know; with `refuse` there is no way at all."""
+    nobody know; with `refuse` there is no way at all. With `others` connections go there in turns, past those that do
+    not listen; `taken` counts them by where they went."""
 
-    def __init__(self, to: tuple[str, int], host: str = "127.0.0.1") -> None:
+    def __init__(self, to: tuple[str, int], host: str = "127.0.0.1", *, others: Sequence[tuple[str, int]] = ()) -> None:
+        self.taken = dict.fromkeys((to, *others), 0)
         self.delay = 0.0
         self.cut = self.refuse = False
-        self._to = to
+        self._turns = itertools.cycle(self.taken)
         self._listener = socket.create_server((host, 0))
         self._open: set[socket.socket] = set()
         self._closed = False
@@ -56,7 +60,7 @@ class Link:
             try:
                 if self.refuse:
                     raise OSError("refused")
-                far = socket.create_connection(self._to, timeout=2.0)
+                far = self._connection()
             except OSError:
                 near.close()
                 continue
@@ -66,6 +70,19 @@ class Link:
                 self._open.add(end)
             for source, sink in ((near, far), (far, near)):
                 threading.Thread(target=self._carry, args=(source, sink), daemon=True).start()
+
+    def _connection(self) -> socket.socket:
+        for left in reversed(range(len(self.taken))):
+            place = next(self._turns)
+            try:
+                far = socket.create_connection(place, timeout=2.0)
+            except OSError:
+                if not left:
+                    raise
+            else:
+                self.taken[place] += 1
+                return far
+        raise AssertionError
 
     def _carry(self, source: socket.socket, sink: socket.socket) -> None:
         try:
@@ -81,4 +98,5 @@ class Link:
         for end in (source, sink):
             self._open.discard(end)
             with contextlib.suppress(OSError):
-                end.close()
+                end.shutdown(socket.SHUT_RDWR)  # whoever reads of it in another thread would keep it open
+            end.close()

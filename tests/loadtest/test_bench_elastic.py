@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from covey import profile
-from covey.planner.cost_table import Surface
 from covey.profile import MemorySettings
+from covey_client.costs.surface import Surface
 from loadtest.bench import elastic, elastic_bundled
 from loadtest.bench.elastic_bundled import Peaks
 from loadtest.bench.elastic_memory import Elastic

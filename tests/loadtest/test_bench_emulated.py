@@ -9,7 +9,7 @@ from statistics import fmean
 
 import pytest
 
-from covey.planner.cost_table import Surface
+from covey_client.costs.surface import Surface
 from loadtest.bench import published
 from loadtest.bench.__main__ import main
 from loadtest.bench.emulated_pairs import DATASETS, PAIRS, SHAREGPT, Dataset, requests

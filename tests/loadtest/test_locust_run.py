@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,7 +18,7 @@ import pytest
 
 import covey
 from covey.server import Server
-from loadtest import records
+from loadtest import options, records
 from loadtest.arrivals import Arrival
 from loadtest.options import Plan, command_line, plan
 from loadtest.records import Record
@@ -136,12 +138,80 @@ def test_locusts_own_command_line(canned_server: Running, prompts: Path) -> None
             assert re.search(rf"{transport} +\w+ {event} +[1-9]", summary), summary
 
 
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def spawn(*arguments: str) -> subprocess.Popen[str]:
+    words = [sys.executable, "-m", "loadtest", *arguments]
+    return subprocess.Popen(words, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def counted(err: str) -> int:
+    """Requests that a worker says it sent."""
+    found = re.search(r"sent (\d+) requests", err)
+    assert found, err
+    return int(found[1])
+
+
+@pytest.mark.parametrize("shape", ["poisson:30", "closed:6"])
+def test_a_load_from_two_workers_adds_up_at_their_master(
+    canned_server: Running, prompts: Path, tmp_path: Path, shape: str
+) -> None:
+    given = words(canned_server[0], prompts, "--shape", shape, "--seconds", "3", "--workers", "2")
+    port = free_port()
+    with contextlib.ExitStack() as stack:
+        workers = [stack.enter_context(spawn(*given, "--worker", f"127.0.0.1:{port}")) for _ in range(2)]
+        ran = run(["loadtest"], *given, "--master", f"127.0.0.1:{port}", "--out", str(tmp_path), "--name", "both")
+        said = [process.communicate(timeout=30)[1] for process in workers]
+    assert ran.returncode == 0, ran.stderr
+    assert [process.returncode for process in workers] == [0, 0], said
+    found = records.load(tmp_path / "both")
+    assert found.complete
+    parts = [counted(err) for err in said]
+    assert min(parts) > 0
+    assert sum(parts) == len(found.records)
+    assert all(record.finished for record in found.records)
+    if shape == "poisson:30":
+        alone = options.plan(options.command_line().parse_args(given), seconds=3.0, grace=0.0)
+        due = [arrival.at for arrival in alone.shape.arrivals(3.0, alone.rng("arrivals"))]
+        assert len(found.records) == len(due), "each arrival is sent once"
+        assert parts[0] + parts[1] == len(due)
+        assert abs(parts[0] - parts[1]) <= 1
+
+
+def test_a_run_that_lost_a_worker_is_not_complete(canned_server: Running, prompts: Path, tmp_path: Path) -> None:
+    given = words(
+        canned_server[0], prompts, "--shape", "poisson:20", "--seconds", "6", "--workers", "2", "--grace", "1"
+    )
+    port = free_port()
+    with contextlib.ExitStack() as stack:
+        first, second = (stack.enter_context(spawn(*given, "--worker", f"127.0.0.1:{port}")) for _ in range(2))
+        master = stack.enter_context(
+            spawn(*given, "--master", f"127.0.0.1:{port}", "--out", str(tmp_path), "--name", "cut")
+        )
+        lines = tmp_path / "cut" / records.REQUESTS
+        until = time.monotonic() + 30
+        while not (lines.is_file() and lines.stat().st_size) and time.monotonic() < until:
+            time.sleep(0.05)
+        first.send_signal(signal.SIGTERM)
+        _, err = master.communicate(timeout=60)
+        second.communicate(timeout=30)
+    assert master.returncode == 1, err
+    assert "1 of 2" in err
+    assert not records.load(tmp_path / "cut").complete
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (["--url", "127.0.0.1:9", "--http-url", "127.0.0.1:9"], "no server at 127.0.0.1:9"),
         (["--shape", "steady"], "shape: got 'steady'"),
         (["--tokens", "8"], "tokens: got '8', allowed: MIN:MAX"),
+        (["--workers", "2"], "workers: got 2"),
+        (["--master", "nowhere"], "got 'nowhere', allowed: HOST:PORT"),
+        (["--worker", "127.0.0.1:9", "--beside-plain"], "beside-plain: allowed"),
         (["--compare", "/nowhere"], "/nowhere holds no run"),
     ],
 )

@@ -12,13 +12,13 @@ from covey.configuration import EngineConfig, EngineHooks
 from covey.emulated.devices import EmulatedDrafter, EmulatedTarget
 from covey.emulated.hash_model import HashModel
 from covey.engine import Engine
-from covey.errors import SettingError
 from covey.planner.build import build
-from covey.planner.cost_table import Surface, load_costs
+from covey.planner.cost_table import load_costs
 from covey.profile import SpeculationSettings
 from covey.rounds import RoundRecord
 from covey.scheduler import Scheduler
 from covey.types import DraftWork, Finish, Open, Request, RowStatus, Rule, Sampling, TargetWork, Trees
+from covey_client.costs.surface import Surface
 from covey_client.costs.table import CostTable
 from loadtest.simulation.virtual import VirtualClock, serve
 from tests.fakes import Collector, request
@@ -211,7 +211,7 @@ def test_surfaces_run_through_their_cells() -> None:
     assert surface(1, 5) == pytest.approx(3.0)
     assert surface(3, 1) == pytest.approx(5.5)
     assert surface(1, -9) == 0.0
-    with pytest.raises(SettingError, match="without cells"):
+    with pytest.raises(ValueError, match="without cells"):
         Surface([])
 
 

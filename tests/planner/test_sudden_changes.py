@@ -19,8 +19,8 @@ import pytest
 
 from covey.bandits.fixed import Fixed
 from covey.planner import policies
-from covey.planner.cost_table import Surface
 from covey.planner.switching import SwitchCosts
+from covey_client.costs.surface import Surface
 from loadtest.bench.emulated_pairs import PAIRS
 from loadtest.simulation.replay import Costs, Environment, Replay, replay
 

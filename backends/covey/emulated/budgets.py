@@ -25,9 +25,9 @@ from covey.bandits.length import Situation
 from covey.emulated.guesses import Guesser, Guesses
 from covey.emulated.hash_model import HashModel
 from covey.planner.adaserve import DEFAULTS, AdaServe, knee, selected
-from covey.planner.cost_table import Surface
 from covey.trees.paths import Array, Flags, Index, Nodes
 from covey.trees.selection import Ranked
+from covey_client.costs.surface import Surface
 from covey_client.costs.table import CostTable
 
 SLACKS = (1.05, 1.1, 1.2, 1.4, 1.7, 2.0)  # b1: tokens of a pass that takes so many times as long as one over one

@@ -24,7 +24,6 @@ from covey.emulated.guesses import Guesser, Guesses
 from covey.emulated.hash_model import HashModel
 from covey.ledger import Ledger
 from covey.models.identity import identity
-from covey.planner.cost_table import Surface
 from covey.ports import Clock
 from covey.types import (
     LEAST_LOGPROB,
@@ -47,6 +46,7 @@ from covey.types import (
     Top,
     Trees,
 )
+from covey_client.costs.surface import Surface
 from covey_client.costs.table import CostTable
 
 EPOCH = 1

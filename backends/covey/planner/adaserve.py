@@ -20,12 +20,12 @@ import numpy as np
 from covey.bandits.length import Forgetful, Outcome, Reason, Situation
 from covey.errors import SettingError
 from covey.planner.candidates import Candidates, TreeSelector
-from covey.planner.cost_table import Surface
 from covey.rounds import Drafted, Round
 from covey.scheduler import Batch
 from covey.trees.paths import Array, Flags
 from covey.trees.selection import Ranked, customised, filled
 from covey.types import Trees
+from covey_client.costs.surface import Surface
 from covey_client.costs.table import CostTable
 
 SLACK = 1.2

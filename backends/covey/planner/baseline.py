@@ -8,8 +8,8 @@ from __future__ import annotations
 import statistics
 from collections import deque
 
-from covey.planner.cost_table import Surface
 from covey.rounds import RoundRecord
+from covey_client.costs.surface import Surface
 from covey_client.costs.table import CostTable
 
 LEAST, MOST = 8, 64  # rounds that must have been seen before anything is said, and the last that are kept

@@ -20,10 +20,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from covey.bandits.length import DraftCall
-from covey.planner.cost_table import Surface
 from covey.planner.pass_curve import FAR, PassCurve
 from covey.planner.regression import Array, Regression, doublings, hat, smooth
 from covey.types import JsonDict
+from covey_client.costs.surface import Surface
 from covey_client.costs.table import CostTable
 
 Shares = tuple[tuple[str, int], ...]  # rows that draft, by drafter

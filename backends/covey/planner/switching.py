@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
-from covey.planner.cost_table import Surface
 from covey.planner.regression import Array, Regression, hat, smooth
 from covey.types import JsonDict
+from covey_client.costs.surface import Surface
 from covey_client.costs.table import Cell
 
 LAGS = np.array((1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0))

@@ -162,8 +162,10 @@ class Metrics:
         self._thread.start()
 
     def target(self, info: TargetInfo, left_out: tuple[str, ...], folder: ModelFolder) -> None:
-        """Once the target is up. `left_out`: drafters that do not fit it."""
+        """Once the target is up. `left_out`: drafters that do not fit it. Whoever routes or scales by gauges finds them
+        before the first round, too."""
         with self._lock:
+            self._put_load(running=0, waiting=0, used=0, free=info.total_blocks)
             self._put(
                 "covey_target_info",
                 1,
@@ -198,10 +200,14 @@ class Metrics:
                 ("commit", record.commit_seconds),
             ):
                 add("covey_round_seconds_total", max(0.0, seconds), phase=phase)
-            self._put("covey_requests_running", record.running)
-            self._put("covey_requests_waiting", record.waiting)
-            self._put("covey_kv_blocks", record.total_blocks - record.free_blocks, state="used")
-            self._put("covey_kv_blocks", record.free_blocks, state="free")
+            used = record.total_blocks - record.free_blocks
+            self._put_load(running=record.running, waiting=record.waiting, used=used, free=record.free_blocks)
+
+    def _put_load(self, *, running: int, waiting: int, used: int, free: int) -> None:
+        self._put("covey_requests_running", running)
+        self._put("covey_requests_waiting", waiting)
+        self._put("covey_kv_blocks", used, state="used")
+        self._put("covey_kv_blocks", free, state="free")
 
     def served(self, served: Served) -> None:
         """Streamer's thread, once a request."""
