@@ -22,8 +22,10 @@ from covey.planner.build import build
 from covey.planner.guarded import Guarded
 from covey.planner.round_planner import RoundPlanner
 from covey.ports import Clock, Drafter
-from covey.types import ANY_VOCABULARY, Ints
+from covey.rounds import Round
+from covey.types import ANY_VOCABULARY, Ints, JsonDict
 from covey.worker import Thread
+from covey_vllm.news import News
 from covey_vllm.repair import repair
 from covey_vllm.rounds import Rounds
 from covey_vllm.settings import LOOKUPS, NEURAL, REMOTE, Settings
@@ -49,6 +51,8 @@ class CoveyProposer:
         self._texts = Texts(self.settings.limit, tuple(self.settings.drafters))
         self._planner: RoundPlanner | None = None
         self._rounds: Rounds | None = None
+        self._news: News | None = None
+        self._requests: Callable[[], Sequence[Named]] | None = None
 
     def load_model(self, *_: Any, **__: Any) -> None:
         """Load the drafters. vLLM gives its own model, which is not looked at."""
@@ -73,6 +77,7 @@ class CoveyProposer:
             ends=settings.ends,
             worker=lambda name: Thread(name) if name.removeprefix("draft-") in remote else Here(),
             caller=f"vllm {socket.gethostname()} {os.getpid()}",  # several may share a flock, and a secret
+            observe=self._observe,
         )
         for name, drafter in drafters.items():
             try:
@@ -88,6 +93,21 @@ class CoveyProposer:
             self._rounds.roster.came(name, facts)
         log.info("proposes up to %d tokens, by %s", settings.depth, ", ".join(drafters))
 
+    def attend(self, requests: Callable[[], Sequence[Named]]) -> None:
+        """Whoever serves the engine asks for `news` from now on, and says whose the rows of a call are: `requests`
+        gives vLLM's own, by row, as of now."""
+        self._requests = requests
+        if self._planner is not None and self._rounds is not None:
+            self._news = News(self._planner.decisions, self._rounds.roster, self.figures)
+
+    def news(self) -> JsonDict | None:
+        """What has happened since it was asked last; None where this process does not draft, or nobody attends."""
+        return None if self._news is None else self._news.take()
+
+    def drafts_of(self, names: Sequence[str]) -> list[JsonDict]:
+        """What became of the drafts of requests so far, by vLLM's names."""
+        return [] if self._rounds is None else [self._texts.drafts_of(name) for name in names]
+
     def propose(
         self,
         sampled_token_ids: Sequence[Sequence[int]],
@@ -99,6 +119,8 @@ class CoveyProposer:
         """Drafts by row, none where plain decoding is faster. `sampled_token_ids` are what the step brought, nothing
         for a row whose prompt is still being read; `token_ids_cpu[row, : num_tokens_no_spec[row]]` is its text.
         `requests`: vLLM's own, by row, from a runner that gives them."""
+        if requests is None and self._requests is not None:
+            requests = self._guard("requests", self._requests)
         drafts = self._guard(PART, self._propose, sampled_token_ids, num_tokens_no_spec, token_ids_cpu, requests)
         return [[] for _ in sampled_token_ids] if drafts is None else drafts
 
@@ -109,6 +131,10 @@ class CoveyProposer:
             yield from self._planner.figures()
         if self._rounds is not None:
             yield from self._rounds.roster.gauges()
+
+    def _observe(self, done: Round) -> None:
+        if self._news is not None:
+            self._guard("news", self._news.round, done)
 
     def close(self) -> None:
         if self._rounds is not None:

@@ -91,14 +91,16 @@ class Rounds:
         worker: Callable[[str], Worker] = Thread,
         caller: str = "",
         failed: Callable[[str, CoveyError], None] | None = None,
+        observe: Callable[[Round], object] = lambda _done: None,
     ) -> None:
         """`budget`: tokens of a step at most. `ends`: tokens with which requests end as a rule, after which nothing is
-        drafted. `worker` and `caller`: as for `covey.engine.Engine`."""
+        drafted. `worker` and `caller`: as for `covey.engine.Engine`. `observe` is told of each round that is over."""
         self.planner = planner
         self.roster = Roster(drafters, clock)
         self._clock = clock
         self._budget = budget
         self._ends = frozenset(ends)
+        self._observe = observe
         origin, sequence = new_origin(caller), count(1)
         channels = {
             name: Channel(name, drafter, self.roster, clock, failed, origin, sequence, lambda: None, worker)
@@ -128,6 +130,11 @@ class Rounds:
         for row, place in enumerate(places):
             drafts[place] = tokens[offsets[row] : offsets[row + 1]]
         return drafts
+
+    @property
+    def draft_seconds(self) -> float:
+        """What drafting took in the last call, the selection included."""
+        return 0.0 if self._begun is None else self._begun.selected - self._begun.planned
 
     def forget(self, requests: Sequence[ActiveRequest]) -> None:
         for active in requests:
@@ -165,20 +172,20 @@ class Rounds:
         times = Times(
             begun.planned - begun.started, begun.selected - begun.planned, max(0.0, now - begun.selected), 0.0
         )
-        self.planner.learn(
-            Round(
-                replace(batch, chunk=np.append(batch.chunk, np.int32(prefill))) if prefill else batch,
-                _beside(begun.plan, prefill) if prefill else begun.plan,
-                begun.drafted,
-                kept,
-                _reply(sampled, accepted, times.verify),
-                sum(map(len, sampled)),
-                times,
-                waiting=0,
-                running=len(rows),
-                preempted=0,
-            )
+        done = Round(
+            replace(batch, chunk=np.append(batch.chunk, np.int32(prefill))) if prefill else batch,
+            _beside(begun.plan, prefill) if prefill else begun.plan,
+            begun.drafted,
+            kept,
+            _reply(sampled, accepted, times.verify),
+            sum(map(len, sampled)),
+            times,
+            waiting=0,
+            running=len(rows),
+            preempted=0,
         )
+        self.planner.learn(done)
+        self._observe(done)
 
 
 def _reply(sampled: Sequence[Sequence[int]], accepted: Sequence[int], seconds: float) -> TargetReply:
