@@ -322,9 +322,7 @@ class EmulatedSettings:
 class VllmSettings:
     """The engine of a target of kind vllm; nothing else reads them."""
 
-    python: str = setting(
-        "", f"the Python of an environment that has vLLM; empty: what {VLLM_PYTHON_VARIABLE} names"
-    )
+    python: str = setting("", f"the Python of an environment that has vLLM; empty: what {VLLM_PYTHON_VARIABLE} names")
     drafters: tuple[str, ...] = setting(
         ("ngram=ngram", "suffix=suffix"),
         "who drafts inside vLLM, NAME=SOURCE: ngram, suffix, a folder (a relative one is in the model repository), or "

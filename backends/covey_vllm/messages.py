@@ -55,8 +55,10 @@ class Brought:
 def step(found: Sequence[Brought]) -> Message:
     """The arrays have all requests' tokens, one behind the other."""
     rows = [
-        [each.key, len(each.tokens), len(each.logprobs), len(each.top[0]) if each.top else 0, each.finish]
-        + [each.reused, each.queued, each.drafts]
+        (
+            *(each.key, len(each.tokens), len(each.logprobs), len(each.top[0]) if each.top else 0),
+            *(each.finish, each.reused, each.queued, each.drafts),
+        )
         for each in found
     ]
     top = [pair for each in found for place in each.top for pair in place]

@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from covey.clock import RealClock
@@ -54,11 +55,11 @@ class CoveyProposer:
         self._news: News | None = None
         self._requests: Callable[[], Sequence[Named]] | None = None
 
-    def load_model(self, *_: Any, **__: Any) -> None:
-        """Load the drafters. vLLM gives its own model, which is not looked at."""
+    def load_model(self, *_: Any, drafters: Mapping[str, Drafter] = MappingProxyType({}), **__: Any) -> None:
+        """Load the drafters, other than those that are given. vLLM gives its own model, which is not looked at."""
         repair()
         if self.settings.leads:
-            self.use({name: self._loaded(name) for name in self.settings.drafters})
+            self.use({name: drafters.get(name) or self._loaded(name) for name in self.settings.drafters})
 
     def use(self, drafters: dict[str, Drafter]) -> None:
         """Propose by these from now on."""
@@ -76,7 +77,7 @@ class CoveyProposer:
             deadline=speculation.draft_deadline_ms / 1000,
             ends=settings.ends,
             worker=lambda name: Thread(name) if name.removeprefix("draft-") in remote else Here(),
-            caller=f"vllm {socket.gethostname()} {os.getpid()}",  # several may share a flock, and a secret
+            caller=f"vllm {socket.gethostname()} {os.getpid()} {id(self)}",  # several may share a flock, and a secret
             observe=self._observe,
         )
         for name, drafter in drafters.items():
@@ -123,6 +124,11 @@ class CoveyProposer:
             requests = self._guard("requests", self._requests)
         drafts = self._guard(PART, self._propose, sampled_token_ids, num_tokens_no_spec, token_ids_cpu, requests)
         return [[] for _ in sampled_token_ids] if drafts is None else drafts
+
+    @property
+    def draft_seconds(self) -> float:
+        """What drafting took in the last call."""
+        return 0.0 if self._rounds is None else self._rounds.draft_seconds
 
     def figures(self) -> Iterator[tuple[str, dict[str, str], float]]:
         """Metric, labels, value so far, by Covey's names. Any thread may ask."""

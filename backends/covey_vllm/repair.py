@@ -2,9 +2,9 @@
 
 Before drafts are verified the requests' temperature, top_k and top_p are expanded, one for each draft. Where Triton is
 missing that build writes them into a copy, and goes on with memory that nobody has written: whatever proposes, sampled
-texts then have another distribution than without drafts. Greedy ones do not. And where requests have a top_k, none has a
-top_p, and nothing was drafted, it takes the largest of no numbers, which ends the engine. A vLLM that does it right is
-left alone.
+texts then have another distribution than without drafts. Greedy ones do not. And where requests have a top_k, none has
+a top_p, and nothing was drafted, it takes the largest of no numbers, which ends the engine. A vLLM that does it right
+is left alone.
 """
 
 from __future__ import annotations

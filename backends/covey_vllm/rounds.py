@@ -108,9 +108,11 @@ class Rounds:
         }
         self._drafting = Drafting(channels, self.roster, clock, deadline)
         self._begun: Begun | None = None
+        self.draft_seconds = 0.0  # what drafters took in the last call, those in this thread reading, too
 
     def next(self, rows: Sequence[Row], started: float) -> list[list[int]]:
         """Drafts for the next step, by row. `started`: when the call came."""
+        self.draft_seconds = 0.0
         self._learn(rows, started)
         places = [place for place, row in enumerate(rows) if self._goes_on(row)]
         drafts: list[list[int]] = [[] for _ in rows]
@@ -125,16 +127,12 @@ class Rounds:
         kept = self.planner.select(batch, drafted, self._budget)
         selected = self._clock.now()
         self._drafting.read(batch, plan.readers)
+        self.draft_seconds = self._clock.now() - planned
         self._begun = Begun(batch, plan, drafted, kept, started, planned, selected)
         offsets, tokens = kept.offsets.tolist(), kept.tokens.tolist()
         for row, place in enumerate(places):
             drafts[place] = tokens[offsets[row] : offsets[row + 1]]
         return drafts
-
-    @property
-    def draft_seconds(self) -> float:
-        """What drafting took in the last call, the selection included."""
-        return 0.0 if self._begun is None else self._begun.selected - self._begun.planned
 
     def forget(self, requests: Sequence[ActiveRequest]) -> None:
         for active in requests:

@@ -30,7 +30,7 @@ from covey.active import ActiveRequest
 from covey.types import Ints, JsonDict, Request, Sampling
 
 LEAVE = 16  # calls without a row of it after which a request is taken to have ended
-TAIL = 128  # tokens at a text's end by which it is known where its row was before
+TAIL = 32  # tokens at a text's end by which it is known where its row was before
 
 SPECULATION = re.compile(r"auto|off|fixed:([1-9]|[12]\d|3[0-2])")
 
@@ -113,7 +113,7 @@ class Texts:
     ) -> list[Row]:
         """Whose rows these are, their requests brought up to date. With vLLM's own `requests` they are known by name,
         and may say how they want to be drafted for."""
-        ends = np.asarray(lengths[: len(sampled)], np.int32)
+        ends = np.array(lengths[: len(sampled)], np.int32)  # a copy: vLLM changes its own
         if requests is None:
             new = np.fromiter(map(len, sampled), np.int32, len(sampled))
             found = self._found(Ends.of(tokens, ends - new), tokens)
@@ -208,7 +208,9 @@ class Texts:
             speculation = "auto"
         return replace(
             request,
-            max_tokens=min(request.max_tokens, getattr(named.sampling_params, "max_tokens", None) or request.max_tokens),
+            max_tokens=min(
+                request.max_tokens, getattr(named.sampling_params, "max_tokens", None) or request.max_tokens
+            ),
             speculation=speculation,
             drafter=drafter if drafter in self.drafters else "",
             tenant=str(wanted.get("tenant", "")),

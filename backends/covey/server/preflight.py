@@ -139,7 +139,9 @@ def _by_vllm(options: Options, folder: Path) -> None:
     deployment = Deployment.of(chosen, options.repository_folder())
     found = subprocess.run([deployment.python, "-c", LOOK_FOR_VLLM], check=False, capture_output=True)
     if found.returncode:
-        raise StartError(f"{deployment.python} has no vLLM: install it there (docs/vllm.md), or name another vllm.python")
+        raise StartError(
+            f"{deployment.python} has no vLLM: install it there (docs/vllm.md), or name another vllm.python"
+        )
     for name, source in deployment.drafters.items():
         misfit = vocabulary.misfit(source, folder) if Path(source).is_dir() else ""
         if misfit:

@@ -69,7 +69,9 @@ class Deployment:
             "max_num_batched_tokens": scheduler.token_budget,
             **({} if own.keys() & set(SIZES) else _memory(target)),
             "scheduling_policy": "priority",
-            "structured_outputs_config": {"backend": "guidance"},  # which reads grammars as Covey's compiler writes them
+            "structured_outputs_config": {
+                "backend": "guidance"
+            },  # which reads grammars as Covey's compiler writes them
             "worker_extension_cls": "covey_vllm.extension.Extension",
             "speculative_config": {
                 "method": "custom_class",
@@ -87,8 +89,8 @@ def _check_unread(profile: Profile) -> None:
         for name, value in _changed(profile, section).items():
             if name not in read:
                 raise SettingError(
-                    f"profile {profile.name}: {section}.{name}: got {value!r}, allowed with a target of kind {VLLM}: to "
-                    "leave it out"
+                    f"profile {profile.name}: {section}.{name}: got {value!r}, allowed with a target of kind {VLLM}: "
+                    "to leave it out"
                 )
     if profile.speculation.drafters:
         raise SettingError(f"profile {profile.name}: speculation.drafters: a target of kind {VLLM} has vllm.drafters")

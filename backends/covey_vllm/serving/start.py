@@ -65,7 +65,15 @@ class VllmStart:
     """Owns vLLM's process, whose messages come in a thread of their own."""
 
     def __init__(
-        self, model: str, profile: Profile, clock: Clock, metrics: Metrics, guard: Guard, life: Life, *, repository: Path
+        self,
+        model: str,
+        profile: Profile,
+        clock: Clock,
+        metrics: Metrics,
+        guard: Guard,
+        life: Life,
+        *,
+        repository: Path,
     ) -> None:
         """`model` is the public one, of that repository. Raises SettingError."""
         self._model, self._profile, self._clock = model, profile, clock
