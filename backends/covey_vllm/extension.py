@@ -19,7 +19,7 @@ class Extension:
     def covey_attend(self) -> None:
         """Have rows known by vLLM's own names, and rounds told."""
         runner = self.model_runner
-        runner.drafter.attend(lambda: [runner.requests[name] for name in runner.input_batch.req_ids])
+        runner.drafter.attend(lambda: [runner.requests[name] for name in runner.input_batch.req_ids], runner.requests)
 
     def covey_news(self) -> JsonDict | None:
         found: JsonDict | None = self.model_runner.drafter.news()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -29,7 +29,7 @@ from covey.worker import Thread
 from covey_vllm.news import News
 from covey_vllm.repair import repair
 from covey_vllm.rounds import Rounds
-from covey_vllm.settings import LOOKUPS, NEURAL, REMOTE, Settings
+from covey_vllm.settings import LOOKUPS, NEURAL, REMOTE, SUFFIX, Settings
 from covey_vllm.texts import Named, Texts, Tokens
 
 log = logging.getLogger("covey.vllm")
@@ -54,6 +54,7 @@ class CoveyProposer:
         self._rounds: Rounds | None = None
         self._news: News | None = None
         self._requests: Callable[[], Sequence[Named]] | None = None
+        self._held: Container[str] | None = None
 
     def load_model(self, *_: Any, drafters: Mapping[str, Drafter] = MappingProxyType({}), **__: Any) -> None:
         """Load the drafters, other than those that are given. vLLM gives its own model, which is not looked at."""
@@ -79,6 +80,7 @@ class CoveyProposer:
             worker=lambda name: Thread(name) if name.removeprefix("draft-") in remote else Here(),
             caller=f"vllm {socket.gethostname()} {os.getpid()} {id(self)}",  # several may share a flock, and a secret
             observe=self._observe,
+            keep=[name for name in drafters if settings.kind(name) == SUFFIX],
         )
         for name, drafter in drafters.items():
             try:
@@ -94,10 +96,11 @@ class CoveyProposer:
             self._rounds.roster.came(name, facts)
         log.info("proposes up to %d tokens, by %s", settings.depth, ", ".join(drafters))
 
-    def attend(self, requests: Callable[[], Sequence[Named]]) -> None:
+    def attend(self, requests: Callable[[], Sequence[Named]], held: Container[str]) -> None:
         """Whoever serves the engine asks for `news` from now on, and says whose the rows of a call are: `requests`
-        gives vLLM's own, by row, as of now."""
-        self._requests = requests
+        gives vLLM's own, by row, and `held` has the names of all that have not ended, both as of when they are
+        asked."""
+        self._requests, self._held = requests, held
         if self._planner is not None and self._rounds is not None:
             self._news = News(self._planner.decisions, self._rounds.roster, self.figures)
 
@@ -153,7 +156,7 @@ class CoveyProposer:
             return None
         started = self._clock.now()
         rows = self._texts.follow(sampled, lengths, tokens, started, requests)
-        self._rounds.forget(self._texts.gone())
+        self._rounds.forget(self._texts.gone(None if requests is None else self._held))
         drafts = self._rounds.next(rows, started)
         depth, limit = self.settings.depth, self.settings.limit - 1
         return [draft[: max(0, min(depth, limit - length))] for draft, length in zip(drafts, lengths.tolist())]

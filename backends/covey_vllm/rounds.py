@@ -30,7 +30,7 @@ from covey.ledger import new_origin
 from covey.planner.choice import Planner
 from covey.ports import Clock, Drafter
 from covey.roster import Roster
-from covey.rounds import Choice, Drafted, Plan, Round, Times
+from covey.rounds import Choice, Drafted, Plan, Reader, Round, Times
 from covey.scheduler import Batch
 from covey.types import NO_FLOATS, TargetReply, Trees
 from covey.worker import Thread, Worker
@@ -92,15 +92,18 @@ class Rounds:
         caller: str = "",
         failed: Callable[[str, CoveyError], None] | None = None,
         observe: Callable[[Round], object] = lambda _done: None,
+        keep: Collection[str] = (),
     ) -> None:
         """`budget`: tokens of a step at most. `ends`: tokens with which requests end as a rule, after which nothing is
-        drafted. `worker` and `caller`: as for `covey.engine.Engine`. `observe` is told of each round that is over."""
+        drafted. `worker` and `caller`: as for `covey.engine.Engine`. `observe` is told of each round that is over.
+        `keep`: drafters that keep what requests put out that have ended, whoever drafted for them."""
         self.planner = planner
         self.roster = Roster(drafters, clock)
         self._clock = clock
         self._budget = budget
         self._ends = frozenset(ends)
         self._observe = observe
+        self._keep = tuple(keep)
         origin, sequence = new_origin(caller), count(1)
         channels = {
             name: Channel(name, drafter, self.roster, clock, failed, origin, sequence, lambda: None, worker)
@@ -135,6 +138,13 @@ class Rounds:
         return drafts
 
     def forget(self, requests: Sequence[ActiveRequest]) -> None:
+        """These have ended."""
+        for name in self._keep if requests else ():
+            untold = [active for active in requests if active.seen.get(name, 0) < active.known]
+            rows = np.arange(len(untold), dtype=np.int32)
+            batch = Batch(untold, np.ones_like(rows), (), (), len(untold), self._clock.now())
+            self._drafting.settle()
+            self._drafting.read(batch, (Reader(name, rows, np.full_like(rows, -1), budget=1),))
         for active in requests:
             self._drafting.forget(active)
 

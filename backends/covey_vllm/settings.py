@@ -23,7 +23,8 @@ from covey.profile import Profile
 from covey.types import JsonDict
 
 WHERE = "additional_config.covey"
-LOOKUPS = ("ngram", "suffix")
+SUFFIX = "suffix"  # the lookup that keeps texts of requests that have ended
+LOOKUPS = ("ngram", SUFFIX)
 NEURAL, REMOTE = "neural", "remote"
 DRAFTERS = {name: name for name in LOOKUPS}  # where none are named
 TABLES = ("speculation", "drafter", "star")

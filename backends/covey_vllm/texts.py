@@ -11,14 +11,14 @@ difference to drafters. For example, with `sampled` as vLLM gives it:
 
 Where vLLM gives its own requests beside the call (docs/vllm.md) their names are used instead.
 
-A request whose row is missing may have been preempted; after LEAVE calls it is taken to have ended. One that comes back
-later is a new request, whose prompt is all of its text.
+A request whose row is missing may have been preempted; after LEAVE calls it is taken to have ended, where vLLM does not
+say so. One that comes back later is a new request, whose prompt is all of its text.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Protocol
@@ -129,13 +129,14 @@ class Texts:
         self._before = here
         return rows
 
-    def gone(self) -> list[ActiveRequest]:
-        """Forget requests that had no row for long; called once after each `follow`."""
+    def gone(self, held: Container[str] | None = None) -> list[ActiveRequest]:
+        """Forget requests that vLLM does not hold any more, by the names of those that it does; where it names none,
+        those that had no row for long. Called once after each `follow`."""
         here = {id(text) for text in self._before}
         ended = []
         for key, text in list(self._texts.items()):
             text.missed = 0 if id(text) in here else text.missed + 1
-            if text.missed > LEAVE:
+            if text.missed > LEAVE or (held is not None and text.name and text.name not in held):
                 ended.append(self._texts.pop(key).active)
                 self._names.pop(text.name, None)
         return ended

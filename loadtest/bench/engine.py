@@ -4,8 +4,8 @@ depths.
 `--peer vllm=PYTHON` names the Python of an environment that has vLLM's build for CPUs, and Arctic Inference for its
 suffix method, which is left out without; `--pair FOLDER` is an aligned pair (`covey.training aligned`), else the
 profile's target and its first drafter are served. Everybody answers the same requests in a closed loop, in turns, in an
-order drawn anew each time: of 1, 4, 16 and 32 callers, and of callers that come and leave (`waves`). `--part` names
-some of these loads. Says nothing of a GPU.
+order drawn anew each time: of 1, 4, 16 and 32 callers, and of callers that come and leave (`waves`), each greedily and
+at temperature 1 (`waves t1`). `--part` names some of these loads. Says nothing of a GPU.
 """
 
 from __future__ import annotations
@@ -40,15 +40,17 @@ SCRIPT = SCRIPTS[VLLM].with_name("vllm_engine_peer.py")
 PATHS = [str(Path(package.__file__).parents[1]) for package in (covey, covey_client)]
 WAVES = "waves"
 Phases = tuple[tuple[int, int], ...]  # callers, and how many requests they make before others come or leave
-# By load; each wave's phases take about as long as each other.
-LOADS: Mapping[str, Phases] = {
+SHAPES: Mapping[str, Phases] = {
     "1": ((1, 4),),
     "4": ((4, 10),),
     "16": ((16, 32),),
     "32": ((32, 64),),
-    WAVES: ((1, 2), (4, 6), (16, 20), (32, 40), (16, 20), (4, 6), (1, 2)),
+    WAVES: ((1, 2), (4, 6), (16, 20), (32, 40), (16, 20), (4, 6), (1, 2)),  # each takes about as long as another
 }
-QUICK_LOADS: Mapping[str, Phases] = {"1": ((1, 2),), "32": ((32, 32),), WAVES: ((1, 1), (4, 4), (1, 1))}
+QUICK_SHAPES: Mapping[str, Phases] = {"1": ((1, 2),), "32": ((32, 32),), WAVES: ((1, 1), (4, 4), (1, 1))}
+TEMPERATURES = {"": 0.0, " t1": 1.0}  # by what ends a load's name
+WARM_UP = 6  # turns of those that learn before they are compared; of others one
+OPENING = 4  # tokens drawn for each request at its prompt's beginning: no two are the same
 SHORTEST, LONGEST, QUICK_LONGEST = 16, 64, 24  # tokens of an answer
 DEPTH, DEEPEST, QUICK_DEPTHS = 4, 6, (2, 6)  # of vLLM's own methods, and ours by hand
 TURNS, FULL_TURNS = 6, 30
@@ -109,6 +111,10 @@ class InVllm:
         self.name, self._pipe, self._policy = name, pipe, policy
         self.said: JsonDict = {}  # of the last run
 
+    @property
+    def learns(self) -> bool:
+        return self._policy in (COVEY, ADAPTER)
+
     def run(self, asks: Sequence[Ask], phases: Phases) -> Run:
         self.said = self._pipe.call(
             "serve",
@@ -133,22 +139,28 @@ def run(session: Session) -> None:
     measured = Measured()
     session.summarise = measured.summary
     quick = wanted.size == QUICK
-    known = QUICK_LOADS if quick else LOADS
+    shapes = QUICK_SHAPES if quick else SHAPES
+    known = {f"{shape}{suffix}": shapes[shape] for suffix in TEMPERATURES for shape in shapes}
     if unknown := [part for part in wanted.parts if part not in known]:
         raise SettingError(f"--part: got {unknown[0]!r}, allowed: {', '.join(known)}")
     loads = {load: phases for load, phases in known.items() if load in (wanted.parts or known)}
-    with _line_up(session, python, pair, max(callers for phases in loads.values() for callers, _ in phases)) as cast:
-        for turn in range(session.repetitions(TURNS, FULL_TURNS) + 1):  # the first warms up
+    most = max(callers for phases in loads.values() for callers, _ in phases)
+    warm_up = 1 if quick else WARM_UP
+    with _line_up(session, python, pair, most) as cast:
+        for turn in range(1 - warm_up, session.repetitions(TURNS, FULL_TURNS) + 1):
             if turn > 1 and session.out_of_time():
                 break
             steps = [
-                (load, one) for at, load in enumerate(loads) for one in workload.shuffled(cast, wanted.seed, turn, at)
+                (load, one)
+                for at, load in enumerate(loads)
+                for one in workload.shuffled(cast, wanted.seed, turn, at)
+                if turn >= 0 or one.learns
             ]
             for (load, one), _ in zip(
                 steps, session.steps([f"turn {turn}: {one.name} at {load}" for load, one in steps])
             ):
-                done = one.run(_asks(pair, loads[load], quick, wanted.seed * 1000 + turn), loads[load])
-                if turn:
+                done = one.run(_asks(pair, load, loads[load], quick, wanted.seed * 1000 + turn), loads[load])
+                if turn > 0:
                     measured.runs[load][one.name].append(done)
                     for spent, told in ((measured.call_ms, "call_ms"), (measured.draft_ms, "draft_ms")):
                         if one.said[told]:
@@ -226,8 +238,18 @@ def _policies(pair: Pair, depths: Iterable[int]) -> JsonDict:
     return made
 
 
-def _asks(pair: Pair, phases: Phases, quick: bool, seed: int) -> list[Ask]:
-    """Prompts of one length and answers of several, so that a batch is seldom all of one age."""
-    rng, longest = random.Random(seed), QUICK_LONGEST if quick else LONGEST
-    asks = pair.asks(sum(count for _, count in phases), longest, 0.0, seed)
-    return [replace(ask, max_tokens=rng.randint(SHORTEST, longest)) for ask in asks]
+def _asks(pair: Pair, load: str, phases: Phases, quick: bool, seed: int) -> list[Ask]:
+    """Prompts of one length and answers of several, so that a batch is seldom all of one age. Whoever looks up earlier
+    texts finds none that is the same."""
+    rng, longest = random.Random(f"{load} {seed}"), QUICK_LONGEST if quick else LONGEST
+    temperature = next(value for suffix, value in reversed(TEMPERATURES.items()) if load.endswith(suffix))
+    asks = pair.asks(sum(count for _, count in phases), longest, temperature, seed)
+    words = sorted({token for ask in asks for token in ask.ids})
+    return [
+        replace(
+            ask,
+            ids=(*rng.choices(words, k=OPENING), *ask.ids[OPENING:]),
+            max_tokens=rng.randint(SHORTEST, longest),
+        )
+        for ask in asks
+    ]

@@ -41,7 +41,7 @@ class Deployment:
     arguments: JsonDict
     drafters: Mapping[str, str]
     depth: int  # the deepest draft
-    environment: Mapping[str, str]
+    environment: dict[str, str]
 
     @classmethod
     def of(cls, profile: Profile, repository: Path) -> Deployment:
@@ -142,7 +142,9 @@ def _memory(target: TargetSettings) -> JsonDict:
 
 
 def _environment(target: TargetSettings) -> dict[str, str]:
-    """What vLLM takes from there alone. Its build for CPUs computes on the processors that it is told."""
+    """What vLLM takes from there alone, and numpy: vLLM's build for CPUs computes on the processors that it is told, and
+    several threads of a library would wait for one another there."""
     cores = sorted(os.sched_getaffinity(0))[: target.threads]
     bound = {"VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores))} if cores else {}
-    return {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1", **bound}
+    usual = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    return usual | bound

@@ -8,22 +8,25 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from covey.errors import Overloaded, PortError, RequestError
-from covey.ports import Sink
+from covey.ports import Clock, Sink
 from covey.types import NO_FLOATS, NO_INTS, NO_TOP, Finish, Progress, Request
 from covey.wire.frames import Message
 from covey_vllm import messages
 from covey_vllm.messages import Heard
 
 GONE = "vLLM's process has ended; see the server's log"
+SILENT_SECONDS = 120.0  # without a word while it has requests, after which vLLM's process is given up
+LOOK_SECONDS = 1.0
 UNFINISHED = "vLLM has ended this request by itself; see the server's log"
 
 
 class VllmEngine:
     """Owns which requests vLLM has."""
 
-    def __init__(self, send: Callable[[Message], None], sink: Sink, most: int) -> None:
+    def __init__(self, send: Callable[[Message], None], sink: Sink, clock: Clock, most: int) -> None:
         """`send` reaches vLLM's process, and raises PortError where that has ended. `most`: requests at once."""
-        self._send, self._sink, self._most = send, sink, most
+        self._send, self._sink, self._clock, self._most = send, sink, clock, most
+        self._heard = clock.now()  # when vLLM's process last said anything, or had nothing to say
         self._open: dict[int, Progress] = {}  # by key, the last that was told
         self._lock = threading.Lock()
         self._draining = self._stopped = False
@@ -38,6 +41,8 @@ class VllmEngine:
                 raise Overloaded("the server is draining; no new requests")
             if len(self._open) >= self._most:
                 raise Overloaded(f"queue full ({self._most} requests wait or run)")
+            if not self._open:
+                self._heard = self._clock.now()
             self._open[request.key] = Progress(request.key, NO_INTS, NO_FLOATS)
         try:
             self._send(messages.submit(request))
@@ -66,8 +71,10 @@ class VllmEngine:
     # ---- the engine's own thread, and the line's --------------------------------------------------------------------
 
     def run(self) -> None:
-        """Returns when it was stopped; raises PortError when vLLM's process has ended."""
-        self._over.wait()
+        """Returns when it was stopped; raises PortError when vLLM's process has ended, or is silent for too long."""
+        while not self._over.wait(LOOK_SECONDS):
+            if self._open and self._clock.now() - self._heard > SILENT_SECONDS:
+                raise PortError(f"vLLM's process has requests and has said nothing for {SILENT_SECONDS:g} s")
         if not self._stopped:
             raise PortError(GONE)
 
@@ -76,7 +83,10 @@ class VllmEngine:
         self._over.set()
 
     def received(self, message: Message) -> None:
-        """What a step brought, or why vLLM does not take a request."""
+        """What a step brought, or why vLLM does not take a request; anything else is a sign of life."""
+        self._heard = self._clock.now()
+        if message.kind == messages.NEWS:
+            return
         if message.kind == messages.STEP:
             batch = [progress for each in messages.heard(message) if (progress := self._progress(each)) is not None]
             if batch:

@@ -109,10 +109,10 @@ class VllmStart:
         elif message.kind == messages.FAILED:
             self._problem = SettingError(f"vLLM cannot load {self._deployment.folder}: {message.value}")
             self._loaded.set()
-        elif message.kind == messages.NEWS:
-            self._guard("news", self._hear, message.value)
         elif self._engine is not None:
             self._engine.received(message)
+            if message.kind == messages.NEWS:
+                self._guard("news", self._hear, message.value)
 
     def _ended(self) -> None:
         if not self._loaded.is_set():
@@ -144,7 +144,7 @@ class VllmStart:
             tokenizer, self._clock, served=served, apart=RESPONSE_SECONDS / len(os.sched_getaffinity(0))
         )
         most = profile.scheduler.max_running + profile.scheduler.max_waiting
-        engine = self._engine = VllmEngine(process.send, streamer, most)
+        engine = self._engine = VllmEngine(process.send, streamer, self._clock, most)
         reports = self._reports = Reports(told.latest, info, profile, lambda: told.states)
         metrics.target(info, (), model_folder.read(info.folder))
         metrics.follow(told.counters)
