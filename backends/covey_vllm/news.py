@@ -27,8 +27,9 @@ Figures = Callable[[], Iterable[tuple[str, dict[str, str], float]]]
 class News:
     """Owns what has happened since it was told last."""
 
-    def __init__(self, decisions: DecisionLog, roster: Roster, figures: Figures) -> None:
-        self._decisions, self._roster, self._figures = decisions, roster, figures
+    def __init__(self, decisions: DecisionLog, roster: Roster, totals: Figures) -> None:
+        """`totals` gives counters: metric, labels, value so far."""
+        self._decisions, self._roster, self._totals = decisions, roster, totals
         self._rounds: deque[JsonDict] = deque(maxlen=MOST_ROUNDS)
         self._told = 0  # number of the last decision that was
 
@@ -36,14 +37,15 @@ class News:
         self._rounds.append(_plain(rounds.record_of(done)))
 
     def take(self) -> JsonDict:
-        """Rounds and decisions since the last call, figures and drafters' states as they are."""
+        """Rounds and decisions since the last call, and figures and drafters' states as they are."""
         told, self._rounds = list(self._rounds), deque(maxlen=MOST_ROUNDS)
         decisions = [each for each in self._decisions.latest() if each.round > self._told]
         self._told = decisions[-1].round if decisions else self._told
         return {
             "rounds": told,
             "decisions": [each.plain() for each in decisions],
-            "figures": list(self._figures()),
+            "totals": list(self._totals()),
+            "gauges": list(self._roster.gauges()),
             "states": self._roster.states(),
         }
 

@@ -102,7 +102,7 @@ class CoveyProposer:
         asked."""
         self._requests, self._held = requests, held
         if self._planner is not None and self._rounds is not None:
-            self._news = News(self._planner.decisions, self._rounds.roster, self.figures)
+            self._news = News(self._planner.decisions, self._rounds.roster, self._totals)
 
     def news(self) -> JsonDict | None:
         """What has happened since it was asked last; None where this process does not draft, or nobody attends."""
@@ -135,11 +135,14 @@ class CoveyProposer:
 
     def figures(self) -> Iterator[tuple[str, dict[str, str], float]]:
         """Metric, labels, value so far, by Covey's names. Any thread may ask."""
+        yield from self._totals()
+        if self._rounds is not None:
+            yield from self._rounds.roster.gauges()
+
+    def _totals(self) -> Iterator[tuple[str, dict[str, str], float]]:
         yield from self._guard.figures()
         if self._planner is not None:
             yield from self._planner.figures()
-        if self._rounds is not None:
-            yield from self._rounds.roster.gauges()
 
     def _observe(self, done: Round) -> None:
         if self._news is not None:

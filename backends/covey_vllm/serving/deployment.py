@@ -142,7 +142,7 @@ def _memory(target: TargetSettings) -> JsonDict:
 
 
 def _environment(target: TargetSettings) -> dict[str, str]:
-    """What vLLM takes from there alone, and numpy: vLLM's build for CPUs computes on the processors that it is told, and
+    """What vLLM and numpy take from there alone. vLLM's build for CPUs computes on the processors that it is told;
     several threads of a library would wait for one another there."""
     cores = sorted(os.sched_getaffinity(0))[: target.threads]
     bound = {"VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores))} if cores else {}

@@ -6,9 +6,9 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from covey import model_folder
 from covey.errors import Overloaded, PortError, SettingError
@@ -24,7 +24,6 @@ from covey.serving.service import Service
 from covey.streaming import Streamer
 from covey.tokenization import load_tokenizer
 from covey.tritonio.long_prompts import MOST_GRAMMARS, LongPrompts
-from covey.tritonio.metrics import GAUGES, Metrics
 from covey.tritonio.reports import Reports
 from covey.types import JsonDict, TargetInfo
 from covey.wire.frames import Message
@@ -34,6 +33,9 @@ from covey_vllm.serving.deployment import Deployment
 from covey_vllm.serving.engine import GONE, VllmEngine
 from covey_vllm.serving.fields import VllmParser
 from covey_vllm.serving.process import EngineProcess
+
+if TYPE_CHECKING:
+    from covey.tritonio.metrics import Metrics
 
 LOOK_SECONDS = 0.2  # between looks whether a start is to go on
 DECISIONS = 256  # kept
@@ -47,18 +49,13 @@ class Told:
 
     states: dict[str, str]  # of drafters
     decisions: deque[JsonDict] = field(default_factory=lambda: deque(maxlen=DECISIONS))
-    figures: list[Figure] = field(default_factory=list)
+    totals: list[Figure] = field(default_factory=list)
+    gauges: list[Figure] = field(default_factory=list)
     reused: int = 0  # tokens of prompts that had KV already, and are not counted yet
 
     def latest(self, count: int) -> list[JsonDict]:
         """Oldest first."""
         return list(self.decisions)[-count:] if count > 0 else []
-
-    def counters(self) -> Iterator[Figure]:
-        return (each for each in self.figures if each[0] not in GAUGES)
-
-    def gauges(self) -> Iterator[Figure]:
-        return (each for each in self.figures if each[0] in GAUGES)
 
 
 class VllmStart:
@@ -147,8 +144,8 @@ class VllmStart:
         engine = self._engine = VllmEngine(process.send, streamer, self._clock, most)
         reports = self._reports = Reports(told.latest, info, profile, lambda: told.states)
         metrics.target(info, (), model_folder.read(info.folder))
-        metrics.follow(told.counters)
-        metrics.watch(told.gauges)
+        metrics.follow(self._totals)
+        metrics.watch(self._gauges)
         compiler = Compiler(info.folder, info.vocab_size)
         parser = VllmParser(
             tokenizer,
@@ -164,12 +161,18 @@ class VllmStart:
         queues = LongPrompts(), LongPrompts(MOST_GRAMMARS, "new grammars", nice=0)
         return Service(engine, None, streamer, parser, reports, compiler, None, *queues)
 
+    def _totals(self) -> list[Figure]:
+        return self._told.totals
+
+    def _gauges(self) -> list[Figure]:
+        return self._told.gauges
+
     def _hear(self, news: JsonDict) -> None:
         """Count rounds, with what vLLM's scheduler has said since."""
         told, total = self._told, self._facts["total_blocks"]
         told.states |= news["states"]
         told.decisions.extend(news["decisions"])
-        told.figures = [tuple(each) for each in news["figures"]]
+        told.totals, told.gauges = ([tuple(each) for each in news[name]] for name in ("totals", "gauges"))
         told.reused += news["reused"]
         now = {name: news[name] for name in ("running", "waiting", "preempted")}
         now |= {"total_blocks": total, "free_blocks": round((1 - news["usage"]) * total)}
