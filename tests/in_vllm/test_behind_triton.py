@@ -218,10 +218,13 @@ def test_metrics_and_decisions_are_told(server: Server, client: Client) -> None:
     assert told.count("ms/token predicted/observed") == 3
 
 
-def test_a_model_whose_engine_dies_comes_back(server: Server, client: Client, expected: list[list[int]]) -> None:
-    before = engine_process(server)
-    assert before is not None
-    before.kill()
+@pytest.mark.parametrize("who", ["engine", "model"])
+def test_a_model_whose_engine_or_process_dies_comes_back(
+    server: Server, client: Client, expected: list[list[int]], who: str
+) -> None:
+    before = until(lambda: engine_process(server))
+    (before if who == "engine" else before.parent()).kill()
+    until(lambda: not before.is_running() or before.status() == psutil.STATUS_ZOMBIE)
 
     def answered() -> list[int]:
         try:

@@ -112,8 +112,7 @@ class VllmEngine:
 
     def fail(self, drafter: str, failing: bool) -> dict[str, Any]:
         """Have a drafter of every policy's proposer raise at every call, or no more."""
-        for proposer in self._proposers.values():
-            own = proposer.drafters[drafter]
+        for own in {id(each.drafters[drafter]): each.drafters[drafter] for each in self._proposers.values()}.values():
             if failing:
                 own.draft = _broken
             else:
