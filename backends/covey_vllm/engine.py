@@ -102,8 +102,9 @@ class Engine:
         if not found:
             return
         names = [self._open[each.key][0] for each in found]
-        for each, drafts in zip(found, self._of_proposer("covey_drafts_of", names)):
+        for each, drafts in zip(found, self._of_proposer("covey_drafts_of", names) or ()):
             each.drafts = drafts
+        for each in found:
             if each.finish is not None:
                 del self._open[each.key]
         self._peer.send(messages.step(found))
@@ -119,11 +120,12 @@ class Engine:
     def _tell(self) -> None:
         self._told, self._untold = time.monotonic(), False
         idle = {} if self._engine.has_unfinished_requests() else {"running": 0, "waiting": 0}
-        self._peer.send(Message(0, messages.NEWS, self._of_proposer("covey_news") | self._counted.take() | idle))
+        news = self._of_proposer("covey_news") or {}
+        self._peer.send(Message(0, messages.NEWS, news | self._counted.take() | idle))
 
     def _of_proposer(self, method: str, *given: Any) -> Any:
-        """The answer of the one worker that drafts."""
-        return next(each for each in self._engine.collective_rpc(method, args=given) if each)
+        """The answer of the one worker that drafts; None where it has none."""
+        return next((each for each in self._engine.collective_rpc(method, args=given) if each), None)
 
 
 class Counted:

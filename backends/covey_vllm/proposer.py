@@ -106,10 +106,10 @@ class CoveyProposer:
 
     def news(self) -> JsonDict | None:
         """What has happened since it was asked last; None where this process does not draft, or nobody attends."""
-        return None if self._news is None else self._news.take()
+        return None if self._news is None else self._guard("news", self._news.take)
 
     def drafts_of(self, names: Sequence[str]) -> list[JsonDict]:
-        """What became of the drafts of requests so far, by vLLM's names."""
+        """What became of the drafts of requests so far, by vLLM's names; nothing where this process does not draft."""
         return [] if self._rounds is None else [self._texts.drafts_of(name) for name in names]
 
     def propose(

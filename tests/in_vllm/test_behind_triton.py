@@ -25,7 +25,7 @@ from covey.server.front import Front
 from covey.tokenization import load_tokenizer
 from covey_client import Client, CoveyClientError, status
 from loadtest.bench.peers.pipe import Pipe
-from tests.in_vllm.serving import PYTHON, TARGET, engine, needs_vllm
+from tests.in_vllm.serving import TARGET, engine, needs_vllm
 
 pytestmark = [pytest.mark.e2e, *needs_vllm]
 
@@ -168,6 +168,15 @@ def test_fields_mean_the_same_with_drafts_and_without(client: Client, asked: dic
         assert 200 not in found[0].tokens[:20]
 
 
+def test_tenants_share_no_prefix(client: Client) -> None:
+    prompt = "".join(f"Line {line} of a text that is long enough.\n" for line in range(12))
+    reused = [
+        client.generate(prompt, max_tokens=4, tenant=tenant).usage.reused_tokens for tenant in ("one", "one", "two")
+    ]
+    assert reused[0] == reused[2] == 0
+    assert reused[1] > 0
+
+
 def test_a_top_k_without_a_top_p_ends_nobody(client: Client) -> None:
     found = client.generate(PROMPTS[1], max_tokens=LENGTH, temperature=1.0, top_k=5, seed=(1 << 64) - 1)
     assert len(found.tokens) == LENGTH
@@ -245,11 +254,3 @@ def test_nothing_is_left_when_it_stops() -> None:
         children = psutil.Process(running.pid).children(recursive=True)
         assert running.stop()
     assert not [each for each in children if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
-
-
-def test_an_environment_without_vllm_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert PYTHON
-    for python, said in ((sys.executable, "has no vLLM"), ("/nowhere/python", "vllm.python: got '/nowhere/python'")):
-        monkeypatch.setenv("COVEY_VLLM_PYTHON", python)
-        with pytest.raises(Exception, match=said):
-            Server(Options(http_port=FREE, grpc_port=FREE, metrics_port=FREE, profile="vllm")).start()

@@ -22,6 +22,7 @@ from covey.errors import BadField, PortError, SettingError
 from covey.guard import Guard
 from covey.profile import Profile
 from covey.roster import Roster
+from covey.server import FREE, Options, Server, StartError, preflight
 from covey.serving import life
 from covey.serving.life import Life
 from covey.serving.requests import Requests
@@ -308,3 +309,21 @@ def test_settings_without_a_place_in_vllm_are_refused_by_name(tmp_path: Path, ta
     with pytest.raises(SettingError) as problem:
         Deployment.of(described(tmp_path, **tables), REPOSITORY / "model_repository")
     assert said in str(problem.value)
+
+
+def test_what_vllm_could_not_be_started_with_is_refused_before(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(**given: Any) -> str:
+        with pytest.raises((StartError, SettingError)) as problem:
+            Server(Options(http_port=FREE, grpc_port=FREE, metrics_port=FREE, **given)).start()
+        return str(problem.value)
+
+    monkeypatch.setenv(profile.VLLM_PYTHON_VARIABLE, "/nowhere/python")
+    assert "vllm.python: got '/nowhere/python'" in refused(profile="vllm")
+    monkeypatch.setenv(profile.VLLM_PYTHON_VARIABLE, sys.executable)
+    assert "has no vLLM: install it there" in refused(profile="vllm")
+    assert "not by --drafter" in refused(profile="vllm", drafter=str(tiny))
+    monkeypatch.setattr(preflight, "LOOK_FOR_VLLM", "")
+    (tmp_path / "mine.toml").write_text(f'[target]\nkind = "vllm"\n[vllm]\ndrafters = ["small={tiny}"]\n')
+    assert "small cannot draft for" in refused(profile=str(tmp_path / "mine.toml"))

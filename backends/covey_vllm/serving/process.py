@@ -21,6 +21,7 @@ import covey_vllm
 from covey.private import private_folder
 from covey.tritonio import link
 from covey.tritonio.link import Peer
+from covey.wire import token
 from covey.wire.frames import Message
 from covey_client import secret
 from covey_vllm.serving.deployment import Deployment
@@ -30,7 +31,7 @@ LEAVE_SECONDS = 5.0  # for the process to end when its line is closed
 NOT_PASSED = (
     *("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD"),
     *("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"),
-    *(secret.VARIABLE, secret.FILE_VARIABLE),
+    *(secret.VARIABLE, secret.FILE_VARIABLE, token.VARIABLE),
 )
 
 

@@ -170,13 +170,14 @@ class VllmStart:
     def _hear(self, news: JsonDict) -> None:
         """Count rounds, with what vLLM's scheduler has said since."""
         told, total = self._told, self._facts["total_blocks"]
-        told.states |= news["states"]
-        told.decisions.extend(news["decisions"])
-        told.totals, told.gauges = ([tuple(each) for each in news[name]] for name in ("totals", "gauges"))
+        told.states |= news.get("states", {})
+        told.decisions.extend(news.get("decisions", ()))
+        told.totals = [tuple(each) for each in news.get("totals", told.totals)]
+        told.gauges = [tuple(each) for each in news.get("gauges", told.gauges)]
         told.reused += news["reused"]
         now = {name: news[name] for name in ("running", "waiting", "preempted")}
         now |= {"total_blocks": total, "free_blocks": round((1 - news["usage"]) * total)}
-        for each in news["rounds"]:
+        for each in news.get("rounds", ()):
             record = record_of(each, **now, reused=told.reused)
             told.reused = 0
             self._metrics.round(record)
