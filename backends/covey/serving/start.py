@@ -10,6 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from typing import cast
 
 from covey import profile
 from covey.care.control import HTTP_VARIABLE, LOADING, UNLOADED
@@ -58,8 +59,7 @@ class Start:
         if self._life.stopping.is_set():
             raise Overloaded("the server is stopping")
         service = self._builder.service(info, drafters, costs, self._drafter_failed, self._recover)
-        engine = service.engine
-        assert isinstance(engine, Engine), "that is what is built"
+        engine = cast("Engine", service.engine)  # that is what is built
         self._note_unloaded(self._facts.join(engine, info), engine.roster)
         return service
 
