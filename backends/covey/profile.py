@@ -31,9 +31,11 @@ PROFILE_VARIABLE = "COVEY_PROFILE"
 FOLDER_VARIABLE = "COVEY_TARGET_FOLDER"
 DRAFTER_VARIABLE = "COVEY_DRAFTER_FOLDER"
 DTYPE_VARIABLE = "COVEY_DTYPE"
+VLLM_PYTHON_VARIABLE = "COVEY_VLLM_PYTHON"
 LEFT_OUT_VARIABLE = "COVEY_LEFT_OUT"  # drafters of the profile that the launcher did not load, by commas
 DEFAULT_PROFILE = "demo-cpu"
 AUTO = "auto"
+VLLM = "vllm"  # the kind of a target that vLLM serves
 DTYPES = (AUTO, "bfloat16", "float16", "float32", "float64")
 GENERAL = "draft_general"  # the entry that runs a drafter which is named by its folder alone
 TABLE = ("1:5", "4:4", "8:3", "16:2", "32:0")
@@ -56,7 +58,9 @@ def setting(
 @dataclass(frozen=True, slots=True)
 class TargetSettings:
     kind: str = setting(
-        "neural", "a model that runs here, or an emulated device: section emulated", choices=("neural", "emulated")
+        "neural",
+        "a model that runs here, or an emulated device (section emulated), or one that vLLM serves (section vllm)",
+        choices=("neural", "emulated", VLLM),
     )
     folder: str = setting("", "Hugging Face folder of the target; empty: the version folder of its model entry")
     dtype: str = setting(
@@ -315,6 +319,22 @@ class EmulatedSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class VllmSettings:
+    """The engine of a target of kind vllm; nothing else reads them."""
+
+    python: str = setting("", f"the Python of an environment that has vLLM; empty: what {VLLM_PYTHON_VARIABLE} names")
+    drafters: tuple[str, ...] = setting(
+        ("ngram=ngram", "suffix=suffix"),
+        "who drafts inside vLLM, NAME=SOURCE: ngram, suffix, a folder (a relative one is in the model repository), or "
+        "HOST:PORT/MODEL of another server",
+        pattern=r"[\w.-]+=\S.*",
+    )
+    arguments: tuple[str, ...] = setting(
+        (), "more of vLLM's engine arguments, NAME=VALUE in JSON, as in max_model_len=4096", pattern=r"[a-z_]+=.+"
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """A deployment. Sections are the TOML file's tables."""
 
@@ -335,6 +355,7 @@ class Profile:
     star: StarSettings = dataclasses.field(default_factory=StarSettings)
     memory: MemorySettings = dataclasses.field(default_factory=MemorySettings)
     emulated: EmulatedSettings = dataclasses.field(default_factory=EmulatedSettings)
+    vllm: VllmSettings = dataclasses.field(default_factory=VllmSettings)
     limits: LimitSettings = dataclasses.field(default_factory=LimitSettings)
     front: FrontSettings = dataclasses.field(default_factory=FrontSettings)
     tenants: TenantSettings = dataclasses.field(default_factory=TenantSettings)
@@ -469,6 +490,8 @@ def targets(profile: Profile, where: str | Path) -> dict[str, tuple[str, Profile
             problem = f"two are named {name}"
         elif loaded.targets:
             problem = f"{named} has several of its own"
+        elif loaded.target.kind == VLLM:
+            problem = f"{named} has a target of kind {VLLM}, which has a server of its own"
         elif loaded.memory.policy != "off":
             problem = f"{named} has a memory.policy, which would take drafters from the others"
         elif missing := [each for each in loaded.speculation.drafters if each not in profile.models]:

@@ -74,6 +74,10 @@ class Roster:
             return State.LATE
         return State.RESTING if self._clock.now() < entry.rests_until else State.SERVING
 
+    def states(self) -> dict[str, str]:
+        """Of all drafters, in words."""
+        return {name: self.state(name).value for name in self._entries}
+
     def serves(self, name: str) -> bool:
         """Whether it can be asked."""
         return self.state(name) is State.SERVING

@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from covey.clock import RealClock
@@ -22,11 +23,13 @@ from covey.planner.build import build
 from covey.planner.guarded import Guarded
 from covey.planner.round_planner import RoundPlanner
 from covey.ports import Clock, Drafter
-from covey.types import ANY_VOCABULARY, Ints
+from covey.rounds import Round
+from covey.types import ANY_VOCABULARY, Ints, JsonDict
 from covey.worker import Thread
+from covey_vllm.news import News
 from covey_vllm.repair import repair
 from covey_vllm.rounds import Rounds
-from covey_vllm.settings import LOOKUPS, NEURAL, REMOTE, Settings
+from covey_vllm.settings import LOOKUPS, NEURAL, REMOTE, SUFFIX, Settings
 from covey_vllm.texts import Named, Texts, Tokens
 
 log = logging.getLogger("covey.vllm")
@@ -49,12 +52,15 @@ class CoveyProposer:
         self._texts = Texts(self.settings.limit, tuple(self.settings.drafters))
         self._planner: RoundPlanner | None = None
         self._rounds: Rounds | None = None
+        self._news: News | None = None
+        self._requests: Callable[[], Sequence[Named]] | None = None
+        self._held: Container[str] | None = None
 
-    def load_model(self, *_: Any, **__: Any) -> None:
-        """Load the drafters. vLLM gives its own model, which is not looked at."""
+    def load_model(self, *_: Any, drafters: Mapping[str, Drafter] = MappingProxyType({}), **__: Any) -> None:
+        """Load the drafters, other than those that are given. vLLM gives its own model, which is not looked at."""
         repair()
         if self.settings.leads:
-            self.use({name: self._loaded(name) for name in self.settings.drafters})
+            self.use({name: drafters.get(name) or self._loaded(name) for name in self.settings.drafters})
 
     def use(self, drafters: dict[str, Drafter]) -> None:
         """Propose by these from now on."""
@@ -72,7 +78,9 @@ class CoveyProposer:
             deadline=speculation.draft_deadline_ms / 1000,
             ends=settings.ends,
             worker=lambda name: Thread(name) if name.removeprefix("draft-") in remote else Here(),
-            caller=f"vllm {socket.gethostname()} {os.getpid()}",  # several may share a flock, and a secret
+            caller=f"vllm {socket.gethostname()} {os.getpid()} {id(self)}",  # several may share a flock, and a secret
+            observe=self._observe,
+            keep=[name for name in drafters if settings.kind(name) == SUFFIX],
         )
         for name, drafter in drafters.items():
             try:
@@ -88,6 +96,22 @@ class CoveyProposer:
             self._rounds.roster.came(name, facts)
         log.info("proposes up to %d tokens, by %s", settings.depth, ", ".join(drafters))
 
+    def attend(self, requests: Callable[[], Sequence[Named]], held: Container[str]) -> None:
+        """Whoever serves the engine asks for `news` from now on, and says whose the rows of a call are: `requests`
+        gives vLLM's own, by row, and `held` has the names of all that have not ended, both as of when they are
+        asked."""
+        self._requests, self._held = requests, held
+        if self._planner is not None and self._rounds is not None:
+            self._news = News(self._planner.decisions, self._rounds.roster, self._totals)
+
+    def news(self) -> JsonDict | None:
+        """What has happened since it was asked last; None where this process does not draft, or nobody attends."""
+        return None if self._news is None else self._guard("news", self._news.take)
+
+    def drafts_of(self, names: Sequence[str]) -> list[JsonDict]:
+        """What became of the drafts of requests so far, by vLLM's names; nothing where this process does not draft."""
+        return [] if self._rounds is None else [self._texts.drafts_of(name) for name in names]
+
     def propose(
         self,
         sampled_token_ids: Sequence[Sequence[int]],
@@ -99,16 +123,30 @@ class CoveyProposer:
         """Drafts by row, none where plain decoding is faster. `sampled_token_ids` are what the step brought, nothing
         for a row whose prompt is still being read; `token_ids_cpu[row, : num_tokens_no_spec[row]]` is its text.
         `requests`: vLLM's own, by row, from a runner that gives them."""
+        if requests is None and self._requests is not None:
+            requests = self._guard("requests", self._requests)
         drafts = self._guard(PART, self._propose, sampled_token_ids, num_tokens_no_spec, token_ids_cpu, requests)
         return [[] for _ in sampled_token_ids] if drafts is None else drafts
 
+    @property
+    def draft_seconds(self) -> float:
+        """What drafting took in the last call."""
+        return 0.0 if self._rounds is None else self._rounds.draft_seconds
+
     def figures(self) -> Iterator[tuple[str, dict[str, str], float]]:
         """Metric, labels, value so far, by Covey's names. Any thread may ask."""
+        yield from self._totals()
+        if self._rounds is not None:
+            yield from self._rounds.roster.gauges()
+
+    def _totals(self) -> Iterator[tuple[str, dict[str, str], float]]:
         yield from self._guard.figures()
         if self._planner is not None:
             yield from self._planner.figures()
-        if self._rounds is not None:
-            yield from self._rounds.roster.gauges()
+
+    def _observe(self, done: Round) -> None:
+        if self._news is not None:
+            self._guard("news", self._news.round, done)
 
     def close(self) -> None:
         if self._rounds is not None:
@@ -121,7 +159,7 @@ class CoveyProposer:
             return None
         started = self._clock.now()
         rows = self._texts.follow(sampled, lengths, tokens, started, requests)
-        self._rounds.forget(self._texts.gone())
+        self._rounds.forget(self._texts.gone(None if requests is None else self._held))
         drafts = self._rounds.next(rows, started)
         depth, limit = self.settings.depth, self.settings.limit - 1
         return [draft[: max(0, min(depth, limit - length))] for draft, length in zip(drafts, lengths.tolist())]

@@ -1,14 +1,17 @@
-"""A mistake of vLLM 0.32's build for CPUs, put right by vLLM's own registry of kernels.
+"""Mistakes of vLLM 0.32's build for CPUs, put right where they are there.
 
 Before drafts are verified the requests' temperature, top_k and top_p are expanded, one for each draft. Where Triton is
 missing that build writes them into a copy, and goes on with memory that nobody has written: whatever proposes, sampled
-texts then have another distribution than without drafts. Greedy ones do not. A vLLM that does it right is left alone.
+texts then have another distribution than without drafts. Greedy ones do not. And where requests have a top_k, none has
+a top_p, and nothing was drafted, it takes the largest of no numbers, which ends the engine. A vLLM that does it right
+is left alone.
 """
 
 from __future__ import annotations
 
 import importlib
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,6 +22,7 @@ log = logging.getLogger("covey.vllm")
 
 MODULE = "vllm.v1.sample.rejection_sampler"
 KERNEL = f"{MODULE}.expand_kernel"
+TOP_K, TOP_K_CALL = "vllm.v1.sample.ops.topk_topp_sampler", "apply_top_k_only"
 
 
 def repair() -> bool:
@@ -27,9 +31,15 @@ def repair() -> bool:
     try:
         sampler = importlib.import_module(MODULE)
         dispatcher = importlib.import_module("vllm.triton_utils.dispatcher")
+        top_k = importlib.import_module(TOP_K)
     except ImportError:
         return False
-    if not torch.cuda.is_available() and not _right(sampler):
+    if torch.cuda.is_available():
+        return False
+    if not _takes_none(getattr(top_k, TOP_K_CALL)):
+        setattr(top_k, TOP_K_CALL, of_some(getattr(top_k, TOP_K_CALL)))
+        log.warning("%s.%s fails where nothing is drafted; ours looks first", TOP_K, TOP_K_CALL)
+    if not _right(sampler):
         dispatcher.register_kernels({KERNEL: expand})
         if not _right(sampler):
             raise SettingError(f"{KERNEL} gives drafts other sampling settings than their requests', and stays so")
@@ -52,6 +62,22 @@ def expand(
     """
     kept = torch.where(values == replace_from, torch.full_like(values, replace_to), values)
     output.copy_(kept.repeat_interleave(torch.diff(ends, prepend=ends.new_zeros(1)).long()))
+
+
+def of_some(apply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The same call, which is made where there are rows of logits."""
+
+    def applied(logits: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return apply(logits, k) if len(logits) else logits
+
+    return applied
+
+
+def _takes_none(apply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> bool:
+    try:
+        return len(apply(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int32))) == 0
+    except RuntimeError:
+        return False
 
 
 def _right(sampler: Any) -> bool:

@@ -30,7 +30,7 @@ from covey.ledger import new_origin
 from covey.planner.choice import Planner
 from covey.ports import Clock, Drafter
 from covey.roster import Roster
-from covey.rounds import Choice, Drafted, Plan, Round, Times
+from covey.rounds import Choice, Drafted, Plan, Reader, Round, Times
 from covey.scheduler import Batch
 from covey.types import NO_FLOATS, TargetReply, Trees
 from covey.worker import Thread, Worker
@@ -91,14 +91,19 @@ class Rounds:
         worker: Callable[[str], Worker] = Thread,
         caller: str = "",
         failed: Callable[[str, CoveyError], None] | None = None,
+        observe: Callable[[Round], object] = lambda _done: None,
+        keep: Collection[str] = (),
     ) -> None:
         """`budget`: tokens of a step at most. `ends`: tokens with which requests end as a rule, after which nothing is
-        drafted. `worker` and `caller`: as for `covey.engine.Engine`."""
+        drafted. `worker` and `caller`: as for `covey.engine.Engine`. `observe` is told of each round that is over.
+        `keep`: drafters that keep what requests put out that have ended, whoever drafted for them."""
         self.planner = planner
         self.roster = Roster(drafters, clock)
         self._clock = clock
         self._budget = budget
         self._ends = frozenset(ends)
+        self._observe = observe
+        self._keep = tuple(keep)
         origin, sequence = new_origin(caller), count(1)
         channels = {
             name: Channel(name, drafter, self.roster, clock, failed, origin, sequence, lambda: None, worker)
@@ -106,9 +111,11 @@ class Rounds:
         }
         self._drafting = Drafting(channels, self.roster, clock, deadline)
         self._begun: Begun | None = None
+        self.draft_seconds = 0.0  # what drafters took in the last call, those in this thread reading, too
 
     def next(self, rows: Sequence[Row], started: float) -> list[list[int]]:
         """Drafts for the next step, by row. `started`: when the call came."""
+        self.draft_seconds = 0.0
         self._learn(rows, started)
         places = [place for place, row in enumerate(rows) if self._goes_on(row)]
         drafts: list[list[int]] = [[] for _ in rows]
@@ -123,6 +130,7 @@ class Rounds:
         kept = self.planner.select(batch, drafted, self._budget)
         selected = self._clock.now()
         self._drafting.read(batch, plan.readers)
+        self.draft_seconds = self._clock.now() - planned
         self._begun = Begun(batch, plan, drafted, kept, started, planned, selected)
         offsets, tokens = kept.offsets.tolist(), kept.tokens.tolist()
         for row, place in enumerate(places):
@@ -130,6 +138,13 @@ class Rounds:
         return drafts
 
     def forget(self, requests: Sequence[ActiveRequest]) -> None:
+        """These have ended."""
+        for name in self._keep if requests else ():
+            untold = [active for active in requests if active.seen.get(name, 0) < active.known]
+            rows = np.arange(len(untold), dtype=np.int32)
+            batch = Batch(untold, np.ones_like(rows), (), (), len(untold), self._clock.now())
+            self._drafting.settle()
+            self._drafting.read(batch, (Reader(name, rows, np.full_like(rows, -1), budget=1),))
         for active in requests:
             self._drafting.forget(active)
 
@@ -165,20 +180,20 @@ class Rounds:
         times = Times(
             begun.planned - begun.started, begun.selected - begun.planned, max(0.0, now - begun.selected), 0.0
         )
-        self.planner.learn(
-            Round(
-                replace(batch, chunk=np.append(batch.chunk, np.int32(prefill))) if prefill else batch,
-                _beside(begun.plan, prefill) if prefill else begun.plan,
-                begun.drafted,
-                kept,
-                _reply(sampled, accepted, times.verify),
-                sum(map(len, sampled)),
-                times,
-                waiting=0,
-                running=len(rows),
-                preempted=0,
-            )
+        done = Round(
+            replace(batch, chunk=np.append(batch.chunk, np.int32(prefill))) if prefill else batch,
+            _beside(begun.plan, prefill) if prefill else begun.plan,
+            begun.drafted,
+            kept,
+            _reply(sampled, accepted, times.verify),
+            sum(map(len, sampled)),
+            times,
+            waiting=0,
+            running=len(rows),
+            preempted=0,
         )
+        self.planner.learn(done)
+        self._observe(done)
 
 
 def _reply(sampled: Sequence[Sequence[int]], accepted: Sequence[int], seconds: float) -> TargetReply:

@@ -23,7 +23,8 @@ from covey.profile import Profile
 from covey.types import JsonDict
 
 WHERE = "additional_config.covey"
-LOOKUPS = ("ngram", "suffix")
+SUFFIX = "suffix"  # the lookup that keeps texts of requests that have ended
+LOOKUPS = ("ngram", SUFFIX)
 NEURAL, REMOTE = "neural", "remote"
 DRAFTERS = {name: name for name in LOOKUPS}  # where none are named
 TABLES = ("speculation", "drafter", "star")
@@ -63,13 +64,10 @@ class Settings:
         """`config` is vLLM's own. Raises SettingError."""
         depth = int(config.speculative_config.num_speculative_tokens)
         given = config.additional_config
-        table = given.get("covey", {}) if isinstance(given, Mapping) else {}
-        if not isinstance(table, Mapping):
-            raise SettingError(f"{WHERE}: got {table!r}, allowed: a table")
-        drafters = _drafters(table.get("drafters", DRAFTERS))
+        profile, drafters = checked(given.get("covey", {}) if isinstance(given, Mapping) else {}, depth)
         parallel, model = config.parallel_config, config.model_config
         return cls(
-            profile=_profile({key: value for key, value in table.items() if key != "drafters"}, drafters, depth),
+            profile=profile,
             drafters=drafters,
             target=model.model,
             vocab_size=model.get_vocab_size(),
@@ -96,6 +94,14 @@ class Settings:
         if source in LOOKUPS:
             return source
         return NEURAL if os.path.isdir(source) else REMOTE
+
+
+def checked(table: Any, depth: int) -> tuple[Profile, Mapping[str, str]]:
+    """What the table `covey` says of a proposer that may draft so deep, and its drafters. Raises SettingError."""
+    if not isinstance(table, Mapping):
+        raise SettingError(f"{WHERE}: got {table!r}, allowed: a table")
+    drafters = _drafters(table.get("drafters", DRAFTERS))
+    return _profile({key: value for key, value in table.items() if key != "drafters"}, drafters, depth), drafters
 
 
 def _drafters(given: Any) -> Mapping[str, str]:

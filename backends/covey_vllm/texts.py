@@ -11,14 +11,14 @@ difference to drafters. For example, with `sampled` as vLLM gives it:
 
 Where vLLM gives its own requests beside the call (docs/vllm.md) their names are used instead.
 
-A request whose row is missing may have been preempted; after LEAVE calls it is taken to have ended. One that comes back
-later is a new request, whose prompt is all of its text.
+A request whose row is missing may have been preempted; after LEAVE calls it is taken to have ended, where vLLM does not
+say so. One that comes back later is a new request, whose prompt is all of its text.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Protocol
@@ -27,9 +27,10 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.active import ActiveRequest
-from covey.types import Ints, Request, Sampling
+from covey.types import Ints, JsonDict, Request, Sampling
 
 LEAVE = 16  # calls without a row of it after which a request is taken to have ended
+TAIL = 32  # tokens at a text's end by which it is known where its row was before
 
 SPECULATION = re.compile(r"auto|off|fixed:([1-9]|[12]\d|3[0-2])")
 
@@ -45,16 +46,15 @@ class Named(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Text:
-    """A request and its text as of the last call that had a row of it."""
+    """A request, whose tokens are those of its row at the last call that had one."""
 
     active: ActiveRequest
-    tokens: Ints
     missed: int = 0  # calls in a row that had none
     name: str = ""  # vLLM's, where it says so
 
     def begins(self, tokens: Ints) -> bool:
         """Whether those go on from this text, or are it."""
-        return len(self.tokens) <= len(tokens) and bool(np.array_equal(tokens[: len(self.tokens)], self.tokens))
+        return self.active.known <= len(tokens) and np.array_equal(tokens[: self.active.known], self.active.tokens())
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,27 @@ class Row:
     read: int  # tokens of its prompt that the step may have computed, at most
 
 
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Where the rows' texts end, and their last tokens: one that is shorter has -1 before it."""
+
+    lengths: Ints
+    tails: Tokens  # [rows, TAIL]
+
+    @classmethod
+    def of(cls, tokens: Tokens, lengths: Ints) -> Ends:
+        places = lengths[:, None] + np.arange(-TAIL, 0)
+        found = tokens[np.arange(len(lengths))[:, None], np.maximum(places, 0)]
+        return cls(lengths, np.where(places < 0, -1, found))
+
+    def same(self, other: Ends) -> list[bool]:
+        """By row that both have: whether they are alike."""
+        rows = min(len(self.lengths), len(other.lengths))
+        alike = (self.lengths[:rows] == other.lengths[:rows]) & (self.tails[:rows] == other.tails[:rows]).all(axis=1)
+        found: list[bool] = alike.tolist()
+        return found
+
+
 @dataclass(slots=True)
 class Texts:
     """Owns the requests. `limit` is the longest text that vLLM allows, `drafters` those that requests can name."""
@@ -76,6 +97,7 @@ class Texts:
     _texts: dict[int, Text] = field(default_factory=dict)  # by key
     _names: dict[str, Text] = field(default_factory=dict)  # by vLLM's name
     _before: list[Text | None] = field(default_factory=list)  # of the last call's rows
+    _ends: Ends | None = None  # of the same; None where rows were known by name
     _keys: Iterator[int] = field(default_factory=lambda: count(1))
 
     def __len__(self) -> int:
@@ -91,57 +113,79 @@ class Texts:
     ) -> list[Row]:
         """Whose rows these are, their requests brought up to date. With vLLM's own `requests` they are known by name,
         and may say how they want to be drafted for."""
-        texts = [tokens[row, :length] for row, length in enumerate(lengths[: len(sampled)].tolist())]
-        before = [text[: len(text) - len(new)] for text, new in zip(texts, sampled)]
-        found = self._found(before) if requests is None else [self._names.get(each.req_id) for each in requests]
-        rows = [
-            self._row(each, text, new, now, None if requests is None else requests[row])
-            for row, (each, text, new) in enumerate(zip(found, texts, sampled))
-        ]
-        self._before = [None if row.active is None else self._texts[row.active.key] for row in rows]
+        ends = np.array(lengths[: len(sampled)], np.int32)  # a copy: vLLM changes its own
+        if requests is None:
+            new = np.fromiter(map(len, sampled), np.int32, len(sampled))
+            found = self._found(Ends.of(tokens, ends - new), tokens)
+            self._ends = Ends.of(tokens, ends)
+        else:
+            found, self._ends = [self._names.get(each.req_id) for each in requests], None
+        rows, here = [], list[Text | None]()
+        for row, (text, length, brought) in enumerate(zip(found, ends.tolist(), sampled)):
+            named = None if requests is None else requests[row]
+            text, made = self._row(text, tokens[row, :length], brought, now, named)
+            rows.append(made)
+            here.append(text)
+        self._before = here
         return rows
 
-    def gone(self) -> list[ActiveRequest]:
-        """Forget requests that had no row for long; called once after each `follow`."""
+    def gone(self, held: Container[str] | None = None) -> list[ActiveRequest]:
+        """Forget requests that vLLM does not hold any more, by the names of those that it does; where it names none,
+        those that had no row for long. Called once after each `follow`."""
         here = {id(text) for text in self._before}
         ended = []
         for key, text in list(self._texts.items()):
             text.missed = 0 if id(text) in here else text.missed + 1
-            if text.missed > LEAVE:
+            if text.missed > LEAVE or (held is not None and text.name and text.name not in held):
                 ended.append(self._texts.pop(key).active)
                 self._names.pop(text.name, None)
         return ended
 
-    def _found(self, before: Sequence[Ints]) -> list[Text | None]:
-        """The request whose text each is or goes on from, the one with the longest such text. Where a row was is looked
-        at first: as a rule it is there."""
-        found: list[Text | None] = [None] * len(before)
+    def drafts_of(self, name: str) -> JsonDict:
+        """What became of the drafts of a request that vLLM names so; nothing of one that has not been drafted for."""
+        text = self._names.get(name)
+        if text is None:
+            return {}
+        active = text.active
+        return {
+            "drafted": active.drafted,
+            "accepted": active.accepted,
+            "acceptance": active.acceptance,
+            "drafters": [[drafter, *counts] for drafter, counts in active.by_drafter.items()],
+        }
+
+    def _found(self, now: Ends, tokens: Tokens) -> list[Text | None]:
+        """The request whose text each row had before the step, or goes on from, the one with the longest such text.
+        Where a row was is looked at first, by the end of its text alone: as a rule it is there."""
+        found: list[Text | None] = [None] * len(now.lengths)
         free = dict(self._texts)
-        for row, (tokens, text) in enumerate(zip(before, self._before)):
-            if text is not None and len(text.tokens) == len(tokens) and text.begins(tokens):
+        for row, same in enumerate(now.same(self._ends) if self._ends is not None else ()):
+            text = self._before[row]
+            if same and text is not None:
                 found[row] = free.pop(text.active.key)
         lost = [row for row, text in enumerate(found) if text is None]
         if not lost or not free:
             return found
-        longest = sorted(free.values(), key=lambda text: -len(text.tokens))
-        for row in sorted(lost, key=lambda row: -len(before[row])):
-            text = next((each for each in longest if each.begins(before[row])), None)
+        longest = sorted(free.values(), key=lambda text: -text.active.known)
+        for row in sorted(lost, key=lambda row: -now.lengths[row]):
+            before = tokens[row, : now.lengths[row]]
+            text = next((each for each in longest if each.begins(before)), None)
             if text is not None:
                 longest.remove(text)
                 found[row] = text
         return found
 
-    def _row(self, text: Text | None, tokens: Ints, sampled: Sequence[int], now: float, named: Named | None) -> Row:
-        known = 0 if text is None else len(text.tokens)
-        followed = text is not None and known == len(tokens) - len(sampled)
+    def _row(
+        self, text: Text | None, tokens: Ints, sampled: Sequence[int], now: float, named: Named | None
+    ) -> tuple[Text | None, Row]:
         if text is None and not sampled:
-            return Row(None, sampled, False, len(tokens))
+            return None, Row(None, sampled, False, len(tokens))
+        followed = text is not None and text.active.known == len(tokens) - len(sampled)
         if text is None:
-            known = len(tokens) - len(sampled)
-            text = self._opened(tokens[:known].copy(), now, named)
-        text.active.emit(tokens[known:].tolist(), now)
-        text.tokens = tokens.copy()
-        return Row(text.active, sampled, followed and bool(sampled), 0 if followed and sampled else len(tokens))
+            text = self._opened(tokens[: len(tokens) - len(sampled)].copy(), now, named)
+        text.active.emit(list(sampled) if followed else tokens[text.active.known :].tolist(), now)
+        judged = followed and bool(sampled)
+        return text, Row(text.active, sampled, judged, 0 if judged else len(tokens))
 
     def _opened(self, prompt: Ints, now: float, named: Named | None) -> Text:
         """A request whose sampling nobody says: drafted for as if it were greedy, which is what is likeliest to be
@@ -150,17 +194,25 @@ class Texts:
         request = Request(next(self._keys), prompt, room, Sampling(), len(prompt), arrival=now)
         if named is not None:
             request = self._as_wanted(request, named)
-        text = Text(ActiveRequest(request, admitted=now), prompt, name="" if named is None else named.req_id)
+        text = Text(ActiveRequest(request, admitted=now), name="" if named is None else named.req_id)
         self._texts[request.key] = text
         if named is not None:
             self._names[text.name] = text
         return text
 
     def _as_wanted(self, request: Request, named: Named) -> Request:
-        """With `speculation` and `drafter` as Covey's own requests have them, from `extra_args`. What is no such value
-        is left out: a request that vLLM has taken is not refused here."""
+        """As long as it may become, and with `speculation`, `drafter` and `tenant` as Covey's own requests have them,
+        from `extra_args`. What is no such value is left out: a request that vLLM has taken is not refused here."""
         wanted = getattr(named.sampling_params, "extra_args", None) or {}
         speculation, drafter = wanted.get("speculation", "auto"), wanted.get("drafter", "")
         if not isinstance(speculation, str) or not SPECULATION.fullmatch(speculation):
             speculation = "auto"
-        return replace(request, speculation=speculation, drafter=drafter if drafter in self.drafters else "")
+        return replace(
+            request,
+            max_tokens=min(
+                request.max_tokens, getattr(named.sampling_params, "max_tokens", None) or request.max_tokens
+            ),
+            speculation=speculation,
+            drafter=drafter if drafter in self.drafters else "",
+            tenant=str(wanted.get("tenant", "")),
+        )

@@ -1,6 +1,7 @@
 """Triton's adapter for the public model: requests become work for `covey.engine`, its progress becomes responses.
 
-What is Triton's is here; what a public model does is in `covey.serving`. Triton says that this model is ready before
+What is Triton's is here; what a public model does is in `covey.serving`. Behind it are other models of this server, or
+vLLM's process (`covey_vllm.serving`). Triton says that this model is ready before
 its engine is; the launcher asks, and says so after it.
 """
 
@@ -13,30 +14,33 @@ import signal
 import socket
 import sys
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from covey import profile
 from covey.care import calls, presence, processes
 from covey.care.care import Care
-from covey.care.control import HTTP_VARIABLE, of_this_server
+from covey.care.control import HTTP_VARIABLE, Within, of_this_server
 from covey.care.rules import DRAFTER, TARGET
 from covey.care.watch import Watch
 from covey.clock import RealClock
 from covey.errors import CoveyError
 from covey.guard import Guard
-from covey.ports import Ports
+from covey.ports import Clock, Ports
+from covey.profile import Profile
 from covey.serving.build import Builder, named_costs, state_file
 from covey.serving.facts import Facts
 from covey.serving.life import STOP_SECONDS, Life
 from covey.serving.line import Line
 from covey.serving.requests import Requests
+from covey.serving.service import Service
 from covey.serving.start import Start
 from covey.tritonio import bls, link
 from covey.tritonio.log import to_triton
 from covey.tritonio.metrics import Metrics
 from covey.tritonio.outlets import Asked, Sender, SenderOutlet, take_each
 from covey.tritonio.residency import TritonResidency
-from covey.types import DrafterInfo
+from covey.types import DrafterInfo, JsonDict
 
 SWITCH_SECONDS = 0.0005  # the engine's thread gets the interpreter back from the streamer's this soon
 log = logging.getLogger("covey.orchestrator")
@@ -48,43 +52,18 @@ class TritonPythonModel:
         to_triton("covey")
         parameters = json.loads(args["model_config"])["parameters"]
         chosen, self._name = profile.of_model(parameters), args["model_name"]
-        self._target, drafters = parameters["target"]["string_value"], chosen.speculation.drafters
-        clock, server, guard = RealClock(), os.getppid(), Guard()
-        caller = f"{socket.gethostname()} {server} {self._name}"  # the same when its process is revived
+        clock, guard = RealClock(), Guard()
         self._control = of_this_server()
-        under_way = calls.Calls(processes.end, _processes, clock.now)
-        self._ports = Ports(partial(bls.BlsTarget, calls=under_way), partial(bls.BlsDrafter, calls=under_way))
-        costs, kept = named_costs(chosen), state_file(chosen, self._name)
-        self._metrics = Metrics(self._name, guard=guard)
-        self._life = Life()
-        facts = Facts(self._target, self._metrics.drafter_failed)
-        followed = (self._target, *drafters)
-        self._presence = presence.Presence(server, followed, self._ask, facts.came, facts.ended)
-        builder = Builder(
-            model=self._name,
-            target_name=parameters.get("of", {}).get("string_value", ""),
-            profile=chosen,
-            target=self._ports.target(self._target),
-            residency=TritonResidency(self._control, self._ports, under_way),
-            clock=clock,
-            metrics=self._metrics,
-            guard=guard,
-            caller=caller,
-            secret=self._control.secret,
-            costs=costs,
-            state_file=kept,
-        )
-        start = Start(builder, self._ports, facts, self._control, self._life, self._presence.end)
-        self._watches = [
-            Watch("calls", under_way.look, calls.LOOK_SECONDS),
-            Watch("presence", self._look_around, presence.LOOK_SECONDS),
-        ]
-        self._care: Care | None = None
-        if HTTP_VARIABLE not in os.environ:  # tritonserver was started without a launcher, who would see to all models
-            cared = {self._target: TARGET} | dict.fromkeys(drafters, DRAFTER)
-            self._care = Care(self._control, server, cared)
+        self._metrics, self._life = Metrics(self._name, guard=guard), Life()
+        common = self._name, chosen, clock, self._metrics, guard, self._life
+        if chosen.target.kind == profile.VLLM:
+            from covey_vllm.serving.start import VllmStart
+
+            self._behind: Behind = VllmStart(*common, repository=Path(args["model_repository"]).parent)
+        else:
+            self._behind = Models(*common, control=self._control, parameters=parameters)
         self._requests = Requests(self._life, clock, self._metrics.refused)
-        self._life.begin(start.service, self._leave)
+        self._life.begin(self._behind.service, self._leave)
         line = Line(self._life, self._requests)
         self._exchange = link.Exchange(self._name, line.received, line.lost)
 
@@ -95,11 +74,7 @@ class TritonPythonModel:
         """Triton calls this when its own requests have ended. From now on no other model can be asked for anything."""
         self._life.end()
         self._exchange.close()
-        for watch in self._watches:
-            watch.stop()
-        self._presence.close()
-        if self._care is not None:
-            self._care.stop(STOP_SECONDS)
+        self._behind.close()
         self._life.join()
         if self._life.service is not None:
             self._life.service.close()
@@ -118,6 +93,69 @@ class TritonPythonModel:
             self._control.unload(self._name)
         except CoveyError as error:
             log.error("it stays loaded: %s", error)
+
+
+class Behind(Protocol):
+    """What is behind the public model."""
+
+    def service(self) -> Service: ...
+
+    def close(self) -> None: ...
+
+
+class Models:
+    """Implements `Behind`: a target and drafters, other models of this server."""
+
+    def __init__(
+        self,
+        name: str,
+        chosen: Profile,
+        clock: Clock,
+        metrics: Metrics,
+        guard: Guard,
+        life: Life,
+        *,
+        control: Within,
+        parameters: JsonDict,
+    ) -> None:
+        self._target, drafters = parameters["target"]["string_value"], chosen.speculation.drafters
+        self._life, server = life, os.getppid()
+        under_way = calls.Calls(processes.end, _processes, clock.now)
+        self._ports = Ports(partial(bls.BlsTarget, calls=under_way), partial(bls.BlsDrafter, calls=under_way))
+        costs, kept = named_costs(chosen), state_file(chosen, name)
+        facts = Facts(self._target, metrics.drafter_failed)
+        followed = (self._target, *drafters)
+        self._presence = presence.Presence(server, followed, self._ask, facts.came, facts.ended)
+        builder = Builder(
+            model=name,
+            target_name=parameters.get("of", {}).get("string_value", ""),
+            profile=chosen,
+            target=self._ports.target(self._target),
+            residency=TritonResidency(control, self._ports, under_way),
+            clock=clock,
+            metrics=metrics,
+            guard=guard,
+            caller=f"{socket.gethostname()} {server} {name}",  # the same when its process is revived
+            secret=control.secret,
+            costs=costs,
+            state_file=kept,
+        )
+        self.service = Start(builder, self._ports, facts, control, life, self._presence.end).service
+        self._watches = [
+            Watch("calls", under_way.look, calls.LOOK_SECONDS),
+            Watch("presence", self._look_around, presence.LOOK_SECONDS),
+        ]
+        self._care: Care | None = None
+        if HTTP_VARIABLE not in os.environ:  # tritonserver was started without a launcher, who would see to all models
+            cared = {self._target: TARGET} | dict.fromkeys(drafters, DRAFTER)
+            self._care = Care(control, server, cared)
+
+    def close(self) -> None:
+        for watch in self._watches:
+            watch.stop()
+        self._presence.close()
+        if self._care is not None:
+            self._care.stop(STOP_SECONDS)
 
     def _look_around(self) -> None:
         if self._life.settled.is_set():

@@ -84,7 +84,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
         action="append",
         default=[],
         metavar="NAME",
-        help="of `gpu`, `elastic`, `peers`, `star`, `fleet`, `slo`, `tax`: this alone; may be repeated",
+        help="of `gpu`, `elastic`, `peers`, `engine`, `star`, `fleet`, `slo`, `tax`: this alone; may be repeated",
     )
     parser.add_argument(
         "--peer",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,12 +10,16 @@ import pytest
 
 from covey.channel import Channel
 from covey.clock import RealClock
+from covey.drafters import load_drafter
 from covey.errors import PortError
 from covey.planner.lessons import lesson_of
 from covey.ports import Drafter
+from covey.profile import Profile
 from covey.rounds import Round
 from covey.types import Ints
+from covey.worker import Thread, Worker
 from covey_vllm import CoveyProposer
+from covey_vllm.proposer import Here
 from covey_vllm.rounds import Rounds
 from covey_vllm.texts import Texts
 from tests.fakes import continuation
@@ -40,14 +44,41 @@ class Listening(StaticPlanner):
 class Loop:
     """A proposer of `Rounds` and `Texts` alone."""
 
-    def __init__(self, planner: StaticPlanner, drafters: dict[str, Drafter], ends: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        planner: StaticPlanner,
+        drafters: dict[str, Drafter],
+        ends: Sequence[int] = (),
+        keep: Sequence[str] = (),
+        worker: Callable[[str], Worker] = Thread,
+    ) -> None:
         self.texts = Texts(256)
-        self.rounds = Rounds(planner, drafters, RealClock(), budget=64, deadline=5.0, ends=ends)
+        self.rounds = Rounds(
+            planner, drafters, RealClock(), budget=64, deadline=5.0, ends=ends, keep=keep, worker=worker
+        )
 
     def propose(self, sampled_token_ids: Any, num_tokens_no_spec: Ints, token_ids_cpu: Ints) -> list[list[int]]:
         rows = self.texts.follow(sampled_token_ids, num_tokens_no_spec, token_ids_cpu, 0.0)
         self.rounds.forget(self.texts.gone())
         return self.rounds.next(rows, 0.0)
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_what_others_drafted_is_kept_when_its_request_ends(keeps: bool) -> None:
+    suffix = load_drafter("suffix", "", "", Profile("test"), name="suffix")
+    loop = Loop(
+        Listening(3),
+        {"hash": HashDrafter(1.0), "suffix": suffix},
+        keep=["suffix"] if keeps else (),
+        worker=lambda _name: Here(),
+    )
+    first = Runner(loop, rows=4)
+    first.serve(PROMPTS, 30)
+    for name in ("a", "b"):
+        first.serve({name: [9, 9]}, 60)  # meanwhile those before are found to have ended
+    again = Runner(Loop(Listening(3), {"suffix": suffix}), rows=4)
+    again.serve({f"again {name}": prompt for name, prompt in PROMPTS.items()}, 30)
+    assert (again.accepted > 0.8 * again.proposed) == keeps
 
 
 @pytest.mark.parametrize("forget", [0.0, 0.2])

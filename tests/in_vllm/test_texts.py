@@ -8,8 +8,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
-from covey_vllm.texts import LEAVE, Row, Texts
+from covey_vllm.texts import LEAVE, Row, Text, Texts
 
 RECORDED = json.loads((Path(__file__).parent / "calls.json").read_text())
 LIMIT = 128
@@ -122,3 +123,21 @@ def test_requests_are_known_by_vllms_names_where_it_says_them() -> None:
     assert [row.active for row in second] == [row.active for row in first[::-1]]
     wanted = [(row.active.request.speculation, row.active.request.drafter) for row in first if row.active]
     assert wanted == [("off", "ngram"), ("auto", ""), ("auto", "")]
+
+
+def test_rows_that_stay_are_known_by_the_ends_of_their_texts_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM changes its arrays in place; what was there at the last call is not looked for in them."""
+
+    def compared(_text: Text, _tokens: object) -> bool:
+        raise AssertionError("a whole text was compared")
+
+    texts, tokens = Texts(LIMIT), np.arange(3 * LIMIT, dtype=np.int32).reshape(3, LIMIT)
+    lengths = np.array([40, 3, 90], np.int32)
+    first = texts.follow([[0]] * 3, lengths, tokens, 0.0)
+    monkeypatch.setattr(Text, "begins", compared)
+    for _ in range(3):
+        lengths += 2
+        rows = texts.follow([[0, 0]] * 3, lengths, tokens, 0.0)
+        assert [row.active for row in rows] == [row.active for row in first]
+        assert all(row.followed for row in rows)
+    assert [row.active.known for row in rows if row.active] == lengths.tolist()

@@ -6,6 +6,7 @@ Runs under the Python that COVEY_VLLM_PYTHON names, of an environment with vLLM'
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -17,6 +18,7 @@ from tests.in_vllm.serving import POLICIES, asks, engine, needs_vllm
 
 pytestmark = needs_vllm
 
+BACK_SECONDS = 60.0
 SAMPLES = int(os.environ.get("COVEY_VLLM_SAMPLES", "2000"))
 
 
@@ -66,8 +68,13 @@ def test_a_drafter_that_dies_and_comes_back_costs_no_text(plain: Pipe, ours: Pip
     expected = plain.call("serve", **given, callers=8)
     for failing in (True, False):
         ours.call("fail", drafter="general", failing=failing)
-        found = ours.call("serve", **given, callers=8, policy="fixed:3")
-        assert found["tokens"] == expected["tokens"]
+        deadline = time.monotonic() + BACK_SECONDS
+        while True:
+            found = ours.call("serve", **given, callers=8, policy="fixed:3")
+            assert found["tokens"] == expected["tokens"]
+            if failing or found["steps"] < 0.8 * expected["steps"]:
+                break
+            assert time.monotonic() < deadline, "nobody drafts again"
     assert not [name for name, _, _ in found["figures"] if name == "covey_set_aside_total"]
 
 

@@ -37,7 +37,7 @@ class Serving:
         memory = Memory(
             target, cast("Residency", None), roster, clock, Never(), budget, worker=worker, drop=print, breathes=False
         )
-        self.reports = Reports(planner, target.info(), profile, roster, memory, "open sesame")
+        self.reports = Reports(planner.decisions.plain, target.info(), profile, roster.states, memory, "open sesame")
         self.engine = Engine(
             target, scheduler, planner, Collector(), ManualClock(), hooks=EngineHooks(observe=self.reports.round)
         )

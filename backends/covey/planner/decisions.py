@@ -100,6 +100,10 @@ class DecisionLog:
         """Oldest first. Does not mutate."""
         return list(self._ring)[-count:] if count > 0 else []
 
+    def plain(self, count: int) -> list[JsonDict]:
+        """The same for JSON."""
+        return [each.plain() for each in self.latest(count)]
+
 
 def _ms(seconds: float) -> str:
     return f"{1000 * seconds:.3g}" if seconds < math.inf else "-"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ PORTS = {"http_port": "HTTP_PORT", "grpc_port": "GRPC_PORT", "metrics_port": "ME
 PARAMETER = re.compile(r'key\s*:\s*"(\w+)"\s*,?\s*value\s*:?\s*\{\s*string_value\s*:\s*"([^"]*)"')  # in config.pbtxt
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 TEXT_MODELS = frozenset({"tokenize", "detokenize", "ensemble"})  # do nothing without a tokenizer
+LOOK_FOR_VLLM = "import sys, importlib.util; sys.exit(importlib.util.find_spec('vllm') is None)"
 HEADROOM = 256 << 20  # interpreters, torch and a smallest KV pool, beside the weights
 
 
@@ -104,6 +106,9 @@ def weights(options: Options, wanted: tuple[str, ...]) -> None:
             )
         _servable(Path(options.drafter))
     folder = _target_folder(options)
+    if target.kind == profile.VLLM:
+        _by_vllm(options, folder)
+        return
     if not (options.model or target.folder) and ("target" not in wanted or not (folder / "config.json").is_file()):
         return  # none, or another backend's target
     found = _servable(folder)
@@ -120,6 +125,27 @@ def weights(options: Options, wanted: tuple[str, ...]) -> None:
         raise StartError(
             f"not enough memory: {folder} needs {needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are available"
         )
+
+
+def _by_vllm(options: Options, folder: Path) -> None:
+    """Refuses what vLLM's process could not be started with, and drafters of another vocabulary. Which models vLLM can
+    serve it says itself."""
+    from covey_vllm.serving.deployment import Deployment
+
+    settings = options.deployment()
+    if options.drafter:
+        raise StartError(f"profile {options.profile} has vllm.drafters: name the drafter there, not by --drafter")
+    chosen = replace(settings, target=replace(settings.target, folder=str(folder)))
+    deployment = Deployment.of(chosen, options.repository_folder())
+    found = subprocess.run([deployment.python, "-c", LOOK_FOR_VLLM], check=False, capture_output=True)
+    if found.returncode:
+        raise StartError(
+            f"{deployment.python} has no vLLM: install it there (docs/vllm.md), or name another vllm.python"
+        )
+    for name, source in deployment.drafters.items():
+        misfit = vocabulary.misfit(source, folder) if Path(source).is_dir() else ""
+        if misfit:
+            raise StartError(f"{name} cannot draft for {folder}: it has {misfit}: take it out of vllm.drafters")
 
 
 def _servable(folder: Path) -> dict[str, stored.Stored]:

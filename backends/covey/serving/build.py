@@ -112,7 +112,8 @@ class Builder:
         engine = Engine(self.target, self._scheduler(info), planner, streamer, self.clock, config, hooks)
         roster, memory = engine.roster, engine.memory
         assert memory is not None, "it was given"
-        reports = Reports(planner, info, chosen, roster, memory, self.secret)
+        decisions = planner.decisions.plain
+        reports = Reports(decisions, info, chosen, roster.states, memory, self.secret)
         for gauges in (classes.targets, roster.gauges, memory.gauges):
             metrics.watch(gauges)
         for totals in (planner.figures, memory.totals):

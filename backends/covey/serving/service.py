@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
-from covey.engine import Engine
 from covey.errors import CoveyError, Overloaded
 from covey.grammar_process import Compiler
 from covey.memory import Memory
@@ -13,6 +13,21 @@ from covey.streaming import Streamer
 from covey.tritonio.fields import RequestParser
 from covey.tritonio.long_prompts import LongPrompts
 from covey.tritonio.reports import Reports
+from covey.types import Finish, Request
+
+
+class Engine(Protocol):
+    """What is asked of whoever serves requests: `covey.engine.Engine`, or another engine in its place."""
+
+    def run(self) -> None: ...
+
+    def submit(self, request: Request) -> None: ...
+
+    def cancel(self, key: int, finish: Finish = Finish.CANCELLED) -> None: ...
+
+    def drain(self) -> None: ...
+
+    def stop(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -20,7 +35,7 @@ class Service:
     """Holds an engine and what is around it, which begin and end together."""
 
     engine: Engine
-    memory: Memory
+    memory: Memory | None  # None: the engine's own business
     streamer: Streamer
     parser: RequestParser
     reports: Reports
@@ -44,7 +59,8 @@ class Service:
     def drain(self) -> int:
         """Take no more requests, and load and unload nobody any more; returns how many requests are open."""
         self.engine.drain()
-        self.memory.close()
+        if self.memory is not None:
+            self.memory.close()
         return self.open
 
     def stop(self) -> None:
@@ -59,6 +75,7 @@ class Service:
         self.new_grammars.stop()
         self.long_prompts.stop()
         self.streamer.stop()
-        self.memory.close()
+        if self.memory is not None:
+            self.memory.close()
         if self.keeper is not None:
             self.keeper.stop()

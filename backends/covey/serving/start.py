@@ -10,9 +10,11 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from typing import cast
 
 from covey import profile
 from covey.care.control import HTTP_VARIABLE, LOADING, UNLOADED
+from covey.engine import Engine
 from covey.errors import CoveyError, Overloaded, PortError, StubDead
 from covey.measure import Curves
 from covey.memory import AWAY
@@ -57,7 +59,8 @@ class Start:
         if self._life.stopping.is_set():
             raise Overloaded("the server is stopping")
         service = self._builder.service(info, drafters, costs, self._drafter_failed, self._recover)
-        self._note_unloaded(self._facts.join(service.engine, info), service.engine.roster)
+        engine = cast("Engine", service.engine)  # that is what is built
+        self._note_unloaded(self._facts.join(engine, info), engine.roster)
         return service
 
     def _drafter_failed(self, roster: Roster, name: str, error: CoveyError) -> None:

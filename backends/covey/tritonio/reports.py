@@ -15,13 +15,12 @@ import hmac
 import json
 import re
 from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
 from covey.errors import BadField
 from covey.memory import Memory, Wish
-from covey.planner.round_planner import RoundPlanner
 from covey.profile import Profile
-from covey.roster import Roster
 from covey.rounds import RoundRecord
 from covey.types import JsonDict, TargetInfo
 
@@ -38,20 +37,20 @@ SECONDS = (
 
 
 class Reports:
-    """Owns the ring of rounds; reads the planner's log."""
+    """Owns the ring of rounds."""
 
     def __init__(
         self,
-        planner: RoundPlanner,
+        decisions: Callable[[int], Sequence[JsonDict]],
         info: TargetInfo,
         profile: Profile,
-        roster: Roster,
-        memory: Memory,
+        states: Callable[[], Mapping[str, str]],
+        memory: Memory | None = None,
         secret: str = "",
     ) -> None:
-        """`secret`: the administrator's; without one nobody is obeyed."""
-        self._planner = planner
-        self._roster = roster
+        """`decisions` gives the planner's last ones, `states` each drafter's by its name. Without `memory` nobody is
+        moved. `secret`: the administrator's; without one nobody is obeyed."""
+        self._decided, self._states = decisions, states
         self._memory, self._secret = memory, secret
         self._policy = profile.speculation.policy
         self._rounds: deque[tuple[int, RoundRecord]] = deque(maxlen=ROUNDS)
@@ -82,9 +81,9 @@ class Reports:
             raise BadField("inspect", question, ALLOWED)
         kind, number = match[1], match[2]
         if kind == "memory":
-            told = self._memory.report()
+            told = self._moved().report()
         elif kind == "decisions":
-            told = self._decisions(int(number or DECISIONS))
+            told = {"policy": self._policy, "decisions": self._decided(int(number or DECISIONS))}
         else:
             told = self._facts_now() if kind == "facts" else self._after(int(number or 0))
         return json.dumps(told, allow_nan=False)
@@ -92,18 +91,21 @@ class Reports:
     def _wish(self, drafter: str, wish: Wish, secret: str) -> None:
         if not self._secret or not hmac.compare_digest(secret.encode(), self._secret.encode()):
             raise BadField(SECRET, "another", "the administrator's secret of this server")
-        if drafter not in self._roster.names:
-            raise BadField("inspect", drafter, ", ".join(self._roster.names) or "this server has no drafters")
-        self._memory.wish(drafter, wish)
+        memory, names = self._moved(), self._states()
+        if drafter not in names:
+            raise BadField("inspect", drafter, ", ".join(names) or "this server has no drafters")
+        memory.wish(drafter, wish)
+
+    def _moved(self) -> Memory:
+        if self._memory is None:
+            raise BadField("inspect", "memory", "facts, decisions:N, rounds:N: here drafters are not moved")
+        return self._memory
 
     def _facts_now(self) -> JsonDict:
         """The pool is as large as the last round says."""
-        names = self._roster.names
-        now: JsonDict = {"drafters": names, "states": {name: self._roster.state(name).value for name in names}}
+        states = self._states()
+        now: JsonDict = {"drafters": tuple(states), "states": dict(states)}
         return self._facts | now | ({"total_blocks": self._rounds[-1][1].total_blocks} if self._rounds else {})
-
-    def _decisions(self, count: int) -> JsonDict:
-        return {"policy": self._policy, "decisions": [each.plain() for each in self._planner.decisions.latest(count)]}
 
     def _after(self, number: int) -> JsonDict:
         rounds = [(at, record) for at, record in list(self._rounds) if at > number]

@@ -65,7 +65,8 @@ class Neighbours:
         neighbours any more."""
         held = min(self._joined, REQUESTS)
         places = np.asarray(numbers) % REQUESTS
-        cosines = self._prompts[places] @ self._prompts[:held].T
+        # Not by BLAS, whose threads wait for one another where all processors are busy: 4 ms instead of 0.2.
+        cosines = np.einsum("nb,hb->nh", self._prompts[places], self._prompts[:held])
         own = np.arange(held) == places[:, None]
         others = held - 1
         mean = (TRUST * USUAL + cosines.sum(axis=1) - 1.0) / (TRUST + others)
@@ -74,8 +75,8 @@ class Neighbours:
         weights = np.clip(((cosines - mean[:, None]) / deviation[:, None] - 0.75) / 0.5, 0.0, 1.0)
         weights[own] = 0.0
         weights[np.asarray(numbers) < self._joined - REQUESTS] = 0.0
-        counts = np.tensordot(weights, self._counts[:held], 1)
-        likely = np.tensordot(weights, self._likely[:held], 1)
+        counts = np.einsum("nh,hcdp->ncdp", weights, self._counts[:held])
+        likely = np.einsum("nh,hcd->ncd", weights, self._likely[:held])
         likely[:, 1] /= np.maximum(likely[:, 0], 1e-9)
         return counts, likely
 

@@ -45,10 +45,12 @@ class VllmEngine:
         ).llm_engine
         self._runner = self._engine.model_executor.driver_worker.worker.model_runner
         self._proposers: dict[str, Any] = {}
+        shared: dict[str, Any] = {}  # neural drafters, which keep what they know of one proposer's texts from others
         for name, table in (policies or {}).items():
             self._runner.vllm_config.additional_config = {"covey": table}
             made = self._proposers[name] = type(self._runner.drafter)(self._runner.vllm_config)
-            made.load_model()
+            made.load_model(drafters=shared)
+            shared |= {each: own for each, own in made.drafters.items() if made.settings.kind(each) == "neural"}
         self._count = 0
         return {"version": vllm.__version__}
 
@@ -56,26 +58,32 @@ class VllmEngine:
         self,
         prompts: list[list[int]],
         lengths: list[int],
-        callers: int,
+        callers: int | Sequence[tuple[int, int]],
         temperature: float,
         seed: int,
         policy: str = "",
         abort: int = 0,
         top_p: float = 1.0,
     ) -> dict[str, Any]:
-        """Requests in their order, so many at a time; the first `abort` of them are aborted after their first token.
-        `call_ms`: the time within our proposer, by call."""
+        """Requests in their order, so many at a time, or so many at a time for so many requests, then so many others;
+        the first `abort` of them are aborted after their first token. `call_ms` and `draft_ms`: the time within our
+        proposer by call, without drafting and in it."""
         from vllm import SamplingParams
 
-        spent: list[float] = []
-        if policy:
-            self._runner.drafter = _Timed(self._proposers[policy], spent)
+        most = (
+            [callers] * len(prompts)
+            if isinstance(callers, int)
+            else [at for at, count in callers for _ in range(count)]
+        )
+        timed = _Timed(self._proposers[policy]) if policy else None
+        if timed is not None:
+            self._runner.drafter = timed
         waiting = list(range(len(prompts)))[::-1]
         texts: dict[str, list[int]] = {}
         row_of: dict[str, int] = {}
         steps, started = 0, time.perf_counter()
         while waiting or self._engine.has_unfinished_requests():
-            while waiting and len(row_of) - len(texts) < callers:
+            while waiting and len(row_of) - len(texts) < most[waiting[-1]]:
                 row = waiting.pop()
                 self._count += 1
                 name = str(self._count)
@@ -97,14 +105,14 @@ class VllmEngine:
             "tokens": [by_row[row] for row in range(len(prompts))],
             "seconds": seconds,
             "steps": steps,
-            "call_ms": [1000 * each for each in spent],
+            "call_ms": [] if timed is None else timed.call_ms,
+            "draft_ms": [] if timed is None else timed.draft_ms,
             "figures": list(self._proposers[policy].figures()) if policy else [],
         }
 
     def fail(self, drafter: str, failing: bool) -> dict[str, Any]:
         """Have a drafter of every policy's proposer raise at every call, or no more."""
-        for proposer in self._proposers.values():
-            own = proposer.drafters[drafter]
+        for own in {id(each.drafters[drafter]): each.drafters[drafter] for each in self._proposers.values()}.values():
             if failing:
                 own.draft = _broken
             else:
@@ -119,15 +127,19 @@ def _broken(_work: Any) -> Any:
 class _Timed:
     """The proposer, its calls timed."""
 
-    def __init__(self, proposer: Any, spent: list[float]) -> None:
-        self._proposer, self._spent = proposer, spent
+    def __init__(self, proposer: Any) -> None:
+        self._proposer = proposer
+        self.call_ms: list[float] = []
+        self.draft_ms: list[float] = []
 
     def propose(self, *given: Any, **named: Any) -> Any:
         started = time.perf_counter()
         try:
             return self._proposer.propose(*given, **named)
         finally:
-            self._spent.append(time.perf_counter() - started)
+            spent, drafting = time.perf_counter() - started, self._proposer.draft_seconds
+            self.call_ms.append(1000 * (spent - drafting))
+            self.draft_ms.append(1000 * drafting)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._proposer, name)

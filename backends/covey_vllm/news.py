@@ -1,0 +1,72 @@
+"""What a proposer tells of its rounds to whoever serves its engine, in numbers that JSON can say.
+
+`News` is in the engine's process; `record_of` is at the other end and makes of a round what `covey.tritonio.metrics`
+and `covey.tritonio.reports` take.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+
+import numpy as np
+
+from covey import rounds
+from covey.planner.decisions import DecisionLog
+from covey.roster import Roster
+from covey.rounds import Plan, Round, RoundRecord
+from covey.types import JsonDict
+
+MOST_ROUNDS = 1024  # kept while nobody asks
+ROWS = ("plan", "sizes", "accepts", "read")  # fields of a record that are no numbers
+NUMBERS = tuple(each.name for each in fields(RoundRecord) if each.name not in ROWS)
+Figures = Callable[[], Iterable[tuple[str, dict[str, str], float]]]
+
+
+class News:
+    """Owns what has happened since it was told last."""
+
+    def __init__(self, decisions: DecisionLog, roster: Roster, totals: Figures) -> None:
+        """`totals` gives counters: metric, labels, value so far."""
+        self._decisions, self._roster, self._totals = decisions, roster, totals
+        self._rounds: deque[JsonDict] = deque(maxlen=MOST_ROUNDS)
+        self._told = 0  # number of the last decision that was
+
+    def round(self, done: Round) -> None:
+        self._rounds.append(_plain(rounds.record_of(done)))
+
+    def take(self) -> JsonDict:
+        """Rounds and decisions since the last call, and figures and drafters' states as they are."""
+        told, self._rounds = list(self._rounds), deque(maxlen=MOST_ROUNDS)
+        decisions = [each for each in self._decisions.latest() if each.round > self._told]
+        self._told = decisions[-1].round if decisions else self._told
+        return {
+            "rounds": told,
+            "decisions": [each.plain() for each in decisions],
+            "totals": list(self._totals()),
+            "gauges": list(self._roster.gauges()),
+            "states": self._roster.states(),
+        }
+
+
+def _plain(record: RoundRecord) -> JsonDict:
+    return {name: getattr(record, name) for name in NUMBERS} | {
+        "drafter": record.plan.drafter,
+        "depth": record.plan.depth.tolist(),
+        "sizes": record.sizes.tolist(),
+        "accepts": record.accepts.tolist(),
+        "read": dict(record.read),
+    }
+
+
+def record_of(told: JsonDict, **changed: int) -> RoundRecord:
+    """The round that was told, with numbers that the proposer does not know."""
+    depth = np.array(told["depth"], np.int32)
+    return RoundRecord(
+        **{name: told[name] for name in NUMBERS} | changed,
+        plan=Plan(depth, np.ones_like(depth), tuple(told["drafter"])),
+        sizes=np.array(told["sizes"], np.int32),
+        accepts=np.array(told["accepts"], np.int32),
+        read=told["read"],
+    )

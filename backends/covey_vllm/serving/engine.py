@@ -1,0 +1,132 @@
+"""Requests on their way to vLLM's process, and what it brings them. Stands in for `covey.engine.Engine` behind the
+public model; vLLM queues, schedules and samples."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from covey.errors import Overloaded, PortError, RequestError
+from covey.ports import Clock, Sink
+from covey.types import NO_FLOATS, NO_INTS, NO_TOP, Finish, Progress, Request
+from covey.wire.frames import Message
+from covey_vllm import messages
+from covey_vllm.messages import Heard
+
+GONE = "vLLM's process has ended; see the server's log"
+SILENT_SECONDS = 120.0  # without a word while it has requests, after which vLLM's process is given up
+LOOK_SECONDS = 1.0
+UNFINISHED = "vLLM has ended this request by itself; see the server's log"
+
+
+class VllmEngine:
+    """Owns which requests vLLM has."""
+
+    def __init__(self, send: Callable[[Message], None], sink: Sink, clock: Clock, most: int) -> None:
+        """`send` reaches vLLM's process, and raises PortError where that has ended. `most`: requests at once."""
+        self._send, self._sink, self._clock, self._most = send, sink, clock, most
+        self._heard = clock.now()  # when vLLM's process last said anything, or had nothing to say
+        self._open: dict[int, Progress] = {}  # by key, the last that was told
+        self._lock = threading.Lock()
+        self._draining = self._stopped = False
+        self._over = threading.Event()
+
+    # ---- any thread -------------------------------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> None:
+        """Take a request, or raise Overloaded at once."""
+        with self._lock:
+            if self._draining:
+                raise Overloaded("the server is draining; no new requests")
+            if len(self._open) >= self._most:
+                raise Overloaded(f"queue full ({self._most} requests wait or run)")
+            if not self._open:
+                self._heard = self._clock.now()
+            self._open[request.key] = Progress(request.key, NO_INTS, NO_FLOATS)
+        try:
+            self._send(messages.submit(request))
+        except PortError:
+            self._ended(request.key)
+            raise
+
+    def cancel(self, key: int, finish: Finish = Finish.CANCELLED) -> None:
+        """End a request before vLLM's next step. Unknown keys are ignored."""
+        last = self._ended(key)
+        if last is not None:
+            self._sink.publish([_last_word(last, finish)])
+            with suppress(PortError):  # it has ended, with all requests
+                self._send(Message(key, messages.CANCEL))
+
+    def drain(self) -> None:
+        """Refuse new requests; those taken go on."""
+        with self._lock:
+            self._draining = True
+
+    def stop(self) -> None:
+        """Have `run` return."""
+        self._stopped = True
+        self._over.set()
+
+    # ---- the engine's own thread, and the line's --------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Returns when it was stopped; raises PortError when vLLM's process has ended, or is silent for too long."""
+        while not self._over.wait(LOOK_SECONDS):
+            if self._open and self._clock.now() - self._heard > SILENT_SECONDS:
+                raise PortError(f"vLLM's process has requests and has said nothing for {SILENT_SECONDS:g} s")
+        if not self._stopped:
+            raise PortError(GONE)
+
+    def ended(self) -> None:
+        """vLLM's process has."""
+        self._over.set()
+
+    def received(self, message: Message) -> None:
+        """What a step brought, or why vLLM does not take a request; anything else is a sign of life."""
+        self._heard = self._clock.now()
+        if message.kind == messages.NEWS:
+            return
+        if message.kind == messages.STEP:
+            batch = [progress for each in messages.heard(message) if (progress := self._progress(each)) is not None]
+            if batch:
+                self._sink.publish(batch)
+            return
+        last = self._ended(message.exchange)
+        if last is not None:
+            error = RequestError(f"vLLM does not take this request: {message.value}")
+            error.code = "INVALID_ARG"
+            self._sink.publish([_last_word(last, Finish.ERROR, error)])
+
+    def _progress(self, heard: Heard) -> Progress | None:
+        """None of a request that was cancelled meanwhile."""
+        with self._lock:
+            last = self._open.get(heard.key)
+            if last is None:
+                return None
+            drafts = heard.drafts
+            told = self._open[heard.key] = last._replace(
+                tokens=heard.tokens,
+                logprobs=heard.logprobs,
+                top=heard.top,
+                finish=heard.finish,
+                error=PortError(UNFINISHED) if heard.finish is Finish.ERROR else None,
+                drafted=drafts.get("drafted", 0),
+                accepted=drafts.get("accepted", 0),
+                acceptance=tuple(drafts.get("acceptance", ())),
+                drafters=tuple((name, drafted, accepted) for name, drafted, accepted in drafts.get("drafters", ())),
+                rounds=last.rounds + 1,
+                reused=heard.reused,
+                queued=heard.queued,
+            )
+            if heard.finish is not None:
+                del self._open[heard.key]
+        return told
+
+    def _ended(self, key: int) -> Progress | None:
+        with self._lock:
+            return self._open.pop(key, None)
+
+
+def _last_word(last: Progress, finish: Finish, error: Exception | None = None) -> Progress:
+    return last._replace(tokens=NO_INTS, logprobs=NO_FLOATS, top=NO_TOP, finish=finish, error=error)
