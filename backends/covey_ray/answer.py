@@ -39,6 +39,8 @@ class Answer:
             try:
                 head = await anext(self._pieces)
             except BROKEN as error:
+                if isinstance(error, Lost):
+                    self._avoid(error.replica)
                 await self._rest(error)
                 continue
             assert isinstance(head, Head)
@@ -68,12 +70,13 @@ class Answer:
             while True:
                 try:
                     async for data in _data(self._bytes()):
-                        new = None if data == DONE else told.new(json.loads(data))
-                        if new is not None or data == DONE:
-                            self._broke, self._attempts = None, 0
-                            yield _event(json.dumps(new).encode() if new is not None and told.repeating else data)
                         if data == DONE:
+                            yield _event(DONE)
                             return
+                        new = told.new(json.loads(data))
+                        if new is not None:
+                            self._broke, self._attempts = None, 0
+                            yield _event(json.dumps(new).encode() if told.repeating else data)
                     raise Lost("the server ended the answer before its end")
                 except BROKEN as error:
                     log.warning("an answer of replica %s broke off: %s", head.replica, error)

@@ -19,7 +19,14 @@ FORWARDED = ("accept", "authorization", "content-type")
 
 
 class Lost(Exception):
-    """A replica's engine ended an answer before its end."""
+    """A server ended an answer before its end, or before its beginning."""
+
+    def __init__(self, reason: str, replica: str = "") -> None:
+        super().__init__(reason, replica)  # as another process makes it again
+        self.replica = replica
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class Another(Exception):
@@ -27,7 +34,7 @@ class Another(Exception):
 
 
 # What becomes of an answer whose replica, or its node, is no more, or says nothing.
-BROKEN = (RayActorError, Lost, TimeoutError, asyncio.TimeoutError)
+BROKEN = (RayActorError, Lost, asyncio.TimeoutError)
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ class Engine:
         try:
             async with self.session.get(self.url + self._health, timeout=SOON) as answer:
                 return answer.status == 200
-        except (aiohttp.ClientError, TimeoutError, asyncio.TimeoutError):
+        except (aiohttp.ClientError, asyncio.TimeoutError):
             return False
 
 

@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from covey.front.openai import errors
 from covey_ray.answer import BUSY, Answer
-from covey_ray.asked import BROKEN, HEALTH, Asked, routed_by
+from covey_ray.asked import BROKEN, FORWARDED, HEALTH, Asked, routed_by
 
 KEPT = ("content-type", "retry-after", "warning")  # headers of answers
 EVENTS = "text/event-stream"
@@ -49,7 +49,9 @@ class Ingress:
         said = said if isinstance(said, dict) else {}
         if self._seeds and said.get("stream") is True and said.get("seed") is None:
             body = json.dumps({**said, "seed": secrets.randbits(63)}).encode()
-        answer = Answer(self._servers, Asked(routed_by(said, headers, path), request.method, path, headers, body))
+        forwarded = {name: headers[name] for name in FORWARDED if name in headers}
+        asked = Asked(routed_by(said, headers, path), request.method, path, forwarded, body)
+        answer = Answer(self._servers, asked)
         try:
             head = await answer.head()
             if head.headers.get("content-type", "").startswith(EVENTS):

@@ -12,7 +12,7 @@ from ray.serve.handle import DeploymentHandle
 
 from covey import profile
 from covey_client.status import INFO
-from covey_ray.asked import BEAT_SECONDS, FORWARDED, HEALTH, Another, Asked, Head, Lost
+from covey_ray.asked import BEAT_SECONDS, HEALTH, Another, Asked, Head, Lost
 from covey_ray.engine import Engine
 from covey_ray.scaling import Load
 from covey_ray.settings import Settings
@@ -49,10 +49,9 @@ class Server:
         """The answer's head, then its bytes, and b"" now and then while none come. Raises Another, or Lost."""
         if asked.identity not in ("", self._identity):
             raise Another("no server is left with the weights, settings and kind of machine that began this text")
-        headers = {name: value for name, value in asked.headers.items() if name in FORWARDED}
-        url = self._engine.url + asked.path
+        given = {"headers": asked.headers, "data": asked.body or None}
         asking = asyncio.ensure_future(
-            self._engine.session.request(asked.method, url, headers=headers, data=asked.body or None)
+            self._engine.session.request(asked.method, self._engine.url + asked.path, **given)
         )
         try:
             while not (await asyncio.wait({asking}, timeout=BEAT_SECONDS))[0]:
@@ -70,7 +69,7 @@ class Server:
                     return
                 yield piece
         except aiohttp.ClientError as error:
-            raise Lost(f"{type(error).__name__}: {error}") from None
+            raise Lost(f"{type(error).__name__}: {error}", self._replica) from None
         finally:
             asking.cancel()
             if asking.done() and not asking.cancelled() and not asking.exception():

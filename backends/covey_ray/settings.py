@@ -48,6 +48,8 @@ class Settings(BaseModel):
             raise ValueError("drafters and star: give both, or neither")
         if self.star is not None and not self.star.most():
             raise ValueError("star: with these times a drafter gains not even one target anything (covey plan-star)")
+        if self.command and not any("{port}" in word for word in self.command):
+            raise ValueError("command: one of its words has to say {port}, where it is to serve")
         if self.command and (self.drafters or self.model):
             raise ValueError("command: whatever it runs is told its model and its drafters by its own words")
         return self

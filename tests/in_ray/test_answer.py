@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import pickle
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -140,6 +141,17 @@ def test_a_busy_replica_is_left_for_another() -> None:
     replicas = Replicas(begins("one", status=503), begins("two", event("Once", "stop"), DONE))
     assert streamed(replicas) == ("Once", "")
     assert [each.avoid for each in replicas.asked] == [frozenset(), frozenset({"one"})]
+
+
+def test_a_replica_whose_server_cannot_be_reached_is_left_for_another() -> None:
+    replicas = Replicas(lambda _: [Lost("refused", "one")], begins("two", event("Once", "stop"), DONE))
+    assert streamed(replicas) == ("Once", "")
+    assert "one" in replicas.asked[1].avoid
+
+
+def test_what_is_lost_is_told_to_another_process() -> None:
+    error = pickle.loads(pickle.dumps(Lost("refused", "one")))
+    assert (str(error), error.replica) == ("refused", "one")
 
 
 def test_where_all_are_busy_the_answer_says_so() -> None:

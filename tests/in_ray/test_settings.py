@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pydantic
 import pytest
+import yaml
 from ray.serve.config import AutoscalingConfig, AutoscalingContext
+from ray.serve.schema import DeploymentSchema, ServeDeploySchema
 
 from covey import profile
 from covey_client.star.model import Star
@@ -18,6 +23,8 @@ from covey_ray.resources import asks
 from covey_ray.scaling import Load, Needed
 from covey_ray.settings import Settings
 
+PAGE = Path(__file__).parents[2] / "docs" / "ray.md"
+BLOCKS = re.findall(r"^```yaml\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 TIMES = {"step_ms": 1.4, "verify_ms": 28, "transfer_ms": 2, "plain_ms": 26, "acceptance": 0.7}
 
 
@@ -33,7 +40,8 @@ def test_a_draft_server_drafts_for_as_many_as_plan_star_says() -> None:
         ({"drafters": "star-drafters"}, "give both"),
         ({"star": TIMES}, "give both"),
         ({"drafters": "star-drafters", "star": TIMES | {"step_ms": 100}}, "gains not even one target"),
-        ({"command": ["serve"], "model": "m"}, "command"),
+        ({"command": ["serve"]}, "has to say {port}"),
+        ({"command": ["serve", "{port}"], "model": "m"}, "by its own words"),
         ({"profil": "demo-cpu"}, "profil"),
         ({"drain_seconds": 0}, "drain_seconds"),
     ],
@@ -115,3 +123,16 @@ def test_as_many_servers_as_the_load_needs() -> None:
     assert needed(2, running=(10, 10), waiting=(30, 20)) == 7
     assert needed(2, running=(5, 5), waiting=(0, 0), attained=(1.0, 0.7)) == 3, "objectives are missed"
     assert needed(2, running=(5, 5), waiting=(0, 0), attained=(1.0, 0.96)) == 1
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_the_page_says_what_serve_and_its_application_take(block: str) -> None:
+    found = yaml.safe_load(textwrap.dedent(block))
+    if isinstance(found, list):
+        found = {"deployments": found}
+    if "applications" in found:
+        (found,) = ServeDeploySchema.model_validate(found).model_dump(exclude_unset=True)["applications"]
+    Settings.model_validate(found.get("args", {}))
+    for deployment in found.get("deployments", ()):
+        made = DeploymentSchema.model_validate(deployment)
+        assert made.name in ("Server", "Ingress", "Drafters")

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,20 +65,26 @@ class Application:
         found = [each for each in ours(self.folder) if LAUNCHER.search(" ".join(each.cmdline()))]
         return [each for each in found if node is None or each.parent() in self.processes(node)]
 
+    def front(self, node: Any) -> str:
+        """Where that node's server has its front."""
+        (server,) = self.servers(node)
+        found = LAUNCHER.search(" ".join(server.cmdline()))
+        assert found is not None
+        return f"127.0.0.1:{found[1]}"
+
     def figure(self, name: str, node: Any, **labels: str) -> float:
         """Of the metrics of that node's server: the sum of those with these labels."""
-        (server,) = self.servers(node)
-        front = LAUNCHER.search(" ".join(server.cmdline()))
-        assert front is not None
-        with urllib.request.urlopen(f"http://127.0.0.1:{front[1]}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{self.front(node)}/metrics", timeout=10) as answer:
             samples = [each for each in parse(answer.read().decode(), name) if each.name == name]
         return sum(each.value for each in samples if labels.items() <= each.labels.items())
 
-    def run(self, replicas: int) -> None:
-        """`serve run` with `args` as they are now, and so many servers. Does not wait for them."""
+    def run(self, replicas: int, **server: Any) -> None:
+        """`serve run` with `args` as they are now, and so many servers, or as `server` says of their deployment. Does
+        not wait for them."""
         front, own = {"front": 0.01}, {"server": 1}
         deployments = [
-            {"name": "Server", "num_replicas": replicas, "ray_actor_options": {"num_cpus": 1, "resources": own}},
+            {"name": "Server", "ray_actor_options": {"num_cpus": 1, "resources": own}}
+            | (server or {"num_replicas": replicas}),
             {"name": "Ingress", "ray_actor_options": {"num_cpus": 0.1, "resources": front}},
         ]
         if self.args.get("drafters"):
@@ -117,9 +123,13 @@ def until(holds: Callable[[], bool], seconds: float = PATIENCE) -> None:
 
 
 @contextlib.contextmanager
-def application(folder: Path, args: dict[str, Any], count: int) -> Iterator[Application]:
-    """A cluster with so many nodes for servers, which all have one; nothing of it is left afterwards."""
-    os.environ[MARK] = str(folder)
+def application(
+    folder: Path, args: dict[str, Any], count: int, environment: Mapping[str, str] | None = None
+) -> Iterator[Application]:
+    """A cluster with so many nodes for servers, which all have one; nothing of it is left afterwards. `environment` is
+    added to that of all of its processes."""
+    added = {MARK: str(folder), **(environment or {})}
+    os.environ.update(added)
     head = {"num_cpus": 4, "resources": {"front": 1}, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     made = Application(cluster, folder, args)
@@ -135,7 +145,8 @@ def application(folder: Path, args: dict[str, Any], count: int) -> Iterator[Appl
     finally:
         ray.shutdown()
         cluster.shutdown()
-        del os.environ[MARK]
+        for name in added:
+            del os.environ[name]
     assert left == []
     until(lambda: ours(folder) == [], 20.0)
 
