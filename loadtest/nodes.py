@@ -62,13 +62,13 @@ class Application:
 
     def servers(self, node: Any = None) -> list[psutil.Process]:
         """The launchers that run, on that node or anywhere, without those of draft servers."""
-        found = [each for each in ours(self.folder) if LAUNCHER.search(" ".join(each.cmdline()))]
+        found = [each for each in ours(self.folder) if LAUNCHER.search(words(each))]
         return [each for each in found if node is None or each.parent() in self.processes(node)]
 
     def front(self, node: Any) -> str:
         """Where that node's server has its front."""
         (server,) = self.servers(node)
-        found = LAUNCHER.search(" ".join(server.cmdline()))
+        found = LAUNCHER.search(words(server))
         assert found is not None
         return f"127.0.0.1:{found[1]}"
 
@@ -93,8 +93,8 @@ class Application:
         options = {"proxy_location": "HeadOnly", "http_options": {"port": self.port}}
         file = self.folder / "covey.yaml"
         file.write_text(json.dumps({**options, "applications": [covey]}))
-        words = [str(SERVE), "run", "--non-blocking", "--address", self.cluster.address, str(file)]
-        said = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        command = [str(SERVE), "run", "--non-blocking", "--address", self.cluster.address, str(file)]
+        said = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
         assert said.returncode == 0, said.stderr
 
     def settle(self, replicas: int) -> None:
@@ -159,3 +159,11 @@ def ours(folder: Path) -> list[psutil.Process]:
             if process.environ().get(MARK) == str(folder) and process.pid != os.getpid():
                 found.append(process)
     return found
+
+
+def words(process: psutil.Process) -> str:
+    """Its command line; none where it has ended."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""

@@ -135,6 +135,7 @@ def test_a_replica_that_comes_under_load_takes_its_part(covey: Application) -> N
     until(lambda: covey.figure("vllm:prompt_tokens_total", covey.nodes[-1]) > 0, 10.0)
 
 
+@pytest.mark.slow
 def test_a_rolling_update_changes_no_text(covey: Application) -> None:
     asked, before = bodies(8, 100), {server.pid for server in covey.servers()}
     expected, found, done = Streams(covey.url, asked).end(), [], threading.Event()
