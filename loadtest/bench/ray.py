@@ -32,10 +32,10 @@ AT_ONCE = {"RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1"}  # at its end,
 PARTS = {"haproxy": HAPROXY | AT_ONCE, "proxy": {}}
 ALONE, THROUGH = "one server", "through Ray"
 CALLERS = (4, 16)  # of each server
-REQUESTS = 4  # of each caller
+REQUESTS = 3  # of each caller
 TOKENS, FEW_TOKENS = 96, 4
 FIRSTS = 20  # requests one after the other, of which only the first token is looked at
-REPETITIONS, FULL_REPETITIONS = 5, 12
+REPETITIONS, FULL_REPETITIONS = 4, 12
 
 
 @dataclass
