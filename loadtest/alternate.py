@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import statistics
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from covey.profile import written
 from covey.server import FREE, Options, Server
 from covey_client import Client
 
@@ -48,11 +48,7 @@ def changed(profile: Mapping[str, Any], settings: str) -> tuple[str, dict[str, s
             sections.setdefault(section, {})[key] = tomllib.loads(f"value = {value}")["value"]
         else:
             variables[name] = value
-    lines = [f"{key} = {json.dumps(value)}" for key, value in sections.items() if not isinstance(value, dict)]
-    for name, section in sections.items():
-        if isinstance(section, dict):
-            lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in section.items())]
-    return "\n".join(lines) + "\n", variables
+    return written(sections), variables
 
 
 def rate(url: str, callers: int, seconds: float, speculation: str) -> float:

@@ -18,6 +18,15 @@ def test_shipped_profiles_load(path: Path) -> None:
     assert "covey" in loaded.models or loaded.star.callers, "it has a target, or drafts for other servers'"
 
 
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_what_is_read_is_written_as_it_was(path: Path, tmp_path: Path) -> None:
+    tables, found = profile.read(path.stem)
+    assert found == path
+    copy = tmp_path / path.name
+    copy.write_text(profile.written(tables))
+    assert profile.read(str(copy))[0] == tables
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [

@@ -7,6 +7,7 @@ value out of range is a `SettingError` naming file, key and what is allowed. Not
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
 import sys
@@ -405,12 +406,8 @@ def guesses_file(name_or_path: str) -> Path:
 
 def load(name_or_path: str) -> Profile:
     """Read and check one profile."""
-    path = find(name_or_path)
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingError(f"{path}: not valid TOML: {error}") from None
-    profile = of_tables(table, path.stem, str(path))
+    tables, path = read(name_or_path)
+    profile = of_tables(tables, path.stem, str(path))
     unloaded = [name for name in profile.speculation.drafters if name not in profile.models]
     if unloaded:
         raise SettingError(f"{path}: speculation.drafters: {', '.join(unloaded)} must be among models too")
@@ -443,6 +440,24 @@ def load(name_or_path: str) -> Profile:
         except SettingError as error:
             raise SettingError(f"{path}: {key}: {error}") from None
     return profile
+
+
+def read(name_or_path: str) -> tuple[JsonDict, Path]:
+    """A profile's tables, unchecked, and its file."""
+    path = find(name_or_path)
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8")), path
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingError(f"{path}: not valid TOML: {error}") from None
+
+
+def written(tables: JsonDict) -> str:
+    """Such tables as a file has them: one that is changed for a server of its own."""
+    lines = [f"{key} = {json.dumps(value)}" for key, value in tables.items() if not isinstance(value, dict)]
+    for name, section in tables.items():
+        if isinstance(section, dict):
+            lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in section.items())]
+    return "\n".join(lines) + "\n"
 
 
 def of_tables(tables: JsonDict, name: str, where: str) -> Profile:

@@ -41,7 +41,7 @@ class TritonPythonModel:
         self._emulated, self._counted = chosen.target.kind == "emulated", chosen.memory.counted
         star = chosen.star
         others = callers.read(star.callers) if star.callers else []
-        self._door = callers.Door(token(), others)
+        self._door = callers.Door(token(), others, partial(callers.read, star.callers) if star.callers else None)
         self._service = DraftService(
             load_drafter(kind, folder, target, chosen, name=name),
             Rules(star.join_rows, star.wait_ms / 1000),

@@ -10,13 +10,13 @@ from pathlib import Path
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
-def replace(path: Path, text: str) -> None:
+def replace(path: Path, text: str, mode: int = 0o644) -> None:
     """Write a file whole or not at all, whoever else writes it at the same time. Raises OSError."""
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as part:
         try:
             part.write(text)
             part.close()
-            os.chmod(part.name, 0o644)  # who may read it, its folder says
+            os.chmod(part.name, mode)  # by default who may read it, its folder says
             os.replace(part.name, path)
         except OSError:
             os.unlink(part.name)

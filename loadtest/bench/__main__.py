@@ -29,6 +29,7 @@ BENCHES = {
     "slo": "requests with latency objectives, and who meets how many of them, in virtual time",
     "peers": "Covey beside OpenVINO GenAI, vLLM on a CPU and the machine's own limit, in turns",
     "engine": "Covey's proposer inside vLLM on a CPU, beside vLLM's own, in turns",
+    "ray": "two servers behind Ray Serve's ingress beside one without Ray, emulated, in turns",
     "published": "Nightjar's tables and figures beside emulated ones, in virtual time",
 }
 
@@ -84,7 +85,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
         action="append",
         default=[],
         metavar="NAME",
-        help="of `gpu`, `elastic`, `peers`, `engine`, `star`, `fleet`, `slo`, `tax`: this alone; may be repeated",
+        help="of `gpu`, `elastic`, `peers`, `engine`, `star`, `fleet`, `slo`, `tax`, `ray`: this alone; may be repeated",
     )
     parser.add_argument(
         "--peer",

@@ -11,7 +11,6 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 
-from covey.server.front import Front
 from covey_client.wire import MODEL
 from loadtest.bench.work import Answer, Ask, Run
 
@@ -23,11 +22,11 @@ _Raw = tuple[float, list[tuple[float, bytes]]]  # when asked; when something cam
 
 
 class OverOpenAI:
-    """`settings` go into every request beside what the Ask says."""
+    """`settings` go into every request beside what the Ask says. `http_url` is host:port."""
 
-    def __init__(self, front: Front, name: str, settings: Mapping[str, object]) -> None:
+    def __init__(self, http_url: str, name: str, settings: Mapping[str, object]) -> None:
         self.name = name
-        self._host, _, port = front.http_url.partition(":")
+        self._host, _, port = http_url.partition(":")
         self._port, self._settings = int(port), dict(settings)
         self._loop = asyncio.new_event_loop()
 

@@ -118,7 +118,7 @@ def run(session: Session) -> None:
             if name in parts
         ]
         if OPENAI in parts:
-            competitors.append(OverOpenAI(front, OPENAI, asked))
+            competitors.append(OverOpenAI(front.http_url, OPENAI, asked))
         _warm_up(session, competitors)
         for repetition in range(repetitions):
             if repetition and session.out_of_time():

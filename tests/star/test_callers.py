@@ -8,7 +8,7 @@ import pytest
 
 from covey.errors import PortError, SettingError
 from covey.ledger import INCARNATION_BITS, house, new_origin
-from covey.star.callers import HERE, MOST_SENDERS, Caller, Door, read, token_of, weights
+from covey.star.callers import HERE, MOST_SENDERS, READ_SECONDS, Caller, Door, read, token_of, weights
 from covey.types import Ints
 from covey.wire import codec
 
@@ -94,3 +94,24 @@ def test_where_no_launcher_drew_a_token_nobody_is_one_of_our_own_models() -> Non
     with pytest.raises(PortError, match="not of this server"):
         door.caller(sealed(0))
     assert Door(0).caller(sealed(0)) == HERE, "in one process, where nobody else comes"
+
+
+def test_a_server_that_is_added_to_the_file_comes_in_without_a_restart(tmp_path: Path) -> None:
+    path, now, readings = listed(tmp_path, f"east {EAST}\n"), [0.0], []
+
+    def again() -> list[Caller]:
+        readings.append(now[0])
+        return read(path)
+
+    door = Door(17, again(), again, lambda: now[0])
+    listed(tmp_path, f"west {WEST}\n")
+    assert door.caller(sealed(token_of(EAST))) == "east", "a known one has the file read no more"
+    assert door.caller(sealed(token_of(WEST))) == "west"
+    with pytest.raises(PortError):
+        door.caller(sealed(token_of(EAST)))
+    assert len(readings) == 2, "strangers have it read once a second"
+    now[0] += READ_SECONDS
+    listed(tmp_path, f"east {EAST}\n", 0o644)
+    with pytest.raises(PortError):
+        door.caller(sealed(token_of(EAST)))
+    assert door.caller(sealed(token_of(WEST))) == "west", "what cannot be read changes nothing"

@@ -425,8 +425,11 @@ def _in_child() -> Callable[[], None]:
 def end_with_launcher(by: signal.Signals) -> Callable[[], None] | None:
     """Have the kernel end a child when a launcher is killed outright. The kernel watches the starting *thread*, so a
     child that is started from a passing thread goes without."""
-    if threading.current_thread() is not threading.main_thread():
-        return None
+    return end_with_thread(by) if threading.current_thread() is threading.main_thread() else None
+
+
+def end_with_thread(by: signal.Signals) -> Callable[[], None]:
+    """Have the kernel end a child when the thread that starts it ends."""
     prctl = ctypes.CDLL(None, use_errno=True).prctl  # looked up before the fork
 
     def in_child() -> None:

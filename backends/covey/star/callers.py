@@ -1,6 +1,7 @@
 """Which other servers' targets a drafter serves, how a message proves whose it is, and names that nobody can take.
 
-A file has a line `NAME SECRET [WEIGHT]` for each server. A message of that server is sealed with a token made of its
+A file has a line `NAME SECRET [WEIGHT]` for each server, and is read again when a message comes of one that it did not
+have; a weight counts from the drafter's start. A message of a server is sealed with a token made of its
 secret; this server's own models use this server's. Whatever origin a message claims, its tags are kept under one that
 was drawn for that server and that origin: no sender can name another's tags, nor find out how. All of a server's are of
 one house (`covey.ledger`), so that it gains nothing by claiming many; each of this server's own models is one of its
@@ -10,9 +11,11 @@ own.
 from __future__ import annotations
 
 import hmac
+import logging
 import secrets
+import time
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +30,8 @@ LEAST_SECRET = 16  # characters
 MOST_WEIGHT = 1000.0
 HERE = ""  # this server itself
 MOST_SENDERS = 64  # of one server at a time; the one that was heard least lately makes room for another
+READ_SECONDS = 1.0  # between two readings of the file, however many strangers send
+log = logging.getLogger("covey.star")
 _MEMBER_BITS = CALLER_BITS - HOUSE_BITS
 
 
@@ -74,21 +79,47 @@ def read(path: str | Path) -> list[Caller]:
 class Door:
     """Tells whose a message is."""
 
-    def __init__(self, own: int, callers: Iterable[Caller] = ()) -> None:
-        """`own`: the token of this server's models."""
-        self._tokens = {HERE: own, **{caller.name: caller.token for caller in callers}}
-        if not own and len(self._tokens) > 1:
-            del self._tokens[HERE]  # no launcher drew a token, so anyone could send as one of our own models
+    def __init__(
+        self,
+        own: int,
+        callers: Iterable[Caller] = (),
+        again: Callable[[], Iterable[Caller]] | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`own`: the token of this server's models. `again` reads the others anew; None: there is no file."""
+        self._own, self._again, self._now = own, again, now
+        self._read_at = -READ_SECONDS
+        self._know(callers)
         self._houses: dict[str, int] = {}
         self._senders: dict[str, OrderedDict[int, int]] = {}  # by server: what was drawn for each that it claims to be
 
     def caller(self, message: Ints) -> str:
         """The sender's name; raises PortError for a message of nobody known. All tokens are compared."""
         given = codec.token_of(message)
-        names = [name for name, token in self._tokens.items() if same(given, token)]
+        names = self._names(given) or (self._names(given) if self._knows_more() else [])
         if not names:
             raise PortError("the message is not of this server's own models, nor of one that its drafters serve")
         return names[0]
+
+    def _know(self, callers: Iterable[Caller]) -> None:
+        self._tokens = {HERE: self._own, **{caller.name: caller.token for caller in callers}}
+        if not self._own and len(self._tokens) > 1:
+            del self._tokens[HERE]  # no launcher drew a token, so anyone could send as one of our own models
+
+    def _names(self, given: int) -> list[str]:
+        return [name for name, token in self._tokens.items() if same(given, token)]
+
+    def _knows_more(self) -> bool:
+        """Whether the file has been read again just now."""
+        if self._again is None or self._now() - self._read_at < READ_SECONDS:
+            return False
+        self._read_at = self._now()
+        try:
+            self._know(self._again())
+        except SettingError as error:
+            log.error("%s", error)
+            return False
+        return True
 
     def origin(self, caller: str, claimed: int) -> int:
         """What the tags of that sender are kept under."""

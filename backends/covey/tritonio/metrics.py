@@ -173,6 +173,7 @@ class Metrics:
                 device=info.device,
                 dtype=info.dtype,
                 numerics=info.numerics,
+                identity=info.identity,
                 left_out=", ".join(left_out),
                 end_tokens=", ".join(map(str, info.end_ids)),
                 sampling_defaults=folder.sampling,

@@ -1,0 +1,152 @@
+"""One request's answer, from one replica after another until it is whole."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import logging
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+
+from ray.serve.handle import DeploymentHandle
+
+from covey.front.openai.errors import shaped
+from covey_client.resumption import FIRST_REST, LONGEST_REST, PATIENCE
+from covey_ray.again import CannotGoOn, Told
+from covey_ray.asked import BROKEN, SILENT_SECONDS, Another, Asked, Head, Lost
+
+BUSY = 503
+DONE = b"[DONE]"
+log = logging.getLogger("ray.serve")
+
+
+class Answer:
+    """Knows no HTTP of the ingress' own."""
+
+    def __init__(self, servers: DeploymentHandle, asked: Asked) -> None:
+        self._servers, self._asked = servers, asked
+        self._pieces: AsyncGenerator[Head | bytes, None] | None = None
+        self._broke: float | None = None  # since when nothing new has come
+        self._attempts = 0
+
+    async def head(self) -> Head:
+        """Have a replica begin; another one where it is too busy or lost, again and again for a while. Raises what
+        became of the last."""
+        while True:
+            await self.close()
+            self._pieces = self._ask()
+            try:
+                head = await anext(self._pieces)
+            except BROKEN as error:
+                if isinstance(error, Lost):
+                    self._avoid(error.replica)
+                await self._rest(error)
+                continue
+            assert isinstance(head, Head)
+            if head.status != BUSY:
+                return head
+            if head.replica not in self._asked.avoid:
+                self._avoid(head.replica)
+            elif not self._asked.identity:
+                return head  # all are
+            else:
+                await self._rest(Lost("all servers that could go on are busy"))
+                self._asked = dataclasses.replace(self._asked, avoid=frozenset())
+
+    async def whole(self, head: Head) -> tuple[Head, bytes]:
+        """The rest of an answer that begins so; where it is lost, another answer."""
+        while True:
+            try:
+                return head, b"".join([piece async for piece in self._bytes()])
+            except BROKEN as error:
+                await self._rest(error)
+                head = await self.head()
+
+    async def events(self, head: Head) -> AsyncIterator[bytes]:
+        """The answer that begins so, in events; where it is lost, it goes on elsewhere, or ends with an error."""
+        told = Told()
+        try:
+            while True:
+                try:
+                    async for data in _data(self._bytes()):
+                        if data == DONE:
+                            yield _event(DONE)
+                            return
+                        new = told.new(json.loads(data))
+                        if new is not None:
+                            self._broke, self._attempts = None, 0
+                            yield _event(json.dumps(new).encode() if told.repeating else data)
+                    raise Lost("the server ended the answer before its end")
+                except BROKEN as error:
+                    log.warning("an answer of replica %s broke off: %s", head.replica, error)
+                    head = await self._elsewhere(head, error)
+                    told.again()
+        except (*BROKEN, Another, CannotGoOn) as error:
+            said = shaped(BUSY, f"the server was lost, and the text cannot go on: {error}")
+            yield _event(json.dumps(said).encode())
+            yield _event(DONE)
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Have the replica go on no longer."""
+        if self._pieces is not None:
+            await self._pieces.aclose()
+
+    async def _elsewhere(self, head: Head, problem: Exception) -> Head:
+        """Where an answer goes on that began so. Raises what becomes of it."""
+        if not head.identity:
+            raise Another("no other server is known to write the same")
+        self._asked = dataclasses.replace(self._asked, identity=head.identity)
+        self._avoid(head.replica)
+        await self._rest(problem)
+        found = await self.head()
+        if found.status != 200:
+            raise Lost(f"status {found.status} of the next server")
+        return found
+
+    def _avoid(self, replica: str) -> None:
+        self._asked = dataclasses.replace(self._asked, avoid=self._asked.avoid | {replica})
+
+    async def _rest(self, error: Exception) -> None:
+        now = time.monotonic()
+        self._broke = now if self._broke is None else self._broke
+        if now - self._broke > PATIENCE:
+            raise error
+        self._attempts += 1
+        await asyncio.sleep(min(FIRST_REST * 2.0 ** min(self._attempts - 1, 10), LONGEST_REST))
+
+    async def _ask(self) -> AsyncGenerator[Head | bytes, None]:
+        stream = self._servers.remote(self._asked)
+        try:
+            while True:
+                try:
+                    piece = await asyncio.wait_for(anext(stream), SILENT_SECONDS)
+                except StopAsyncIteration:
+                    return
+                if piece:
+                    yield piece
+        finally:
+            stream.cancel()
+
+    async def _bytes(self) -> AsyncIterator[bytes]:
+        """Behind the head."""
+        assert self._pieces is not None
+        async for piece in self._pieces:
+            assert isinstance(piece, bytes)
+            yield piece
+
+
+async def _data(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """What the events carry."""
+    rest = b""
+    async for piece in pieces:
+        *events, rest = (rest + piece).split(b"\n\n")
+        for event in events:
+            if event.startswith(b"data:"):
+                yield event[len(b"data:") :].strip()
+
+
+def _event(data: bytes) -> bytes:
+    return b"data: " + data + b"\n\n"

@@ -1,0 +1,57 @@
+"""The Serve application: servers behind one ingress, and draft servers where they are asked for.
+
+Each deployment asks Ray for what its profile needs; a Serve configuration may say otherwise for any of them, by name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ray import serve
+from ray.serve.config import AutoscalingConfig, RequestRouterConfig
+from ray.serve.deployment import Application
+
+from covey import profile
+from covey.routing import SPREAD
+from covey_ray.drafters import Drafters
+from covey_ray.ingress import Ingress
+from covey_ray.resources import asks
+from covey_ray.routing import Router
+from covey_ray.server import Server
+from covey_ray.settings import Settings
+
+IN_FLIGHT = 10_000  # requests at an ingress, which only waits for them
+END_SECONDS = 10.0  # that a server whose answers have ended takes to end
+MOST_DRAFT_SERVERS = 100
+
+
+def app(args: dict[str, Any]) -> Application:
+    """For `import_path: covey_ray:app`; `args` are `covey_ray.settings`."""
+    settings = Settings.model_validate(args)
+    own = profile.load(settings.profile)
+    most = own.scheduler.max_running + own.scheduler.max_waiting
+    drafters = None
+    if settings.star is not None:
+        each = settings.star.most()
+        scaled = AutoscalingConfig(max_replicas=MOST_DRAFT_SERVERS, target_ongoing_requests=each)
+        drafters = (
+            serve.deployment(Drafters)
+            .options(
+                max_ongoing_requests=each,
+                autoscaling_config=scaled,
+                graceful_shutdown_timeout_s=END_SECONDS,  # its calls end with it
+                ray_actor_options=asks(profile.load(settings.drafters), ""),
+            )
+            .bind(settings)
+        )
+    servers = serve.deployment(Server).options(
+        max_ongoing_requests=most,
+        max_queued_requests=most,
+        graceful_shutdown_timeout_s=settings.drain_seconds + END_SECONDS,
+        request_router_config=RequestRouterConfig(
+            request_router_class=Router, request_router_kwargs={"imbalanced_threshold": SPREAD}
+        ),
+        ray_actor_options={"num_cpus": 1} if settings.command else asks(own, settings.model),
+    )
+    ingress = serve.deployment(Ingress).options(max_ongoing_requests=IN_FLIGHT, ray_actor_options={"num_cpus": 0.1})
+    return ingress.bind(servers.bind(settings, drafters), seeds=not settings.command)

@@ -1,0 +1,103 @@
+"""A process of this node that serves: Covey's launcher, or another command that speaks OpenAI's API."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import aiohttp
+
+from covey.server.process import LEAVE_SECONDS, end_with_thread
+from covey_client.status import Sample, parse
+
+PRIVATE = 0o600  # of files with secrets
+LOOK_SECONDS = 0.2
+SOON = aiohttp.ClientTimeout(5.0)  # for a question about itself
+log = logging.getLogger("ray.serve")
+
+
+class EngineEnded(Exception):
+    """The process has ended by itself."""
+
+
+class Engine:
+    """One process, and a private folder of its own. Made, and started, in the thread whose end is to be its end."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="covey-ray-"))
+        self.url = ""
+        self._process: subprocess.Popen[bytes] | None = None
+        # tritonserver waits for idle connections when it is to end
+        connector, forever = aiohttp.TCPConnector(limit=0, force_close=True), aiohttp.ClientTimeout(total=None)
+        self.session = aiohttp.ClientSession(connector=connector, timeout=forever)
+
+    async def start(
+        self, words: Sequence[str], health: str, host: str = "127.0.0.1", environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Return when it serves: when `health` is a path of it that answers. In its words {port} is where."""
+        port = free_port(host)
+        self.url, self._health = f"http://{host}:{port}", health
+        words = [word.replace("{port}", str(port)) for word in words]
+        log.info("starting %s", shlex.join(words))
+        try:
+            self._process = subprocess.Popen(
+                words,
+                env={**os.environ, **(environment or {})},
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                preexec_fn=end_with_thread(signal.SIGKILL),  # noqa: PLW1509 - one system call
+            )
+            while not await self._answers():
+                await asyncio.sleep(LOOK_SECONDS)
+        except BaseException:
+            self.stop(0.0)
+            raise
+
+    async def check(self) -> None:
+        """Raises where it does not serve."""
+        if not await self._answers():
+            raise EngineEnded(f"{self.url}{self._health} does not answer: the server is being started again")
+
+    async def samples(self) -> tuple[Sample, ...]:
+        """All of its metrics; none where it has no such page."""
+        async with self.session.get(f"{self.url}/metrics", timeout=SOON) as answer:
+            return parse(await answer.text(), "") if answer.status == 200 else ()
+
+    def stop(self, seconds: float = LEAVE_SECONDS) -> None:
+        """Have it end in order, for so long. Does nothing the second time."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.terminate()
+            try:
+                process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    async def _answers(self) -> bool:
+        if self._process is None or self._process.poll() is not None:
+            status = None if self._process is None else self._process.returncode
+            raise EngineEnded(f"the replica's server ended (status {status}): what it said is in the replica's log")
+        try:
+            async with self.session.get(self.url + self._health, timeout=SOON) as answer:
+                return answer.status == 200
+        except (aiohttp.ClientError, asyncio.TimeoutError):
+            return False
+
+
+def free_port(host: str) -> int:
+    """One that nobody has now. Where somebody takes it first, the start fails and Ray begins another one."""
+    with socket.socket() as listener:
+        listener.bind((host, 0))
+        port: int = listener.getsockname()[1]
+    return port

@@ -1,0 +1,66 @@
+"""The deployment `Ingress`: OpenAI's API before all servers, whose answers go on when a server is no more.
+
+route     Ray's router chooses a replica (`covey_ray.routing`)
+forward   its server's answer, as it comes
+go on     where the replica or its node is lost, another one of the same identity is asked again with the same seed,
+          and what has been told is left out (`covey_ray.answer`)
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
+from ray.serve.handle import DeploymentHandle
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from covey.front.openai import errors
+from covey_ray.answer import BUSY, Answer
+from covey_ray.asked import BROKEN, FORWARDED, HEALTH, Asked, routed_by
+
+KEPT = ("content-type", "retry-after", "warning")  # headers of answers
+EVENTS = "text/event-stream"
+NOWHERE = (
+    "no such route here: OpenAI's API is at /v1, health at /health; metrics and Triton's protocol are each server's"
+)
+AGAIN = {"retry-after": "5"}
+
+
+class Ingress:
+    def __init__(self, servers: DeploymentHandle, *, seeds: bool) -> None:
+        """`seeds`: a stream without a seed gets one, by which it can be repeated."""
+        # Over gRPC a replica notices at once that the ingress is no more, and the ingress that the replica is.
+        self._servers = servers.options(method_name="answer", stream=True, _by_reference=False)
+        self._seeds = seeds
+
+    async def __call__(self, request: Request) -> Response:
+        path, headers = request.url.path, dict(request.headers)
+        if path != HEALTH and not errors.ours(path):
+            return JSONResponse(errors.shaped(404, NOWHERE), 404)
+        body = await request.body()
+        try:
+            said = json.loads(body) if body else {}
+        except (ValueError, RecursionError):
+            said = {}  # its server says what is wrong with it
+        said = said if isinstance(said, dict) else {}
+        if self._seeds and said.get("stream") is True and said.get("seed") is None:
+            body = json.dumps({**said, "seed": secrets.randbits(63)}).encode()
+        forwarded = {name: headers[name] for name in FORWARDED if name in headers}
+        asked = Asked(routed_by(said, headers, path), request.method, path, forwarded, body)
+        answer = Answer(self._servers, asked)
+        try:
+            head = await answer.head()
+            if head.headers.get("content-type", "").startswith(EVENTS):
+                return StreamingResponse(answer.events(head), head.status, _kept(head.headers))
+            head, content = await answer.whole(head)
+        except (*BROKEN, RayError, RayServeException) as error:
+            return JSONResponse(errors.shaped(BUSY, f"no server answers: {error}"), BUSY, AGAIN)
+        return Response(content, head.status, _kept(head.headers))
+
+
+def _kept(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if name in KEPT}

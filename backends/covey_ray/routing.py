@@ -1,0 +1,49 @@
+"""Which replica a request goes to: Ray's own router, by prefix and then by queue. Only an answer that goes on, or one
+that a replica just refused, is kept from the replicas that cannot have it.
+
+Ray pickles this module by value, so what others must recognise is elsewhere (`covey_ray.asked`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+
+# The public name, ray.serve.llm.request_router, imports what only ray[llm] installs.
+from ray.llm._internal.serve.routing_policies.prefix_aware.prefix_aware_router import PrefixCacheAffinityRouter
+from ray.llm._internal.serve.routing_policies.prefix_aware.prefix_tree import PrefixTreeActor
+from ray.serve.request_router import PendingRequest, RunningReplica
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from covey_ray.asked import Asked
+
+
+class Router(PrefixCacheAffinityRouter):  # type: ignore[misc]  # Ray's has no types
+    """In the ingress' process."""
+
+    def initialize_state(self, **given: Any) -> None:
+        """What was sent where is remembered beside the ingress, by its own actor that ends with it: one on a node that
+        dies would take all routing along."""
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        tree = PrefixTreeActor.options(num_cpus=0, scheduling_strategy=here).remote()
+        super().initialize_state(tree_actor=tree, do_eviction=True, **given)
+
+    async def choose_replicas(
+        self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
+    ) -> list[list[RunningReplica]]:
+        """Ranks of replicas; of the first rank Ray takes one with the shortest queue."""
+        asked = pending_request.args[0] if pending_request is not None and pending_request.args else None
+        if pending_request is not None and isinstance(asked, Asked) and (asked.identity or asked.avoid):
+            suited = [each for each in candidate_replicas if suits(asked, each)]
+            if suited:
+                pending_request.routing_context.should_backoff = True
+                return [suited]
+        found: list[list[RunningReplica]] = await super().choose_replicas(candidate_replicas, pending_request)
+        return found
+
+
+def suits(asked: Asked, replica: RunningReplica) -> bool:
+    if replica.replica_id.unique_id in asked.avoid:
+        return False
+    return asked.identity in ("", replica.replica_metadata.get("identity"))

@@ -1,0 +1,89 @@
+"""The deployment `Server`: a replica owns one server on its node, and hands answers on as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+
+import aiohttp
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+
+from covey import profile
+from covey_client.status import INFO
+from covey_ray.asked import BEAT_SECONDS, HEALTH, Another, Asked, Head, Lost
+from covey_ray.engine import Engine
+from covey_ray.scaling import Load
+from covey_ray.settings import Settings
+from covey_ray.way import Way
+
+
+class Server:
+    """One replica."""
+
+    async def __init__(self, settings: Settings, drafters: DeploymentHandle | None = None) -> None:  # type: ignore[misc]
+        """Returns when the server is ready, after the minutes that a large model takes to load."""
+        self._replica = serve.get_replica_context().replica_id.unique_id
+        self._engine = Engine()
+        self._way = Way(drafters, self._replica) if drafters is not None else None
+        own = settings.profile
+        if self._way is not None:
+            own = await self._way.profile(own, self._engine.folder)
+        await self._engine.start(settings.command or covey(own, settings.model), HEALTH)
+        self._load = Load()
+        info = (each.labels for each in await self._engine.samples() if each.name == INFO)
+        self._identity = next(info, {}).get("identity", "")
+
+    def record_replica_metadata(self) -> dict[str, str]:
+        """What Ray tells all routers."""
+        return {"identity": self._identity}
+
+    async def check_health(self) -> None:
+        await self._engine.check()
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        return self._load.read(await self._engine.samples())
+
+    async def answer(self, asked: Asked) -> AsyncIterator[Head | bytes]:
+        """The answer's head, then its bytes, and b"" now and then while none come. Raises Another, or Lost."""
+        if asked.identity not in ("", self._identity):
+            raise Another("no server is left with the weights, settings and kind of machine that began this text")
+        given = {"headers": asked.headers, "data": asked.body or None}
+        asking = asyncio.ensure_future(
+            self._engine.session.request(asked.method, self._engine.url + asked.path, **given)
+        )
+        try:
+            while not (await asyncio.wait({asking}, timeout=BEAT_SECONDS))[0]:
+                yield b""
+            response = asking.result()
+            named = {name.lower(): value for name, value in response.headers.items()}
+            yield Head(self._replica, self._identity, response.status, named)
+            while True:
+                try:
+                    piece = await asyncio.wait_for(response.content.readany(), BEAT_SECONDS)
+                except asyncio.TimeoutError:
+                    yield b""
+                    continue
+                if not piece:
+                    return
+                yield piece
+        except aiohttp.ClientError as error:
+            raise Lost(f"{type(error).__name__}: {error}", self._replica) from None
+        finally:
+            asking.cancel()
+            if asking.done() and not asking.cancelled() and not asking.exception():
+                asking.result().close()
+
+    def __del__(self) -> None:
+        """Ray calls it when the replica's answers have ended."""
+        if hasattr(self, "_engine"):
+            self._engine.stop()
+
+
+def covey(own: str, model: str) -> list[str]:
+    """Words that start Covey's launcher with its front; nothing of it can be reached from other machines."""
+    words = [sys.executable, "-m", "covey.server", "--profile", str(profile.find(own).resolve())]
+    words += ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
+    words += ["--front-http-port", "{port}", "--front-grpc-port", "0"]
+    return [*words, "--model", model] if model else words

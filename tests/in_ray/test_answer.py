@@ -1,0 +1,203 @@
+"""Which replica an answer comes from, and when it ends with an error, by replicas that answer on command."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from ray.exceptions import ActorUnavailableError
+
+from covey_ray import answer as module
+from covey_ray.answer import Answer
+from covey_ray.asked import Another, Asked, Head, Lost
+
+ASKED = Asked("a prompt", "POST", "/v1/completions")
+EVENTS = {"content-type": "text/event-stream"}
+Pieces = Callable[[Asked], list[Any]]
+
+
+class Replicas:
+    """Stands for a handle: each call is answered by the next of these; what is no bytes and no head is raised."""
+
+    def __init__(self, *answers: Pieces) -> None:
+        self._answers = list(answers)
+        self.asked: list[Asked] = []
+        self.cancelled = 0
+
+    def remote(self, asked: Asked) -> Any:
+        self.asked.append(asked)
+        replicas = self
+
+        class Stream:
+            def __init__(self, pieces: list[Any]) -> None:
+                self._pieces = iter(pieces)
+
+            async def __anext__(self) -> Any:
+                piece = next(self._pieces, None)
+                if piece is None:
+                    raise StopAsyncIteration
+                if isinstance(piece, BaseException):
+                    raise piece
+                return piece
+
+            def cancel(self) -> None:
+                replicas.cancelled += 1
+
+        return Stream(self._answers.pop(0)(asked))
+
+
+def event(text: str, finish: str | None = None) -> bytes:
+    choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": finish}
+    return b"data: " + json.dumps({"id": "a", "choices": [choice]}).encode() + b"\n\n"
+
+
+DONE = b"data: [DONE]\n\n"
+GONE = ActorUnavailableError("the node is gone", None)
+
+
+def begins(replica: str, *pieces: Any, status: int = 200, identity: str = "here") -> Pieces:
+    return lambda _: [b"", Head(replica, identity, status, EVENTS), *pieces]
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FIRST_REST", 0.0)
+
+
+def streamed(replicas: Replicas) -> tuple[str, str]:
+    """The text and the error that a client sees; the stream has to end in order."""
+
+    async def run() -> list[bytes]:
+        answer = Answer(replicas, ASKED)
+        return [piece async for piece in answer.events(await answer.head())]
+
+    *events, last = asyncio.run(run())
+    assert last == DONE
+    found = [json.loads(each.removeprefix(b"data: ")) for each in events]
+    text = "".join(each["choices"][0]["text"] for each in found if "choices" in each)
+    return text, "".join(each["error"]["message"] for each in found if "error" in each)
+
+
+def test_a_stream_goes_on_with_a_replica_of_the_same_identity() -> None:
+    replicas = Replicas(
+        begins("one", event("Once "), event("upon"), GONE),
+        begins("two", event("Once upon a"), event(" time", "length"), DONE),
+    )
+    assert streamed(replicas) == ("Once upon a time", "")
+    assert [(each.identity, each.avoid) for each in replicas.asked] == [("", frozenset()), ("here", frozenset({"one"}))]
+    assert replicas.cancelled == 2
+
+
+@pytest.mark.parametrize("end", [GONE, Lost("its connection"), None])
+def test_however_it_breaks_off(end: BaseException | None) -> None:
+    pieces = [event("Once ")] if end is None else [event("Once "), end]
+    assert streamed(Replicas(begins("one", *pieces), begins("two", event("Once more", "stop"), DONE)))[0] == "Once more"
+
+
+def test_a_replica_that_says_nothing_counts_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SILENT_SECONDS", 0.01)
+
+    class Silent(Replicas):
+        def remote(self, asked: Asked) -> Any:
+            stream = super().remote(asked)
+            if len(self.asked) == 1:
+                own = stream.__anext__
+
+                async def silent() -> Any:
+                    piece = await own()
+                    return piece if piece != b"silence" else await asyncio.sleep(60)
+
+                stream.__class__ = type("Silence", (stream.__class__,), {"__anext__": lambda _: silent()})
+            return stream
+
+    replicas = Silent(begins("one", event("Once "), b"silence"), begins("two", event("Once more", "stop"), DONE))
+    assert streamed(replicas) == ("Once more", "")
+
+
+def test_an_answer_that_is_another_one_ends_with_an_error() -> None:
+    replicas = Replicas(begins("one", event("Once "), GONE), begins("two", event("Twice "), DONE))
+    text, error = streamed(replicas)
+    assert text == "Once "
+    assert "another one when it is asked for again" in error
+
+
+def test_where_no_identity_is_known_a_stream_ends_with_an_error() -> None:
+    replicas = Replicas(begins("one", event("Once "), GONE, identity=""))
+    text, error = streamed(replicas)
+    assert text == "Once "
+    assert "no other server is known to write the same" in error
+
+
+def test_where_no_replica_of_the_identity_is_left_a_stream_says_so() -> None:
+    replicas = Replicas(begins("one", event("Once "), GONE), lambda _: [Another("other weights")])
+    assert streamed(replicas) == ("Once ", "the server was lost, and the text cannot go on: other weights")
+
+
+def test_a_busy_replica_is_left_for_another() -> None:
+    replicas = Replicas(begins("one", status=503), begins("two", event("Once", "stop"), DONE))
+    assert streamed(replicas) == ("Once", "")
+    assert [each.avoid for each in replicas.asked] == [frozenset(), frozenset({"one"})]
+
+
+def test_a_replica_whose_server_cannot_be_reached_is_left_for_another() -> None:
+    replicas = Replicas(lambda _: [Lost("refused", "one")], begins("two", event("Once", "stop"), DONE))
+    assert streamed(replicas) == ("Once", "")
+    assert "one" in replicas.asked[1].avoid
+
+
+def test_what_is_lost_is_told_to_another_process() -> None:
+    error = pickle.loads(pickle.dumps(Lost("refused", "one")))
+    assert (str(error), error.replica) == ("refused", "one")
+
+
+def test_where_all_are_busy_the_answer_says_so() -> None:
+    replicas = Replicas(begins("one", status=503), begins("two", status=503), begins("one", b"full", status=503))
+
+    async def run() -> tuple[Head, bytes]:
+        answer = Answer(replicas, ASKED)
+        return await answer.whole(await answer.head())
+
+    head, said = asyncio.run(run())
+    assert (head.status, said) == (503, b"full")
+
+
+def test_a_stream_that_has_begun_waits_for_those_that_are_busy() -> None:
+    replicas = Replicas(
+        begins("one", event("Once "), GONE),
+        begins("two", status=503),
+        begins("two", status=503),
+        begins("two", event("Once more", "stop"), DONE),
+    )
+    assert streamed(replicas) == ("Once more", "")
+
+
+def test_a_whole_answer_that_is_lost_is_asked_for_again() -> None:
+    replicas = Replicas(lambda _: [GONE], begins("one", b"half", Lost("gone")), begins("two", b"the ", b"whole"))
+
+    async def run() -> tuple[Head, bytes]:
+        answer = Answer(replicas, ASKED)
+        return await answer.whole(await answer.head())
+
+    assert asyncio.run(run())[1] == b"the whole"
+
+
+def test_nobody_is_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PATIENCE", -1.0)
+    assert streamed(Replicas(begins("one", event("Once "), GONE)))[0] == "Once "
+
+
+def test_who_leaves_is_not_served_any_longer() -> None:
+    replicas = Replicas(begins("one", event("Once "), event("upon")))
+
+    async def run() -> None:
+        answer = Answer(replicas, ASKED)
+        events: AsyncIterator[bytes] = answer.events(await answer.head())
+        assert await anext(events) == event("Once ")
+        await events.aclose()  # type: ignore[attr-defined]
+
+    asyncio.run(run())
+    assert replicas.cancelled == 1
