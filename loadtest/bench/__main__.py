@@ -85,7 +85,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
         action="append",
         default=[],
         metavar="NAME",
-        help="of `gpu`, `elastic`, `peers`, `engine`, `star`, `fleet`, `slo`, `tax`, `ray`: this alone; may be repeated",
+        help="of `gpu`, `elastic`, `peers`, `engine`, `star`, `fleet`, `slo`, `tax`, `ray`: this alone; repeatable",
     )
     parser.add_argument(
         "--peer",
