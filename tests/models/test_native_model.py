@@ -216,6 +216,25 @@ def test_one_and_two_threads_give_the_same_bits(tmp_path: Path) -> None:
         assert np.array_equal(one.forward(row), two.forward(row))
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_what_is_no_number_stays_with_the_row_that_read_it(dtype: str, tmp_path: Path) -> None:
+    """Neither another row of the pass sees it, nor one whose block holds it behind its last key."""
+    model = opened(built(tmp_path, "llama"), dtype)
+    rows = prompts(np.random.default_rng(4), 97, 40, 41)
+    reader = Reader(model, rows)
+    reader.read([(0, 0, 39), (1, 0, 40)])
+    last = [(0, 39, 40), (1, 40, 41)]
+    whole, expected = (each.clone() for each in reader.read(last))
+    assert whole.isfinite().all()
+    nothing = 0x7FC0 if dtype == "bfloat16" else np.nan
+    for block, first in ((reader.tables[0][0], 3), (reader.tables[1][1], 9)):  # the second has its last key at 8
+        model.pool._keys[:, block, :, :, first:] = nothing
+        model.pool.values[:, block, :, first:] = nothing
+    damaged, other = reader.read(last)
+    assert damaged.isnan().all()
+    assert other.equal(expected)
+
+
 def test_copied_slots_carry_the_row_and_cleared_ones_nothing(tmp_path: Path) -> None:
     model = opened(built(tmp_path, "llama"))
     (row,) = prompts(np.random.default_rng(2), 97, 51)
