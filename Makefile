@@ -4,7 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.covey-setup
 PYTEST := $(BIN)/python -m pytest
-SIDE_BY_SIDE := $(PYTEST) --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+SIDE_BY_SIDE := $(PYTEST) --dist loadfile --no-loadscope-reorder
+PROCESSES := --numprocesses auto --maxprocesses 4
+SERVERS := --numprocesses 2
 SOURCES := $(wildcard backends client loadtest tests constraints.py generate.py)
 
 HOST         ?= 127.0.0.1
@@ -64,12 +66,12 @@ loadtest: setup
 test test-all: export PYTHONDONTWRITEBYTECODE :=
 
 test: setup
-	$(SIDE_BY_SIDE) -m "not slow and not e2e"
-	$(PYTEST) -m "not slow and e2e"
+	$(SIDE_BY_SIDE) $(PROCESSES) -m "not slow and not e2e"
+	$(SIDE_BY_SIDE) $(SERVERS) -m "not slow and e2e"
 
 test-all: setup
-	$(SIDE_BY_SIDE) -m "not e2e"
-	$(PYTEST) -m "e2e"
+	$(SIDE_BY_SIDE) $(PROCESSES) -m "not e2e"
+	$(SIDE_BY_SIDE) $(SERVERS) -m "e2e"
 
 lint: setup
 	$(BIN)/ruff check $(SOURCES)

@@ -96,7 +96,7 @@ def test_requests_in_flight_end_whole_and_new_ones_are_refused(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("hurt", "way", "whole"),
     [
-        ("target", signal.SIGKILL, True),
+        pytest.param("target", signal.SIGKILL, True, marks=pytest.mark.slow),
         ("target", signal.SIGSTOP, True),
         ("covey", signal.SIGKILL, False),
         ("tritonserver", signal.SIGKILL, False),

@@ -133,6 +133,7 @@ def test_only_the_fronts_ports_are_open_and_the_secret_is_nowhere(pods: list[Pod
     assert pod.run(["stat", "-c", "%a", "/var/lib/covey/kept"]).stdout.strip()[-2:] == "00", "of its user alone"
 
 
+@pytest.mark.slow
 def test_the_jobs_of_a_load_test_share_a_load(pods: list[Pod], tmp_path: Path) -> None:
     """Their arguments, with a pod's address and a free port for the names of Services."""
     given = {"loadtest": {"enabled": True, "args": ["--shape", "poisson:4", "--seconds", "3", "--tokens", "4:8"]}}

@@ -119,6 +119,7 @@ def test_streams_of_a_node_that_dies_go_on_elsewhere(covey: Application) -> None
     until(lambda: len(covey.servers()) == 1, 20.0)  # what was that node's has ended
 
 
+@pytest.mark.slow
 def test_a_replica_that_comes_under_load_takes_its_part(covey: Application) -> None:
     """On a node that comes in another's place."""
     asked = bodies(8, 100)

@@ -201,6 +201,7 @@ def test_a_few_faults_cost_no_answer(tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.slow
 def test_a_start_and_an_end_with_faults_cost_no_answer(tmp_path: Path) -> None:
     words = ("--profile", "emulated-7b", "--starts", "1", "--streams", "3", "--tokens", "24")
     assert int(str(run(tmp_path, 400, *words)["faults"])) <= 2
