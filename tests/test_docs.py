@@ -16,7 +16,7 @@ MOST_WORDS = 1300
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
 ROW = re.compile(r"^\| (?!word )(.+?) \|.*\| (.+) \|$", re.MULTILINE)  # of the glossary: words, and where they live
-BENCH = re.compile(r"python -m loadtest\.bench ([a-z][^`#\n]*)")
+BENCH = re.compile(r"(?:python -m loadtest\.|`)bench ([a-z][^`#\n]*)")
 
 
 def test_readme_is_a_first_page() -> None:
