@@ -1,4 +1,4 @@
-"""What a policy over draft depths is asked, what it is told afterwards, and the interface of all of them."""
+"""The interface of policies over draft depths: what they are asked, and what they are told afterwards."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Trials:
 
 @dataclass(frozen=True, slots=True)
 class DraftCall:
-    """What a drafter did in a round."""
+    """A drafter's steps and seconds in one round."""
 
     steps: Sequence[int]  # rows that drafted one token or more, two or more, and so on
     seconds: float  # inside the drafter, without what it read first
@@ -70,7 +70,7 @@ class DraftCall:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the round cost and brought."""
+    """The cost and the yield of a round."""
 
     seconds: float  # the whole round
     tokens: int  # emitted, by all rows
@@ -129,7 +129,7 @@ class LengthPolicy(Protocol):
         ...
 
     def state(self) -> JsonDict | None:
-        """What it has learnt, as plain data; None: nothing that would outlive the process. Does not mutate."""
+        """Return the learnt state as plain data, None if nothing outlives the process. Does not mutate."""
         ...
 
     def restore(self, state: JsonDict) -> None:

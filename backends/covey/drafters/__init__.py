@@ -14,7 +14,7 @@ from covey.profile import DrafterSettings, Profile
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a drafter may be made of: what makes it names what it needs."""
+    """The values that a drafter may be made of: its maker names those it needs."""
 
     name: str
     folder: str | Path  # its weights, if it has any

@@ -17,8 +17,8 @@ TOGETHER = 1 << 20  # numbers that are computed at once, though at least a step'
 
 
 class NoiseAhead:
-    """Of rows with these `settings` row r's positions from `positions[r]` on, `depth` steps; zero for greedy rows.
-    `needed` is false when all are greedy."""
+    """The noise of rows with these `settings`, at `depth` positions from `positions[r]` on for row r; zero for greedy
+    rows. `needed` is false when all are greedy."""
 
     def __init__(self, table: SettingsTable, settings: Index, positions: Index, depth: int, vocab: int) -> None:
         self._hot = np.flatnonzero(table.temperature[settings] > 0)

@@ -1,4 +1,4 @@
-"""Which tokens a neural drafter takes from its logits, for all steps of one call under the coupled rule.
+"""The choice of tokens from a neural drafter's logits, for all steps of one call under the coupled rule.
 
 A child is ranked by log q + noise, by log q when greedy. Its score is the log of its share of exp(log q + noise) over
 all tokens: q's own probability when greedy and, when sampling, how clearly it wins the race that the target will run,
@@ -63,7 +63,7 @@ class Choosing:
         return tokens, best - _log_total(raced)
 
     def log_q(self, logits: Floats, tokens: Index, lanes: int) -> Floats:
-        """Of tokens [rows * lanes, n] the log of q, the noise and what settings leave out apart."""
+        """Return log q of the tokens [rows * lanes, n], without the noise and regardless of what settings leave out."""
         if self._noise.needed and self._scale is not None:
             scale = self._scale[: len(logits) // lanes]
             logits = logits * (scale.repeat(lanes, 0) if lanes > 1 else scale)

@@ -161,7 +161,7 @@ class TextReader:
 
 
 def judged(piece: Piece, table: SettingsTable) -> RowJudged:
-    """What was read of a row says of its text. Leaves the last draw with the session."""
+    """Return the judgement of a row's text by what was read of it. Leaves the last draw with the session."""
     session, hits, first = piece.session, piece.hits, piece.session.drawn
     own = session.own() if piece.judge >= 0 and not session.rejection else []
     proposed: list[int] = [

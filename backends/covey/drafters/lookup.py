@@ -81,11 +81,11 @@ class Lookup(ABC):
 
     @abstractmethod
     def place(self) -> Hashable:
-        """Where the tokens end. Does not mutate."""
+        """Return the place at which the tokens end. Does not mutate."""
 
     @abstractmethod
     def children(self, place: Hashable, most: int) -> list[Child]:
-        """What may follow there, the likeliest first, at most so many. Does not mutate."""
+        """Return at most `most` tokens that may follow there, the likeliest first. Does not mutate."""
 
     def keep(self, count: int) -> None:
         """Forget all tokens but the first `count`; rare, so the rest is simply read again."""

@@ -264,7 +264,7 @@ class NeuralDrafter:
     def _to_read(
         self, work: DraftWork, reading: Reading, status: Ints, rows: list[Session | None]
     ) -> list[Piece | None]:
-        """What of each row is read within the budget; rows without room are SKIPPED."""
+        """Return the piece of each row that is read within the budget; rows without room get the status SKIPPED."""
         budget, pieces = reading.budget, list[Piece | None]()
         for row, (session, judge) in enumerate(zip(rows, reading.judge.tolist())):
             if session is None:
@@ -285,7 +285,7 @@ class NeuralDrafter:
         return pieces
 
     def _skip(self, session: Session) -> None:
-        """Of a long gap only the end is read."""
+        """Skip all of a long gap but its end."""
         sinks, recent = self._limits.sink_tokens, self._limits.window_tokens
         if recent and session.unread > sinks + recent and session.sequence.num_cached_tokens >= sinks:
             session.skip(sinks, recent)
@@ -380,7 +380,7 @@ class NeuralDrafter:
 def load(
     folder: str | Path, settings: DrafterSettings, *, name: str, depth: int, elastic: bool = False
 ) -> NeuralDrafter:
-    """As `NeuralDrafter.load`, and ready to answer at full speed."""
+    """Load a drafter (see `NeuralDrafter.load`) and make it ready to answer at full speed."""
     drafter = NeuralDrafter.load(folder, settings, name=name, depth=depth, elastic=elastic)
     drafter.warm_up()
     return drafter

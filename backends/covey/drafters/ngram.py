@@ -52,8 +52,8 @@ class NgramLookup(Lookup):
         return [Child(token, share, (*recent, token)) for token, share in shares.items()]
 
     def _by_length(self, place: Run) -> Iterator[list[tuple[int, int]]]:
-        """What followed the place's last n tokens and how often, by n from the longest to the shortest, the most
-        frequent first, then the latest."""
+        """Yield the tokens that followed the place's last n tokens and how often, by n from the longest to the
+        shortest, the most frequent first, then the latest."""
         for start in range(len(place) - self._shortest + 1):
             counts = self._after.get(place[start:])
             if counts:

@@ -47,8 +47,8 @@ class Lattice:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What rows of one width need, the deepest first. `pending` [rows, n] are each row's last tokens, `positions` the
-    positions of the first proposals, `settings` the rows of the settings table. `rounds` and `rejection` (rows,
+    """The inputs of rows of one width, the deepest first. `pending` [rows, n] are each row's last tokens, `positions`
+    the positions of the first proposals, `settings` the rows of the settings table. `rounds` and `rejection` (rows,
     ascending) are of the rejection rule, which has width 1."""
 
     pending: Index
@@ -141,8 +141,8 @@ def _chains(stepper: Stepper, table: SettingsTable, choosing: Choosing, logits: 
 
 
 def _allowed(grammars: Mapping[int, Grammar], lattice: Lattice, step: int, count: int, lanes: int) -> Allowed | None:
-    """What may follow each lane's path in the first rows. A path that no grammar goes on from is refused as it is, and
-    its lane is left alone."""
+    """Return the tokens that grammars allow behind each lane's path in the first rows. A path that no grammar goes on
+    from is refused as it is, and its lane is left alone."""
     where: list[int] = []
     found: list[Words | None] = []
     for row, grammar in grammars.items():

@@ -91,7 +91,8 @@ class Session:
         return sequence.slots[base + np.asarray(path, np.int32)], sequence.slots[base : base + len(path)]
 
     def drew(self, tokens: list[int]) -> None:
-        """What is read so far draws this for the position behind, or nothing; the last call's proposals are done."""
+        """Note the tokens that the text read so far draws for the next position, if any; the last call's proposals are
+        done."""
         self.tokens, self.parents, self.written, self.drawn = tokens, [], 0, self.read
 
     def own(self) -> list[int]:

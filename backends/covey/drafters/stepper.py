@@ -20,8 +20,8 @@ Visible = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a call brings together. Row r's context lies in the first `context[r]` slots of blocks `tables[r]`; its
-    token in column c of the call has position `positions[r, c]` and its key goes to slot `slots[r, c]`."""
+    """The rows of one call. Row r's context lies in the first `context[r]` slots of blocks `tables[r]`; its token in
+    column c of the call has position `positions[r, c]` and its key goes to slot `slots[r, c]`."""
 
     tables: Ints
     context: Ints
@@ -31,8 +31,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """What decides the tokens of a chain: by row its temperature (0: greedy), and by step and row the words of its
-    noise, [depth, 3, rows]."""
+    """The parameters of a chain's draws: temperatures by row (0 is greedy), and the words of the noise by step and row,
+    [depth, 3, rows]."""
 
     temperatures: Reals
     words: Ints

@@ -1,1 +1,2 @@
-"""What a round should speculate: how deep and wide, for whom. Which drafter a row has its request says."""
+"""The planner: how deep and wide a round speculates, and for whom. A request that names its drafter decides that
+itself."""

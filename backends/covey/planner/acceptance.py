@@ -73,7 +73,7 @@ class _Suspicion:
         return evidence >= ALARM
 
     def fade(self, keep: float) -> None:
-        """What it rests on is worth less."""
+        """Weigh what was counted so far less, by the factor `keep`."""
         self.evidence *= keep
         self.offered = [count * keep for count in self.offered]
         self.accepted = [count * keep for count in self.accepted]

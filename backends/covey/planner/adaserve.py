@@ -36,7 +36,7 @@ MEMORY = 0.1  # weight of a new round in the mean of what rounds take
 
 
 def constants(entries: Iterable[str]) -> Mapping[str, int]:
-    """What `speculation.adaserve` says, of one key the last, and the defaults."""
+    """Return the constants of `speculation.adaserve` over the defaults; of one key the last entry counts."""
     given = dict(entry.split("=") for entry in entries)
     wrong = [f"{key}={value}" for key, value in given.items() if not re.fullmatch(ENTRY, f"{key}={value}")]
     if wrong:

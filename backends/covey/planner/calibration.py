@@ -40,7 +40,7 @@ class Calibration:
         self._weigh()
 
     def cells(self, nodes: Nodes, ranks: Ranks, said: Floats, drafter: Index, blind: Flags) -> Index:
-        """Where each node is counted; `drafter` and `blind` by row."""
+        """Return the index of the cell in which each node is counted; `drafter` and `blind` are by row."""
         bins = BINS.take((said * STEPS).astype(np.int64), mode="clip")
         places = np.minimum(ranks, RANKS - 1)
         if blind.any():
@@ -65,7 +65,7 @@ class Calibration:
         return found
 
     def index(self, drafters: Sequence[str]) -> Index:
-        """Of each row's drafter."""
+        """Return the index of each row's drafter."""
         if len(self._drafters) == 1:
             return np.zeros(len(drafters), np.int64)
         return np.fromiter((self._drafters.get(name, 0) for name in drafters), np.int64, len(drafters))
@@ -87,7 +87,7 @@ class Calibration:
         return [(s / n, a / n, n) for n, a, s in zip(offered.tolist(), accepted.tolist(), said.tolist()) if n >= 1.0]
 
     def state(self) -> JsonDict:
-        """Of each drafter the cells in which something was seen."""
+        """Return, for each drafter, the cells in which something was seen."""
         found = {}
         for name, index in self._drafters.items():
             start = index * self._size
@@ -97,7 +97,8 @@ class Calibration:
         return {"max_depth": self._max_depth, "drafters": found}
 
     def restore(self, state: JsonDict) -> None:
-        """Of the drafters that are still there. ValueError when it is not such a state; then nothing changes."""
+        """Take the state of the drafters that are still there. Raises ValueError for anything else, and changes nothing
+        then."""
         try:
             totals = self._read(state)
         except (KeyError, TypeError, AttributeError) as error:
@@ -121,7 +122,7 @@ class Calibration:
         return totals
 
     def _weigh(self) -> None:
-        """Of a cell where nothing is said, `UNSEEN` stands for it."""
+        """Compute each cell's trust and correction; `UNSEEN` stands for what a cell without a statement says."""
         trust = LEAN / (self._offered + LEAN)
         chance = self._accepted / (self._offered + LEAN)
         unsaid = np.arange(len(trust)) % (BLIND + 1) == BLIND

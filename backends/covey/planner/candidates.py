@@ -1,4 +1,5 @@
-"""What selectors see of a round's candidate trees: nodes, which of them may be dropped, and how likely each is."""
+"""The view that selectors have of a round's candidate trees: nodes, which of them may be dropped, how likely each
+is."""
 
 from __future__ import annotations
 
@@ -53,8 +54,8 @@ class Candidates:
 
 
 class TreeSelector:
-    """What selectors of single nodes share: they count what became of them. Owns the calibration and the totals; any
-    thread may read `tally`."""
+    """The base of selectors of single nodes: it counts what became of the nodes. Owns the calibration and the totals;
+    any thread may read `tally`."""
 
     log_q = False
     yields = False
@@ -70,7 +71,7 @@ class TreeSelector:
         self._standing = batch, Standing.of(batch)
 
     def standing(self, batch: Batch) -> Standing:
-        """What was prepared for this batch, once; where nothing was, it is now."""
+        """Return, once, what was prepared for this batch; prepare it now if nothing was."""
         if self._standing is None or self._standing[0] is not batch:
             self.prepare(batch)
         assert self._standing is not None
@@ -82,22 +83,22 @@ class TreeSelector:
         return self.tally.figures()
 
     def state(self) -> JsonDict | None:
-        """What it has learnt."""
+        """Return the learnt state as plain data, None if the selector learns nothing."""
         return self.calibration.state()
 
     def restore(self, state: JsonDict) -> None:
-        """As `Calibration.restore`."""
+        """Restore the calibration: see `Calibration.restore`."""
         self.calibration.restore(state)
 
     def keep(self, found: Candidates, kept: Flags, needs: Array, allowed: int) -> Trees:
-        """What is verified. `needs`: A(r) of the rows that have an objective."""
+        """Return the trees to verify. `needs` holds A(r) of the rows that have an objective."""
         trees = found.trees if kept.all() else found.trees.nodes(kept)
         self._selected = trees, found, kept
         self.tally.selected(len(kept), len(trees.tokens), allowed, needs)
         return trees
 
     def count(self, done: Round) -> None:
-        """What became of the nodes that were verified and whose parents were accepted."""
+        """Count what became of the nodes that were verified and whose parents were accepted."""
         if self._selected is None or self._selected[0] is not done.kept:
             return
         (trees, found, kept), reply = self._selected, done.reply

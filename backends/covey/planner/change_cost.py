@@ -46,5 +46,5 @@ class ChangeCost:
         return (depth > 0) != (before > 0) or self._measured < ENOUGH or self._excess[False] > SLIGHT
 
     def price(self, before: int, depth: int) -> float:
-        """What a change costs, in rounds of the depth that it leads to. Does not mutate."""
+        """Return the cost of a change of depth, in rounds of the depth that it leads to. Does not mutate."""
         return 0.0 if depth == before else max(0.0, self._excess[(depth > 0) != (before > 0)])

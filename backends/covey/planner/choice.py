@@ -18,7 +18,7 @@ class Planner(Protocol):
         ...
 
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:
-        """Which drafts are worth verifying: these, or fewer of them. Does not mutate."""
+        """Return the drafts that are worth verifying: these, or fewer of them. Does not mutate."""
         ...
 
     def readable(self, rows: int, drafts: float, tpot: float, seconds: float) -> int | None:

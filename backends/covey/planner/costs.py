@@ -1,4 +1,4 @@
-"""What a round of n rows and depth k takes, learnt from the rounds there were.
+"""The time of a round of n rows and depth k, learnt from the rounds there were.
 
     T(n, k) = verify(n, n + drafts(k), 0) + [k > 0] drafting(k) + overhead(n)
     verify(n, t, p) = f(t + p) + g(n) + c p + [t > n] d
@@ -157,8 +157,8 @@ class RoundCosts:
         return np.maximum(self._verify.mean(fuller - plain), 0.0)
 
     def side_by_side(self, seconds: Sequence[float] | Array) -> Array:
-        """What drafters take that are asked at the same time, each of which takes so long alone: a number each, or one
-        for each depth."""
+        """Return the time of drafters that are asked together, from the seconds that each takes alone: a number each,
+        or one for each depth."""
         longest = np.max(seconds, axis=0)
         together: Array = longest + self._crowding * (np.sum(seconds, axis=0) - longest)
         return together
@@ -200,7 +200,7 @@ class RoundCosts:
             self._observe_several(calls, draft)
 
     def _observe_several(self, calls: Mapping[str, DraftCall], draft: float) -> None:
-        """What a drafter takes beside others is its own curve's only until it is seen alone."""
+        """Learn from a call beside others, whose time counts for a drafter's own curve only until it is seen alone."""
         way = max(0.0, draft - max(call.seconds for call in calls.values()))
         alone = []
         for name, call in calls.items():

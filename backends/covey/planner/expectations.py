@@ -1,4 +1,4 @@
-"""What a round of each depth is expected to take and to bring, from what all rounds at all batch sizes have taught.
+"""The time and tokens expected of a round of each depth, from what all rounds at all batch sizes have taught.
 
 tokens   = sum over drafters of rows * E(k), and one of each row that does not draft    (covey.planner.acceptance)
 seconds  = T(n, k) * residual(n, k)    (covey.planner.costs, .residuals)
@@ -25,18 +25,18 @@ from covey_client.costs.table import CostTable
 
 
 class Outlooking(Protocol):
-    """Who chooses among drafts."""
+    """A selector that forecasts how many drafts it will choose."""
 
     def forecast(
         self, rows: int, plain: int, width: int, seconds: Callable[[Array], Array], drafting: Array
     ) -> Forecast:
-        """As `Outlook.forecast`, of trees of so many lanes."""
+        """Forecast rounds with trees of `width` lanes: see `Outlook.forecast`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What is expected of one batch, by depth from 0."""
+    """The expectations of one batch, by depth from 0."""
 
     passes: Passes  # tokens to be verified
     tokens: list[float]  # emitted
@@ -98,7 +98,7 @@ class Expectations:
         return self._costs.without_drafts(rows, passes) if self._costs.known else np.ones(self._max_depth + 1)
 
     def curve(self, rows: int) -> PassCurve:
-        """What rounds take but for drafting; before anything was measured time is in tokens."""
+        """Return the time of rounds without drafting; before anything was measured its unit is the token."""
         if not self.known:
             return PassCurve.unknown(rows)
         return self._costs.curve(rows, self._costs.overhead(rows))
@@ -108,7 +108,8 @@ class Expectations:
         return float(self.curve(rows).at(np.array([float(rows)]))[0])
 
     def readable(self, rows: int, drafts: float, seconds: float) -> int | None:
-        """As `Planner.readable`; None before anything was measured."""
+        """Return how many tokens of prompts a pass can read (see `Planner.readable`), None before anything was
+        measured."""
         return self._costs.readable(rows, drafts, seconds) if self.known else None
 
     def drafting(self, drafter: str, most: int) -> Array:
@@ -116,8 +117,8 @@ class Expectations:
         return self._costs.drafting(drafter, most)
 
     def side_by_side(self, seconds: Sequence[float] | Array) -> Array:
-        """What drafters take that are asked at the same time, each of which takes so long alone: a number each, or one
-        for each depth."""
+        """Return the time of drafters that are asked together, from the seconds that each takes alone: a number each,
+        or one for each depth."""
         return self._costs.side_by_side(seconds)
 
     def more(self, situation: Situation) -> list[float]:

@@ -29,7 +29,7 @@ class Guarded:
         return _plain(len(batch.rows)) if plan is None else plan
 
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:
-        """What is drafted has room in the pass, so that all of it may be verified."""
+        """Return the selector's trees, or all that was drafted if selection has failed: it has room in the pass."""
         kept = self._guard(PART, self._planner.select, batch, drafted, budget)
         return drafted.trees if kept is None else kept
 

@@ -1,4 +1,4 @@
-"""What a policy has learnt, in a file, so that a restart need not learn it again.
+"""The file of what a policy has learnt, so that a restart need not learn it again.
 
     {"covey_learnt": 1, "policy": "covey", "target": "...", "state": {...}}
 
@@ -68,7 +68,7 @@ class Keeper:
 
 
 def file_in(folder: str | Path, name: str) -> Path:
-    """Where what is called `name` keeps its state; SettingError where nothing can be written."""
+    """Return the file for the state of the model `name`. Raises SettingError where nothing can be written."""
     path = Path(folder) / f"{name}.json"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -58,7 +58,7 @@ def tried(done: Round) -> Ints:
 
 
 def lesson_of(done: Round, choice: Choice, max_depth: int) -> Lesson:
-    """What there is to learn from a round in which rows decoded."""
+    """Return what a round in which rows decoded teaches."""
     batch = done.batch
     asked = done.plan.depth[: batch.decoding]
     alike = (
@@ -113,7 +113,7 @@ def _answers(done: Round) -> dict[str, bool]:
 
 
 def _by_drafter(done: Round, names: Iterable[str]) -> dict[str, npt.NDArray[np.bool_] | slice]:
-    """Which decoding rows are whose."""
+    """Return, by drafter, a mask of the decoding rows that it drafts for."""
     drafters = done.plan.drafter[: done.batch.decoding]
     if len(set(drafters)) == 1:
         return {name: slice(None) for name in names}

@@ -1,4 +1,4 @@
-"""What rounds of each depth and width will bring where the best nodes are chosen: from the candidates of late.
+"""A forecast, from recent candidates, of what rounds of each depth and width bring where the best nodes are chosen.
 
 Of every depth the paths of the last candidates are kept, `ROWS` rows' worth. A round of n rows is expected to offer as
 many of each likeness in proportion, and of them those will be chosen that are worth their time (`covey.planner.worth`).
@@ -62,8 +62,8 @@ class Outlook:
     def forecast(
         self, rows: int, plain: int, wide: bool, seconds: Callable[[Array], Array], drafting: Array
     ) -> Forecast:
-        """Of `rows` rows that draft and `plain` that do not; `seconds` of a round but for drafting, by the nodes in it;
-        `drafting` by depth."""
+        """Forecast rounds with `rows` rows that draft and `plain` that do not; `seconds` gives a round's time without
+        drafting by the nodes in it, and `drafting` holds the time of drafting by depth."""
         more, nodes = self.of_row(wide)
         more, nodes = more[: len(drafting)], nodes[: len(drafting)]
         tokens = plain + rows * (1.0 + more)

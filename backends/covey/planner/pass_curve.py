@@ -1,4 +1,4 @@
-"""What a round of some rows takes but for drafting, by the tokens in its pass: a line between knots."""
+"""The time of a round of a given number of rows without drafting, by the tokens in its pass: a line between knots."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ FAR = 1e7  # tokens up to which the line beyond the last knot is drawn
 
 @dataclass(frozen=True, slots=True)
 class PassCurve:
-    """Of so many rows. `drafts` are seconds that a pass takes beyond the line where there are drafts in it, `prompt`
-    those of each token of a prompt."""
+    """The curve for `rows` rows. `drafts` are the seconds that a pass with drafts takes beyond the line, `prompt` those
+    of each token of a prompt."""
 
     rows: int
     knots: Array
@@ -31,8 +31,8 @@ class PassCurve:
         return cls(rows, ends, ends, 0.0, 0.0)
 
     def least(self, tokens: int) -> list[tuple[float, float]]:
-        """What one more token takes at least in a pass over so many or more, 0 where it may take less than nothing:
-        from each bend of the curve on, the farthest first, and from this number of tokens."""
+        """Return the least time of one more token in a pass over `tokens` tokens or more, at least 0: from each bend of
+        the curve on, the farthest first, and from this number of tokens."""
         start = max(0, int(self.knots.searchsorted(tokens, side="right")) - 1)
         knots, seconds = self.knots[start:], self.seconds[start:]
         slopes = (seconds[1:] - seconds[:-1]) / (knots[1:] - knots[:-1])

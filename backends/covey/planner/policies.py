@@ -20,7 +20,7 @@ FIXED = "fixed:k"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a policy may be made of: its constructor names what it needs."""
+    """The values that a policy may be made of: its constructor names those it needs."""
 
     name: str
     max_depth: int  # the deepest draft

@@ -42,7 +42,7 @@ class Regression:
 
     @property
     def weights(self) -> Array:
-        """What each feature adds. Not to be changed."""
+        """The contribution of each feature. Callers must not change the array."""
         return self._weights
 
     def mean(self, features: Array) -> Array:

@@ -120,13 +120,14 @@ class RoundPlanner:
         yield from self.selector.figures()
 
     def state(self) -> JsonDict | None:
-        """What policy and selector have learnt; the engine waits meanwhile, for less than a millisecond."""
+        """Return the learnt state of policy and selector; the engine waits meanwhile, for less than a millisecond."""
         with self._learning:
             policy, selector = self.policy.state(), self.selector.state()
         return policy if selector is None else {**(policy or {}), "selector": selector}
 
     def restore(self, state: JsonDict) -> None:
-        """As `LengthPolicy.restore`. A state without a selector's is one of a planner that did not choose."""
+        """Restore policy and selector: see `LengthPolicy.restore`. A state without a selector's comes from a planner
+        that did not select."""
         with self._learning:
             before = self.selector.state()
             if before is not None and "selector" in state:

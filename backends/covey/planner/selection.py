@@ -1,4 +1,4 @@
-"""Which drafts of the whole batch are worth verifying: all of them, or the best by path probability (TETRIS).
+"""Selection of the drafts of a batch that are verified: all of them, or the best by path probability (TETRIS).
 
 Under the rejection rule what is verified may not depend on drawn tokens, and a drafted token's probability does: there
 a draft is ranked by how often drafts at its position have been accepted so far.
@@ -35,7 +35,7 @@ class Selector(Protocol):
         ...
 
     def learn(self, done: Round, outcome: Outcome) -> None:
-        """What came of a round."""
+        """Learn from what came of a round."""
         ...
 
     def figures(self) -> Figures:
@@ -43,7 +43,7 @@ class Selector(Protocol):
         ...
 
     def state(self) -> JsonDict | None:
-        """What it has learnt, None: nothing that is kept."""
+        """Return the learnt state, None if nothing is kept."""
         ...
 
     def restore(self, state: JsonDict) -> None:

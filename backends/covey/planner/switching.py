@@ -46,7 +46,7 @@ class SwitchCost:
         return seconds
 
     def alone(self, lags: Array) -> Array:
-        """As called for one row, for each of these lags. Does not mutate what is known."""
+        """Return the cost of switching for one row at each of these lags. Does not mutate what was learnt."""
         knots = np.append(LAGS, 16.0 * LAGS[-1])
         seconds: Array = np.interp(lags, knots, [self(int(lag), 1) for lag in knots])
         return np.where(lags > 0, seconds, 0.0)

@@ -1,4 +1,4 @@
-"""Which drafted nodes are worth verifying: Covey's own selection.
+"""Covey's own selection of the drafted nodes that are worth verifying.
 
 Nodes are ranked by calibrated path probability. With n rows and the best m nodes a round is expected to bring
 
@@ -80,7 +80,7 @@ class Worth(TreeSelector):
         curve, prefill = self._curve, int(batch.chunk[batch.decoding :].sum())
 
         def seconds(nodes: Index | int, prompts: int = prefill) -> Array:
-            """Of rounds that verify so many nodes."""
+            """Return the time of rounds that verify so many nodes."""
             return drafting + curve.at(nodes + batch.decoding, prompts)
 
         needs = standing.needs(float(seconds(np.count_nonzero(kept))))
@@ -133,8 +133,8 @@ class Worth(TreeSelector):
         return int((brought - speed * now).argmax())
 
     def _weights(self, standing: Standing, needs: Array, rows: int) -> tuple[Floats | None, Array | None]:
-        """What a token of each row counts for, None: the same everywhere; and A(r) of those that are late, can still be
-        met and leave their depth to the policy, None: nobody is."""
+        """Return the weight of a token of each row, None if all are equal, and A(r) of the rows that are late, can
+        still meet their objective and leave their depth to the policy, None if there are none."""
         weight = due = None
         given = (needs <= 0.0) | standing.hopeless
         if given.any():
@@ -191,7 +191,7 @@ class Worth(TreeSelector):
     def forecast(
         self, rows: int, plain: int, width: int, seconds: Callable[[Array], Array], drafting: Array
     ) -> Forecast:
-        """What is expected of rounds in which this chooses; see `Outlook`. Does not mutate what is known."""
+        """Forecast rounds whose nodes this selector chooses; see `Outlook`. Does not mutate what was learnt."""
         return self._outlook.forecast(rows, plain, width > 1, seconds, drafting)
 
 

@@ -58,7 +58,7 @@ class Ahead:
         return running.result() if running is not None else None
 
     def judge(self, tags: Rows[int], plain: bool) -> None:
-        """What the message after a guess asked for: rows, and whether they decode plainly."""
+        """Judge the last guess by what the next message asks for: its rows, and whether they decode plainly."""
         if self._guess is not None:
             good = plain and self._guess.issuperset(tags)
             self._came_true += FORGETTING * (good - self._came_true)

@@ -244,7 +244,7 @@ class TargetRunner:
         precomputed: Precomputed | None,
         divergence: bool,
     ) -> tuple[Mask, Verified | None]:
-        """As `_compute`, with what is known already."""
+        """Verify these rows, with the logits that were computed ahead where there are any: see `_compute`."""
         if precomputed is None:
             return self._compute(rows, chunk, trees, divergence)
         found = [None if size else precomputed.row(row) for row, size in zip(rows, trees.sizes.tolist())]
@@ -286,8 +286,9 @@ class TargetRunner:
         return ending, self._verify(logits, ended, rows_of(trees, ending), packing.depth, divergence)
 
     def _admit(self, work: TargetWork) -> tuple[Ints, list[Sequence], list[int], Trees]:
-        """Which rows this pass can compute: known to both sides alike, and with room in the pool. A tree that finds
-        no room is left out; its row decodes plainly. Trees come last: none takes a block that another row needs."""
+        """Return the rows that this pass can compute: known to both sides alike, and with room in the pool. A tree that
+        finds no room is left out; its row decodes plainly. Trees come last: none takes a block that another row
+        needs."""
         status = np.zeros(len(work.tags), np.int32)
         rows, chunk, trees = [], [], []
         planted = np.zeros(len(work.tags), np.bool_)
@@ -312,7 +313,7 @@ class TargetRunner:
         return status, rows, chunk, rows_of(kept, status == RowStatus.OK)
 
     def _verify(self, logits: Logits, rows: list[Sequence], trees: Trees, depth: Ints, divergence: bool) -> Verified:
-        """What every row may emit by its rule."""
+        """Return what every row may emit by its verification rule."""
         sizes = trees.sizes
         known = np.fromiter((row.known for row in rows), np.int32, len(rows))
         positions = np.repeat(known, sizes + 1)
@@ -347,8 +348,8 @@ class TargetRunner:
             sequence.append(verified.tokens[start:end])
 
     def _begin_anew(self, sequence: Sequence) -> bool:
-        """What is not finite gets through every mask, so a row may have no token for what others, or its own drafts,
-        left in its blocks. Forget its KV, and say whether it may try once more."""
+        """Forget a row's KV, and return whether it may be computed once more: NaN that others, or its own drafts, left
+        in its blocks gets through every mask (0 x NaN is NaN), so that the row has no token."""
         self._thread.run(self._model.clear_slots, self._sequences.restart(sequence))
         again = sequence.failed != sequence.known
         sequence.failed = sequence.known
@@ -438,7 +439,8 @@ def typed(folder: str | Path, settings: TargetSettings) -> TargetSettings:
 
 
 def most_blocks(folder: str | Path, settings: TargetSettings) -> int:
-    """As many as fill the device, for addresses cost nothing; 0 for a target whose pool keeps its size."""
+    """Return the number of blocks that fill the device, since addresses cost nothing; 0 for a target whose pool keeps
+    its size."""
     if settings.tensor_parallel > 1:
         return 0
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -54,7 +54,7 @@ class Verified:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """What there is one of per row of logits, packed as in `covey.verify`: a row's root, then its nodes."""
+    """The arrays with one entry per row of logits, packed as in `covey.verify`: a row's root, then its nodes."""
 
     logits: Logits
     settings: Ints
@@ -164,7 +164,7 @@ def merged(second: Mask, one: Verified, two: Verified) -> Verified:
 
 
 def _spans(sizes: Ints, rows: Ints) -> Ints:
-    """Where the given rows' items are, of rows of so many items each that lie one behind the other."""
+    """Return the indices of the given rows' items, where rows of `sizes` items each lie one behind the other."""
     taken = sizes[rows]
     starts = (np.cumsum(sizes) - sizes)[rows]
     indices: Ints = np.repeat(starts - (np.cumsum(taken) - taken), taken) + np.arange(int(taken.sum()))

@@ -1,4 +1,4 @@
-"""Where the nodes of packed trees stand, and how likely their paths are. Numpy over all nodes of a batch.
+"""The places of nodes in packed trees, and the probabilities of their paths. Numpy over all nodes of a batch.
 
 Indices are taken with mode="clip", which saves numpy a pass over them: all of them are in range.
 
@@ -106,7 +106,8 @@ class Nodes:
         return said
 
     def accepted(self, trees: Trees, offsets: Ints, tokens: Ints, accepted: Ints) -> Flags:
-        """Which nodes were: row r was answered `tokens[offsets[r]:]`, whose first `accepted[r]` are of its tree."""
+        """Return a mask of the accepted nodes: row r was answered `tokens[offsets[r]:]`, whose first `accepted[r]` are
+        of its tree."""
         row_of = self.row_of
         wrong = np.append(self.depth > accepted[row_of], False)
         near = np.flatnonzero(~wrong[:-1])

@@ -1,4 +1,4 @@
-"""What chooses the drafter of one request: its interface, and the parts that most policies share.
+"""The bandit that chooses one request's drafter: its interface, and the parts that most policies share.
 
 An arm is a drafter, by its index. A bandit knows no engine, no clock and no other request, and lives as long as its
 request does. What it needs besides its own parameters is in `policies.Setting`.
@@ -50,7 +50,7 @@ class Unlearned:
 
 
 class Lags:
-    """What switching costs: `price`, MetaSD's lambda in units of reward, for each token that an arm has not seen.
+    """The cost of switching: `price`, MetaSD's lambda in units of reward, for each token that an arm has not seen.
 
     Appendix H.1 has the term in the regret: lambda (l(t) - l(tau_i)) whenever the arm changes, l(t) being the tokens so
     far and tau_i the arm's last round. Here it is subtracted from an index. It grows until the arm is played, so a
@@ -65,7 +65,7 @@ class Lags:
         self._last: int | None = None
 
     def cost(self, arm: int) -> float:
-        """Of choosing the arm now."""
+        """Return the cost of choosing the arm now."""
         return 0.0 if arm == self._last else self._price * (self._emitted - self._seen[arm])
 
     def update(self, arm: int, tokens: int) -> None:

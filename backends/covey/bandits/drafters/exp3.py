@@ -28,7 +28,7 @@ class Drawn:
         self._last: dict[int, float] = {}  # the probabilities of the last draw
 
     def probabilities(self, allowed: Sequence[int]) -> Array:
-        """Of each allowed arm, in their order."""
+        """Return the probability of each allowed arm, in their order."""
         scores = self._rate * self._totals[list(allowed)]
         weights = np.exp(scores - scores.max())
         mixed: Array = (1.0 - self._even) * weights / weights.sum() + self._even / len(allowed)

@@ -67,7 +67,7 @@ class SequentialHalving:
         self._spent = dict.fromkeys(self._due, 0)
 
     def _cost(self, tokens: int) -> int:  # noqa: ARG002
-        """What a round takes of an arm's turn."""
+        """Return how much of an arm's turn a round takes."""
         return 1
 
     def _standing(self, arm: int) -> tuple[bool, float]:

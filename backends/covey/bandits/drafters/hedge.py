@@ -39,7 +39,7 @@ class NormalHedge:
         self._scale = 1.0  # c, while an arm is ahead
 
     def probabilities(self, allowed: Sequence[int]) -> Array:
-        """Of each allowed arm, in their order."""
+        """Return the probability of each allowed arm, in their order."""
         chosen = self._ahead[list(allowed)]
         most = chosen.max()
         if most == 0.0:

@@ -22,7 +22,7 @@ READ = {"float": float, "int": int, "str": str}
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What one request's bandit may be made of: its constructor names what it needs."""
+    """The values that one request's bandit may be made of: its constructor names those it needs."""
 
     names: Sequence[str]  # the drafters, in the order of the arms
     rng: np.random.Generator

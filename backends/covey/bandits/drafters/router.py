@@ -29,7 +29,7 @@ log = logging.getLogger("covey.planner")
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What was learnt; scores are `matrix @ features + bias`."""
+    """The learnt weights; scores are `matrix @ features + bias`."""
 
     tokenizer: str  # SHA-256 of the tokenizer.json whose ids it knows
     drafters: tuple[str, ...]

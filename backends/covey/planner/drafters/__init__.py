@@ -1,1 +1,1 @@
-"""Who drafts for requests that name nobody."""
+"""The choice of drafters for requests that name none."""

@@ -34,7 +34,7 @@ class _Played:
 
 @dataclass(slots=True)
 class _Choice:
-    """What stays with a request."""
+    """The state that is kept for one request."""
 
     bandit: Bandit
     waiting: deque[_Played] = field(default_factory=deque)
@@ -112,7 +112,7 @@ class PerRequest:
                 choice.waiting.append(_Played(active.known - emitted[row], depths[row], rewards))
 
     def hear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
-        """What rounds cost is not asked."""
+        """Ignore what a round cost."""
 
     def _choice(self, active: ActiveRequest) -> _Choice:
         choice: _Choice | None = active.belief

@@ -47,7 +47,7 @@ class _Tenant:
         self._counts = np.zeros((2, drafters, depth))  # drafts looked at, accepted
 
     def add(self, numbers: Places, drafters: Ints, looked: Array, accepted: Array) -> None:
-        """As `Neighbours.add`."""
+        """Add what was seen of requests: see `Neighbours.add`."""
         for counts, more in zip(self._counts, (looked, accepted)):
             np.add.at(counts, drafters, more)
         self._counts *= (TENANT / np.maximum(self._counts[0, :, 0], TENANT))[:, None]
@@ -65,7 +65,8 @@ class _Tenant:
 
 @dataclass(eq=False)
 class Belief:
-    """Of one request: where its numbers stand in the table, whose neighbour it is, and what it was assigned."""
+    """The entry of one request: where its numbers stand in the table, whose neighbour it is, and what it was
+    assigned."""
 
     place: int
     tenant: _Tenant
@@ -136,12 +137,12 @@ class Beliefs:
         return np.array([self.of(active).place for active in rows], np.intp)
 
     def ends(self, rows: Sequence[ActiveRequest]) -> npt.NDArray[np.int64]:
-        """As [rows, drafters], up to which position it is known how a text was drafted or would have been."""
+        """Return [rows, drafters]: up to which position it is known how a text was drafted or would have been."""
         ends: npt.NDArray[np.int64] = self._table.ends[self.places(rows)]
         return ends
 
     def holds(self, rows: Sequence[ActiveRequest]) -> npt.NDArray[np.bool_]:
-        """As [rows, drafters], whether a drafter can hold a text and a draft of it."""
+        """Return [rows, drafters]: whether a drafter can hold a text and a draft of it."""
         held: npt.NDArray[np.bool_] = np.array([active.known for active in rows])[:, None] < self.longest
         return held
 

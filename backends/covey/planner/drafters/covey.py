@@ -133,7 +133,7 @@ class CoveyDrafters:
         self._assigned, self._serving, self._age = (key, self._chosen(rows, serving)), serving, 0
 
     def _chosen(self, rows: Sequence[ActiveRequest], serving: Sequence[int], among: Sequence[int] = ()) -> Assignment:
-        """Of all that serve, or for rows that have none yet among these."""
+        """Return who drafts for each row, of all that serve; for rows that have no drafter yet, of those in `among`."""
         if not serving:
             drafters = tuple(active.request.drafter or self._names[0] for active in rows)
             return Assignment(drafters, tuple("first" if is_free(active) else ASKED for active in rows))

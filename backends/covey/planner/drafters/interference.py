@@ -44,7 +44,7 @@ class Interference:
         self._expected, self._whole, self._read, self._beside = 0.0, whole, now, beside
 
     def expected(self, seconds: float) -> None:
-        """What the last round was expected to take; what is not said of it teaches nothing."""
+        """Note how long the last round was expected to take; a round without such a note teaches nothing."""
         self._expected = seconds
 
     def _learn(self, x: float, y: float) -> None:

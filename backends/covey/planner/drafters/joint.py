@@ -1,4 +1,5 @@
-"""Which drafters a batch uses: the set by tokens per second, grown from the best single drafter while any other gains.
+"""The choice of a batch's drafters: the set by tokens per second, grown from the best single drafter while any other
+gains.
 
     value(S) = max over depths of  sum over rows of max over i in S of tokens(row, i)  /  seconds(rows by drafter)
 
@@ -21,7 +22,7 @@ GAIN = 1.01  # a further drafter must bring so much: its rows' catch-up and its 
 
 @dataclass(frozen=True, slots=True)
 class Prospects:
-    """What is expected of the rows that may be moved, by drafters from 0, and of the batch that they are part of."""
+    """The expectations of the rows that may be moved, by drafters from 0, and of the batch that they are part of."""
 
     tokens: Array  # emitted in a round, or what they are worth: [rows, drafters, depths]
     others: Array  # emitted by rows that are not moved, [depths]

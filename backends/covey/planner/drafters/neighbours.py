@@ -1,4 +1,4 @@
-"""What a tenant's latest requests have taught, weighed by how much their prompts are like a new one's: domains that
+"""The lessons of a tenant's latest requests, weighed by how much their prompts are like a new one's: domains that
 nobody has named.
 
 A prompt is the counts of its tokens in buckets, square roots of them, scaled to length 1, so that the cosine of two
@@ -60,9 +60,9 @@ class Neighbours:
             self._likely[number % REQUESTS, :, drafter] = 1.0, log_q
 
     def of(self, numbers: list[int]) -> tuple[Array, Array]:
-        """What a request's neighbours taught, it not being one: [requests, 2, drafters, depth] as drafts looked at and
-        accepted, and [requests, 2, drafters] as prompts and their mean log q. Requests that are forgotten have no
-        neighbours any more."""
+        """Return what a request's neighbours taught, itself left out: [requests, 2, drafters, depth] as drafts looked
+        at and accepted, and [requests, 2, drafters] as prompts and their mean log q. Requests that are forgotten have
+        no neighbours any more."""
         held = min(self._joined, REQUESTS)
         places = np.asarray(numbers) % REQUESTS
         # Not by BLAS, whose threads wait for one another where all processors are busy: 4 ms instead of 0.2.

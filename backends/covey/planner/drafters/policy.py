@@ -38,7 +38,7 @@ class DrafterPolicy(Protocol):
         ...
 
     def readers(self, batch: Batch, assigned: Assignment, roster: Roster) -> tuple[Reader, ...]:
-        """Who is to read what while the target works."""
+        """Return which drafters read which rows while the target works."""
         ...
 
     def learn(self, done: Round) -> None:
@@ -46,7 +46,7 @@ class DrafterPolicy(Protocol):
         ...
 
     def hear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
-        """What the round cost, as a length policy is told it."""
+        """Learn what the round cost, in the form in which a length policy is told it."""
         ...
 
 

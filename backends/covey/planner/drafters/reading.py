@@ -1,4 +1,4 @@
-"""Which drafter reads what others drafted, so that what it would have drafted is known without trying it.
+"""The choice of drafters that read what others drafted, so that what they would have drafted is known without a trial.
 
 A fixed share of all time goes into a bank, from which calls that read pay for the time that rounds lose by them
 (`interference`). They go first to the drafter that may be better than those in use for most rows, and while the bank is
@@ -82,7 +82,7 @@ class Reading:
         self._sought = self._catching_up(batch, assigned, serving) if due else ()
 
     def learn(self, done: Round) -> None:
-        """What reading took, and whether drafters say anything of prompts."""
+        """Learn how long reading took, and whether drafters say anything of prompts."""
         self._round += 1
         self._bank = min(START, self._bank + SHARE * done.times.whole)
         times = done.times
@@ -97,11 +97,11 @@ class Reading:
                 reads.prompt = None
 
     def expected(self, seconds: float) -> None:
-        """What the last round was expected to take."""
+        """Note how long the last round was expected to take."""
         self._interference.expected(seconds)
 
     def _for_prompts(self, batch: Batch, serving: Sequence[int]) -> tuple[Reader, ...]:
-        """Of requests that have not drafted yet. Nobody judges a first token."""
+        """Return the readers of prompts of requests that have not drafted yet. Nobody judges a first token."""
         new = [
             (row, active)
             for row, active in enumerate(batch.rows)

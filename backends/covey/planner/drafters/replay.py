@@ -27,8 +27,8 @@ class Replay:
         self.end = 0  # the position behind the last hit that was taken
 
     def take(self, start: int, hits: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Of a string that begins at `start`, what is new: each round that ends with it, as (drafts looked at, drafts
-        accepted). A gap before it ends the round that is open, and nothing is known of that."""
+        """Yield the rounds that end within the new part of a string that begins at `start`, as (drafts looked at,
+        drafts accepted). A gap before it ends the open round, of which nothing is known."""
         if start > self.end:
             self.end, self._right = start, 0
         for hit in hits[self.end - start :]:
@@ -44,6 +44,6 @@ class Replay:
                 self._right = 0
 
     def skip(self, position: int) -> None:
-        """What comes before that position is known otherwise: the drafter drafted there."""
+        """Leave out what comes before this position, which is known otherwise: the drafter drafted there."""
         if position > self.end:
             self.end, self._right = position, 0
