@@ -81,7 +81,7 @@ class Search:
         return max(found.values(), key=lambda each: each[0])[1]
 
     def worth(self, constants: Mapping[str, int]) -> float:
-        """As the head of this module has it."""
+        """Return the worth of these constants, as this module's docstring defines it."""
         return sum(math.log(self._goodput(constants, rows)) for rows in self._sizes) / len(self._sizes)
 
     def _shape(self, constants: Mapping[str, int], rows: int) -> tuple[int, int]:

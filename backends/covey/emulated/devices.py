@@ -233,7 +233,8 @@ class EmulatedTarget:
 
 
 def _top(tokens: list[int], counts: list[int]) -> Top:
-    """Of distributions that are one token each: that token, and behind it the lowest of those without a chance."""
+    """Return the likeliest tokens of distributions that are one token each: that token, and behind it the lowest
+    ids."""
     width = max(counts)
     ids, logprobs = np.full((len(tokens), width), -1, np.int32), np.zeros((len(tokens), width), np.float32)
     for place, (token, count) in enumerate(zip(tokens, counts)):
@@ -244,7 +245,7 @@ def _top(tokens: list[int], counts: list[int]) -> Top:
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """What a pass did for one row."""
+    """The result of a pass for one row."""
 
     status: RowStatus
     computed: int = 0  # tokens
@@ -323,7 +324,7 @@ class EmulatedDrafter:
         )
 
     def _seconds(self, work: DraftWork) -> float:
-        """Of drafting: of a tree's lanes the first step has one."""
+        """Return the time of drafting; the first step of a tree has a single lane."""
         depth = int(work.depth.max(initial=0))
         if not depth:
             return 0.0
@@ -356,7 +357,8 @@ class EmulatedDrafter:
         return 0 if self._guesses is None else self._guesses.subject(text.subject, text.tenant)
 
     def _catch_up(self, rows: list[_Text | None]) -> tuple[list[int], None]:
-        """What the last round committed is read along with the first step; only more than that is catch-up."""
+        """Return the lags that are catch-up: what the last round committed is read along with the first step and is
+        none."""
         lags = []
         for text in rows:
             if text is not None:
@@ -413,7 +415,7 @@ class EmulatedDrafter:
         return self._model.next(state) if self._guesser.right(state, self._subject(text)) else -1
 
     def _chain(self, text: _Text, state: int, depth: int) -> list[int]:
-        """What it proposes where its text so far has this hash."""
+        """Return the chain that the drafter proposes where its text so far has this hash."""
         rates = self._rates.get(text.subject) or self._rates.get(text.tenant, self._rates[""])
         chain: list[int] = []
         for position in range(depth):

@@ -1,4 +1,4 @@
-"""What drafters guess, as it was recorded on a real pair: `profiles/acceptance/*.json`.
+"""The guesses of drafters as they were recorded on a real pair: `profiles/acceptance/*.json`.
 
     {"covey_guesses": 1, "name": "...", "origin": "how and on what it was recorded",
      "subjects": {"code": [{"places": [123, ...], "share": [[0.7, 0.1, ...], ...], "q": ..., "accepted": ...},
@@ -141,8 +141,8 @@ class Guesser:
         return row, tokens, parents, scores, log_q
 
     def _ranked(self, states: States, subjects: Index, step: int) -> tuple[Array, Array, Index, int]:
-        """Of each place [row, lane]: shares and log q by rank, which rank is right (the first beyond them: none), and
-        how many ranks there are."""
+        """Return, for each place [row, lane], shares and log q by rank, and which rank is right (the first beyond them
+        means none), and the number of ranks."""
         tables, depth = self._guesses, min(step, self._guesses.bounds.shape[1] - 1)
         subject = subjects[:, None]
         bounds = tables.bounds[subject, depth]

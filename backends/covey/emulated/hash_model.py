@@ -24,7 +24,7 @@ def mix(value: int) -> int:
 
 
 def mix_all(values: States) -> States:
-    """As `mix`, of each."""
+    """Return `mix` of each value."""
     values = values + np.uint64(GOLDEN)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(FIRST)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(SECOND)
@@ -49,7 +49,7 @@ class HashModel:
         return start
 
     def states(self, tokens: Tokens, starts: States) -> States:
-        """Of one token more each."""
+        """Return each state after one more token."""
         return mix_all(starts ^ (tokens + 1).astype(np.uint64))
 
     def next(self, state: int) -> int:

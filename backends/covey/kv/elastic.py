@@ -1,4 +1,4 @@
-"""When drafters leave so that the KV pool can grow, and when they come back. Decides; `covey.memory` performs.
+"""The rules by which drafters leave so that the KV pool can grow, and come back. Decides; `covey.memory` performs.
 
     expand    rounds in a row in which memory is short, and drafts are not worth what they hold
     contract  nothing waits, and the drafter's blocks and a margin are free, for a while
@@ -25,7 +25,7 @@ TRUSTED = 8.0  # rounds of a kind that an estimate needs
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """What a round left behind; of an idle server `rows` is 0."""
+    """The state of memory after a round; `rows` is 0 on an idle server."""
 
     free: int  # blocks
     total: int
@@ -46,8 +46,9 @@ class Pressure:
 
 @dataclass(slots=True)
 class Budget:
-    """What drafters and pool may hold of one device together. `held` is what each drafter holds when it is there with
-    all its KV memory, `shrunk` what it has given up of that, and `first` what it held when that was first known."""
+    """The bytes that drafters and pool may hold of one device together. `held` is what each drafter holds when it is
+    there with all its KV memory, `shrunk` what it has given up of that, and `first` what it held when that was first
+    known."""
 
     least: int  # blocks, that the pool always has
     block_bytes: int
@@ -62,7 +63,7 @@ class Budget:
         return self.limit or self.least * self.block_bytes + sum(self.first.values())
 
     def learn(self, name: str, held: int, shrunk: int) -> bool:
-        """What a drafter says of itself. Whether nothing was known of it."""
+        """Note what a drafter says it holds, and return whether it had not been heard of before."""
         self.held[name], self.shrunk[name] = held, shrunk
         new = held > 0 and name not in self.first
         if new:

@@ -14,7 +14,7 @@ from covey.types import Ints
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a trial of whole passes may use."""
+    """The bounds of a trial of whole passes."""
 
     vocab: int
     positions: int

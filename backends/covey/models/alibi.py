@@ -27,8 +27,8 @@ class Alibi:
         return Alibi(self.slopes[:count], self.scale, self.coarse)
 
     def bias(self, keys: int, at: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """What is added to scores, [heads, *at.shape, keys], of queries at the positions `at`, whose own keys are
-        among the first `keys`, and all of those; of keys that a query does not see it means nothing."""
+        """Return what is added to scores, [heads, *at.shape, keys], of queries at the positions `at` over the first
+        `keys` keys, their own among them. Values of keys that a query does not see mean nothing."""
         wide = torch.promote_types(dtype, torch.float32)
         slopes = torch.tensor(self.slopes, dtype=wide, device=at.device)
         places = torch.arange(keys, device=at.device)

@@ -35,7 +35,7 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What one layer's attention looks like; the same for all layers of a served model but for window."""
+    """The shape of one layer's attention; the same for all layers of a served model but for window."""
 
     heads: int
     kv_heads: int

@@ -37,7 +37,7 @@ def served(name: str, folder: str | Path, best: str, halves: bool) -> str:
 
 
 def _own(folder: Path) -> str:
-    """What the configuration says, else what most of the stored numbers are in; "" where neither says it."""
+    """Return the type that the configuration names, else that of most stored numbers; "" where neither says it."""
     written = refusals.described(folder)
     said = str(written.get("dtype") or written.get("torch_dtype") or "")
     if said or not (files := sorted(folder.glob("*.safetensors"))):

@@ -1,4 +1,4 @@
-"""What the speed of a model here depends on, as one digest: weights, settings, this machine and its libraries.
+"""A digest of all that the speed of a model depends on: weights, settings, this machine and its libraries.
 
 Timings kept under it hold as long as it stays. It knows no timings.
 """

@@ -1,5 +1,5 @@
-"""What an earlier load found out about a model, so that the next one needs neither its modules nor transformers, whose
-import takes seconds.
+"""The facts that an earlier load found about a model, so that the next one needs neither its modules nor transformers,
+whose import takes seconds.
 
 Kept of a model on a CPU whose short pass (`fuse.py`) gave what its modules gave (`modules.py`), and whose files hold
 what the modules held: everything that the pass needs and that is not in the files. The next load builds the pass from
@@ -40,7 +40,7 @@ _ACTIVATION = "model.layers.0.mlp.act_fn"
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of one model in one data type."""
+    """The facts about one model in one data type."""
 
     config: dict[str, Any]  # the file as transformers completes it
     tensors: dict[str, list[int]]  # shapes of the modules' parameters by name
@@ -54,7 +54,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Rotary:
-    """What transformers' rotary embeddings compute where frequencies do not change with length."""
+    """The result of transformers' rotary embeddings where frequencies do not change with length."""
 
     frequencies: torch.Tensor
     factor: float
@@ -85,7 +85,8 @@ def turn(folder: str | Path, dtype: str, device: str) -> Iterator[bool]:
 
 
 def find(folder: str | Path, dtype: str, device: str) -> Known | None:
-    """What is known of the model in a folder as it is now, on this machine and in this process."""
+    """Return the facts about the model in a folder as it is now, on this machine and in this process; None if there are
+    none."""
     path = _place(folder, dtype, device)
     if path is None or not path.is_file():
         return None
@@ -101,14 +102,14 @@ def find(folder: str | Path, dtype: str, device: str) -> Known | None:
 
 
 def facts(folder: Path, known: Known, dtype: str) -> Modules:
-    """What the model's modules would say of themselves."""
+    """Return what the model's modules would say of themselves."""
     device = torch.device("cpu")
     return Modules(folder, SimpleNamespace(**known.config), None, choose_dtype(dtype, device), device)
 
 
 def parts(folder: Path, known: Known, dtype: torch.dtype) -> dict[str, Any]:
-    """What the short pass reads off the modules, by their names, from the files. Raises KeyError where these are not
-    as they were."""
+    """Return, from the files, what the short pass reads off the modules, by their names. Raises KeyError where the
+    files are not as they were."""
     named: dict[str, Any] = {}
     for name, tensor in _stored(folder, known, dtype):
         path, _, leaf = name.rpartition(".")
@@ -176,7 +177,7 @@ def digest_of(result: torch.Tensor) -> str:
 
 
 def _differences(modules: Modules, known: Known) -> Iterator[str]:
-    """What is not in the files as the modules have it."""
+    """Yield each difference between the modules and what the files and the kept facts say, as a sentence."""
     module = modules.module
     if known.config.get("hidden_act") != "silu":
         yield "its activation is not SiLU"

@@ -116,7 +116,7 @@ class PagedModel:
 
     @property
     def most_blocks(self) -> int:
-        """As many as `grow` can bring about."""
+        """The number of blocks that `grow` can reach."""
         return self._blocks if self._reserve is None else self._reserve.most
 
     @property
@@ -211,7 +211,7 @@ class PagedModel:
         return *move, torch.from_numpy(slots.astype(np.int64)).to(self.torch_device), plan  # type: ignore[return-value]
 
     def _text(self) -> Ints:
-        """What is tried at load."""
+        """Return the text that is tried at load."""
         return self._modules.trial(min(48, self.max_positions, self.max_pass_tokens, self.blocks * self.block_size))
 
     @torch.inference_mode()

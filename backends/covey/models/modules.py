@@ -50,7 +50,7 @@ class _ByRows(torch.nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class AttentionSetting:
-    """What a layer's attention was called with."""
+    """The arguments of a call of a layer's attention."""
 
     scale: float
     window: int
@@ -59,7 +59,7 @@ class AttentionSetting:
 
 @dataclass(slots=True)
 class Run:
-    """What the attention function needs of the pass it is called in."""
+    """The part of a pass that the attention function needs."""
 
     plan: Plan
     slots: torch.Tensor
@@ -215,7 +215,7 @@ class Modules:
         return ((np.arange(count) * 7919 + 11) % self.vocab_size).astype(np.int32)
 
     def agree(self, verdict: bool) -> bool:
-        """What was found here, or on all ranks: they go on in step."""
+        """Return the verdict of all ranks, which go on in step, or this one's where it is alone."""
         return verdict if self._group is None else self._group.agree(verdict)
 
     @torch.inference_mode()

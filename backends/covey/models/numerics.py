@@ -49,7 +49,8 @@ class Matrix:
 
 
 def attention_tilings(shape: Shape, block_size: int = 16) -> Iterator[Tiling]:
-    """What may make attention invariant, the cheapest first. Keys are padded to whole blocks, and spans to those."""
+    """Yield the tilings that may make attention invariant, the cheapest first. Keys are padded to whole blocks, and
+    spans to those."""
     least = 32
     while shape.heads * shape.head_dim * least <= _SMALL_PRODUCT and least < 1024:
         least *= 2
@@ -127,7 +128,7 @@ def attention_agreement(
 
 
 def _in_time(cases: Iterable[_T], seconds: float) -> Iterator[_T]:
-    """As many of the cases as there is time for, and a few."""
+    """Yield a few cases at least, and as many more as there is time for."""
     until = time.thread_time() + seconds
     for place, case in enumerate(cases):
         if place >= _AT_LEAST and time.thread_time() > until:

@@ -1,4 +1,4 @@
-"""What quantised weights stand for, by the formats' own arithmetic: tensors of a checkpoint to a plain one's.
+"""The values of quantised weights by the formats' own arithmetic: tensors of a checkpoint to a plain one's.
 
 Every format stores integers or narrow floats q and says what a step of them is worth: w = scale * (q - zero), a scale
 for a tensor, a row, a group of columns or a block. Sums are float32; nothing here rounds. That a model was to round its

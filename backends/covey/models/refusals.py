@@ -1,4 +1,4 @@
-"""What keeps a model folder from being served, as far as its files' names and its configuration tell.
+"""The reasons why a model folder cannot be served, as far as its files' names and its configuration tell.
 
 Reads neither weights nor transformers nor torch, so the launcher knows within a second what `loading.py` would find out
 after many. Every refusal is one line that says what to serve instead.
@@ -327,7 +327,8 @@ def end_ids(folder: Path, otherwise: Any) -> list[int]:
 
 
 def own_code(config: Mapping[str, Any]) -> str:
-    """What to say of a model type that transformers does not know: where it comes with Python of its own, that."""
+    """Return the message about a model type that transformers does not know; it says so where the model comes with
+    Python of its own."""
     if config.get("auto_map"):
         return "it brings Python code of its own (auto_map), which is not run; serve a family of docs/models.md"
     return "transformers has no language model of it; serve a family of docs/models.md"

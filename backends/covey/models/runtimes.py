@@ -1,4 +1,4 @@
-"""Which runtime computes a target: the native one, where it can, on a CPU; PyTorch everywhere else.
+"""The choice of a target's runtime: the native one, where it can, on a CPU; PyTorch everywhere else.
 
 The rule stands here alone. Imports neither: a process that the native runtime serves never has torch.
 """
@@ -27,7 +27,7 @@ def runtime_of(folder: str | Path, settings: TargetSettings) -> str:
 
 
 def why_not(folder: str | Path, settings: TargetSettings) -> str:
-    """What keeps the native runtime from serving the folder's model, "" where nothing does."""
+    """Return what keeps the native runtime from serving the folder's model, "" where nothing does."""
     if settings.tensor_parallel > 1:
         return f"target.tensor_parallel is {settings.tensor_parallel}: it computes on one CPU"
     if settings.device == "cuda" or (settings.device == "auto" and has_gpu()):

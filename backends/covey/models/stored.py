@@ -1,4 +1,5 @@
-"""What safetensors files hold, by their headers: names, shapes and types of tensors, and whether the files are whole.
+"""The contents of safetensors files by their headers: names, shapes and types of tensors, and whether the files are
+whole.
 
 Reads no tensor and imports no torch, so the launcher knows within a second what loading would find out after many.
 """

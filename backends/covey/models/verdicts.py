@@ -1,4 +1,4 @@
-"""What was found about this machine's numerics, kept from one load to the next.
+"""Verdicts about this machine's numerics, kept from one load to the next.
 
 A verdict is about these libraries on this machine with as many threads and about these shapes; what it was found by is
 part of what it is kept under, so that changed code asks again.
@@ -54,8 +54,8 @@ def here(*facts: object) -> str:
 
 
 def verdict(folder: Path | None, key: str, find: Callable[[], F | None], kind: Callable[..., F]) -> F | None:
-    """What makes passes invariant, None where nothing does: as `folder` has it under `key`, else found and kept. It is
-    a dataclass's instance, which `kind` makes of its fields."""
+    """Return what makes passes invariant, None where nothing does: as `folder` has it under `key`, else found and kept.
+    It is a dataclass's instance, which `kind` makes of its fields."""
     path = None if folder is None else folder / f"{key}.json"
     if path is not None and path.is_file():
         try:

@@ -99,8 +99,8 @@ def largest(values: Any, width: int) -> npt.NDArray[Any]:
 
 
 def largest_of(values: npt.NDArray[Any], width: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
-    """Where the `width` largest values of each row are, descending, the first of equal ones first, and what they are.
-    Once nothing is above -inf it is always the same place."""
+    """Return the places of the `width` largest values of each row and the values, descending, the first of equal ones
+    first. Once nothing is above -inf it is always the same place."""
     left, every = values.copy(), np.arange(len(values))
     places, found = np.empty((len(values), width), np.int64), np.empty((len(values), width), values.dtype)
     for rank in range(width):

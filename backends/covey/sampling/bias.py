@@ -1,4 +1,4 @@
-"""What requests add to the logits of tokens that they name, on the target and on drafters alike."""
+"""The bias that requests add to the logits of tokens that they name, on the target and on drafters alike."""
 
 from __future__ import annotations
 

@@ -10,8 +10,9 @@ from covey.types import LEAST_LOGPROB, Ints, Top
 
 
 def likeliest(logits: Logits, table: SettingsTable, settings: Ints, places: Ints) -> Top:
-    """Of the rows `places` of `logits`, as many as each one's request asked for. The lowest id comes first among
-    equals, also where not all of them are wanted, so that a row's tokens depend on nothing beside it."""
+    """Return the likeliest tokens of the rows `places` of `logits`, as many as each one's request asked for. The lowest
+    id comes first among equals, also where not all of them are wanted, so that a row's tokens depend on nothing beside
+    it."""
     counts = table.top_logprobs[settings[places]]
     width = min(int(counts.max(initial=0)), logits.shape[1])
     if not width:

@@ -41,7 +41,7 @@ STEEPEST = 1e30  # tiny temperatures: a flatter bound keeps more tokens, never f
 
 
 class Purpose(IntEnum):
-    """What a stream of noise is for; streams of different purposes are independent."""
+    """The purpose of a stream of noise; streams of different purposes are independent."""
 
     COUPLED = 0
     DRAFT = 1

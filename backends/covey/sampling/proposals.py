@@ -1,4 +1,4 @@
-"""What drafters draw from their logits under the rejection rule, and the sparse q rows that they ship.
+"""Draws of drafters from their logits under the rejection rule, and the sparse q rows that they ship.
 
 Proposals under the coupled rule are chosen in `drafters/choosing.py`. Temperature, top-k, top-p and min-p apply as in
 `sampling`. Penalties, minimum length and bad words do not: they would need each request's tokens at every drafted step,

@@ -24,8 +24,8 @@ from covey.verify import Walk, count_accepted, parent_places, walk_chains
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What the rejection rule made of a batch of chains. `logprobs` go with `walk.tokens`, and so do `chances`, how
-    likely each was in the distribution that it was drawn from; a row whose `faults` is not Fault.NONE ends in token
+    """The outcome of the rejection rule for a batch of chains. `logprobs` go with `walk.tokens`, and so do `chances`,
+    how likely each was in the distribution that it was drawn from; a row whose `faults` is not Fault.NONE ends in token
     -1."""
 
     walk: Walk

@@ -54,7 +54,7 @@ class Cuts:
 
 
 def find_cuts(logits: Logits, best_values: Reals, table: SettingsTable, settings: Index) -> Cuts:
-    """Where each row's settings cut it."""
+    """Return the cuts of each row by its settings."""
     rows, vocab = logits.shape
     temperatures = table.temperature[settings]
     cuts = Cuts(np.full(rows, -np.inf), np.full(rows, vocab), table.log_min_p[settings], best_values, temperatures)

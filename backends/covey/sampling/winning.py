@@ -52,7 +52,7 @@ def wins(logits: Logits, tokens: Index, table: SettingsTable, settings: Index, p
 
 
 def _noise(tokens: Index, row_keys: Words, vocab: int) -> Reals:
-    """Of the tokens [n, rows]."""
+    """Return the noise of the tokens [n, rows]."""
     ids = token_words(vocab)[tokens]
     hashes = np.empty_like(ids)
     hash_tokens(ids, row_words(row_keys)[:, None, :, 0], hashes, np.empty_like(ids))

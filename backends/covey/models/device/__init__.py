@@ -1,1 +1,1 @@
-"""What lives in a device's memory: keys and values that grow and shrink, and weights on their way there."""
+"""A device's memory: keys and values that grow and shrink, and weights on their way there."""

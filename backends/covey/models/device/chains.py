@@ -26,8 +26,8 @@ _STEP = ("positions", "slots", "seen")
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Where the drawn tokens go: those of step k, which is not the last, to positions `positions[:, k]` and slots
-    `slots[:, k]`, behind `seen[r]` keys of row r and its own earlier ones."""
+    """The places of the drawn tokens: those of step k, which is not the last, go to positions `positions[:, k]` and
+    slots `slots[:, k]`, behind `seen[r]` keys of row r and its own earlier ones."""
 
     depth: int
     positions: Ints  # [rows, depth - 1]
@@ -69,7 +69,7 @@ class Chains:
         return chains[0], chains[1].view(np.float32)
 
     def _give(self, steps: Steps, rows: int) -> None:
-        """What was given before has been used by then: a proposal waits for its result."""
+        """Copy the inputs to the device. The last ones have been used by now, since a proposal waits for its result."""
         depth, most, given = steps.depth, self.rows, self._given
         given[self._at["temperatures"]].view(np.float64)[:rows] = steps.temperatures
         given[self._at["words"]].reshape(self.depth, 3, most)[:depth, :, :rows] = steps.words

@@ -1,5 +1,5 @@
-"""What a pass reads, at fixed places in device memory, so that a recorded pass can be replayed: filled on the host, and
-brought over in one copy.
+"""The inputs of a pass at fixed places in device memory, so that a recorded pass can be replayed: filled on the host,
+and brought over in one copy.
 
     header | tokens, positions, slots, seen, out, order | tiles | bits | tables, as wide as this pass needs | tails
 
@@ -27,7 +27,7 @@ _TILE_FIELDS = ("first", "count", "row", "reach", "base", "tail")
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """What a recorded pass is made for; what is smaller runs in it."""
+    """The size that a recorded pass is made for; smaller passes run in it."""
 
     tokens: int
     tiles: int

@@ -1,6 +1,6 @@
-"""What a layer does around its attention, in three forms that give the same up to roundings: by the library's products
-with kernels in between; for few tokens, in kernels that each read a matrix once and do the rest on the way; or in
-blocks of one shape, which give the same bits whatever else is in the pass."""
+"""The work of a layer around its attention, in three forms that give the same up to roundings: by the library's
+products with kernels in between; for few tokens, in kernels that each read a matrix once and do the rest on the way; or
+in blocks of one shape, which give the same bits whatever else is in the pass."""
 
 from __future__ import annotations
 

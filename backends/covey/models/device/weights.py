@@ -42,7 +42,7 @@ Build = Callable[[dict[str, torch.Tensor]], tuple[torch.nn.Module, Mapping[str, 
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """Where a tensor lies in a file."""
+    """The place of a tensor in a file."""
 
     file: Path
     start: int

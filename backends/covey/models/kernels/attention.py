@@ -220,7 +220,8 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Where parts' results wait to be joined; `span`: keys of a part, 0 where all parts of a context are equal."""
+    """The memory in which parts' results wait to be joined; `span` is the keys of a part, 0 where all parts of a
+    context are equal."""
 
     partial: torch.Tensor
     heights: torch.Tensor
@@ -229,7 +230,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What a launch can be told beside the work: keys that a program reads at a time, warps, and pipeline stages."""
+    """The options of a launch: keys that a program reads at a time, warps, and pipeline stages."""
 
     keys: int
     warps: int

@@ -120,7 +120,7 @@ class DeviceDraw:
             )
 
     def results(self, rows: int) -> Drawn:
-        """What the last launch drew for its first `rows` rows; waits for it."""
+        """Wait for the last launch and return what it drew for its first `rows` rows."""
         best, best_values, winners, logprobs = self._reports.cpu().numpy()[:, :rows]
         return Drawn(best.astype(np.int64), best_values, winners.astype(np.int64), logprobs)
 

@@ -1,4 +1,4 @@
-"""Where an element of KV memory lies, said once for all kernels: see `covey.models.device.store`."""
+"""The address of an element of KV memory, said once for all kernels: see `covey.models.device.store`."""
 
 from __future__ import annotations
 

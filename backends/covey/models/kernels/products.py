@@ -18,7 +18,7 @@ from covey.models.kernels import INTERPRETED, PRECISION
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What a program makes of a product, `depth` of the sums at a time."""
+    """The part of a product that one program computes, `depth` terms of the sums at a time."""
 
     rows: int
     columns: int

@@ -212,7 +212,7 @@ class Race:
 
     @property
     def partials(self) -> tuple[Tensor, ...]:
-        """What `row_outcome` takes first."""
+        """Return the first arguments of `row_outcome`."""
         return self._best_values, self._best_tokens, self._scores, self._tokens, self._sums
 
     @property

@@ -9,7 +9,7 @@ import torch
 
 @lru_cache(maxsize=16)
 def why_not(device: torch.device) -> str:
-    """What is in their way; empty where nothing is."""
+    """Return what keeps the kernels from running on the device, "" where nothing does."""
     try:
         from covey.models.kernels.norms import gate
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""What lies between the product that makes queries, keys and values, and attention: norms of heads where a family has
+"""The kernel between the product that makes queries, keys and values, and attention: norms of heads where a family has
 them, rotary positions, and writing keys and values to where they belong; one pass over the product's result."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What a model folder says of its model, as far as a pass needs it, or a refusal that names why it has none.
+"""The architecture that a model folder describes, as far as a pass needs it, or a refusal that names what is in its
+way.
 
 Reads neither torch nor transformers. What the files leave to a family's defaults is refused rather than guessed: the
 modules of transformers serve such a folder.

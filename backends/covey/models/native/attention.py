@@ -48,8 +48,8 @@ def tiles_of(kind: int) -> tuple[Tile, tuple[Tile, Tile]]:
 
 
 class Seen(NamedTuple):
-    """Who sees what in a pass: lanes as in `covey.models.lanes`, and tasks, some queries of a lane each. A task with a
-    tail has one query."""
+    """The keys that each query of a pass sees: lanes as in `covey.models.lanes`, and tasks, some queries of a lane
+    each. A task with a tail has one query."""
 
     offsets: Array
     lengths: Array

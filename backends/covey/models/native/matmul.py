@@ -32,7 +32,7 @@ def tiles_of(kind: int) -> tuple[Tile, Tile]:
 
 
 class Rows(NamedTuple):
-    """What panels are multiplied by, in the kind's own form: views of the same memory."""
+    """The rows that panels are multiplied by, in the kind's own form: views of the same memory."""
 
     words: Array  # [rows, k] of bfloat16's bits
     floats: Array

@@ -38,7 +38,7 @@ TOGETHER = 12  # rows of a task of attention: queries times the heads that share
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """That passes agree."""
+    """The verdict that passes agree."""
 
 
 class NativeModel:
@@ -162,7 +162,7 @@ def kinds(dtype: str) -> tuple[int, int]:
 
 
 def code() -> list[object]:
-    """What computes passes here, as far as results and timings depend on it."""
+    """Return what computes passes here, as far as results and timings depend on it."""
     files = sorted([*Path(__file__).parent.glob("*.py"), Path(__file__).parents[1] / "agreement.py"])
     texts = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
     return [numba.__version__, llvmlite.__version__, sorted(tiles.features()), texts]

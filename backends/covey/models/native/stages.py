@@ -88,7 +88,7 @@ class Asked(NamedTuple):
 
 @compiled
 def run(team, shape, held, keys, values, work, asked, logits):
-    """What one thread does of a pass. `keys` and `values` [layers, blocks, kv heads, ...], `logits` [wanted, vocab]."""
+    """Do one thread's part of a pass. `keys` and `values` [layers, blocks, kv heads, ...], `logits` [wanted, vocab]."""
     tokens, after = len(asked.tokens), held.after
     _embed(team, 0, held.embedding, asked.tokens, work.x)
     for layer in range(shape.layers):

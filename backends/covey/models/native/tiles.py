@@ -43,7 +43,7 @@ ARGUMENTS = ("rows", "w", "w_step", "x", "x_row", "scales", "scales_row", "y", "
 
 @cache
 def features() -> frozenset[str]:
-    """What this CPU has, by LLVM's names."""
+    """Return this CPU's features by LLVM's names."""
     return frozenset(name for name, there in binding.get_host_cpu_features().items() if there)
 
 
@@ -53,15 +53,15 @@ def has(kind: int) -> bool:
 
 
 def most_rows(vectors: int) -> int:
-    """Of a tile with so many vectors, whose sums are to stay in registers: there are 32 of 16 numbers, or fewer and
-    smaller ones."""
+    """Return the most rows of a tile with so many vectors whose sums stay in registers: there are 32 of 16 numbers, or
+    fewer and smaller ones."""
     return 24 // max(vectors, 2) if "avx512f" in features() else 1
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """What a tile is made for: how many vectors a panel has, and how many cache lines each step fetches for whoever
-    comes next."""
+    """The shape that a tile is made for: how many vectors a panel has, and how many cache lines each step fetches for
+    the next reader."""
 
     kind: int
     vectors: int
@@ -70,10 +70,10 @@ class Tile:
 
 @cache
 def addresses(tiles: frozenset[Tile]) -> Mapping[Tile, int]:
-    """Where each of them is: `tile(rows, w, w_step, x, x_row, scales, scales_row, y, y_row, steps, fresh, ahead)`, of
-    addresses and distances in bytes, for 1 to `most_rows(vectors)` rows. Sums begin at y, or at zero where `fresh`;
-    lines are fetched from `ahead` on. Of bytes a step is a whole group, and at `scales` a row has, for each, a float32
-    that its sums are multiplied by and an int32 that they begin at."""
+    """Return the address of each tile's function: `tile(rows, w, w_step, x, x_row, scales, scales_row, y, y_row, steps,
+    fresh, ahead)`, of addresses and distances in bytes, for 1 to `most_rows(vectors)` rows. Sums begin at y, or at zero
+    where `fresh`; lines are fetched from `ahead` on. Of bytes a step is a whole group, and at `scales` a row has, for
+    each, a float32 that its sums are multiplied by and an int32 that they begin at."""
     module = ir.Module()
     names = {tile: f"tile{number}" for number, tile in enumerate(tiles)}
     for tile, name in names.items():

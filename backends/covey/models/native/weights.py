@@ -73,7 +73,7 @@ class Weights:
         self.held = Held(self._embedding(), panels, head, norms, head_norms, after, after_head)
 
     def _embedding(self) -> npt.NDArray[Any]:
-        """As it is stored; where tokens have another type here, in that."""
+        """Return the embedding as it is stored, or in the type that tokens have here."""
         tensor = self._of.weights[_EMBEDDING]
         if tensor.dtype == "BF16":
             # Numba has a type of its own for what cannot be written.

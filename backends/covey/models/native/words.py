@@ -1,4 +1,5 @@
-"""What Numba does not say of single words: bits of a number, counters that threads share, and letting others run."""
+"""Operations on single words that Numba lacks: bits of a number, counters that threads share, and yielding the
+processor."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ from covey.private import kept_folder
 
 
 def _folder() -> Path | None:
-    """Where compiled code is kept: beside these files, else where the launcher says. It is of all these files, and
-    Numba looks at one at a time, so that each version of them has a folder."""
+    """Return the folder of compiled code: beside these files, else where the launcher says. The code depends on all
+    these files, while Numba looks at one at a time, so that each version of them has a folder."""
     here = Path(__file__).parent
     code = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(here.glob("*.py")))).hexdigest()
     for folder in (here / "__pycache__", kept_folder("numba")):

@@ -127,7 +127,7 @@ class ParallelModel:
             raise self._fail(error) from error
 
     def _fail(self, error: Exception | str) -> RankDied:
-        """What to raise, now and from now on: the first cause, not how the others ended after it."""
+        """Return the error to raise from now on: the first cause, not how other ranks ended after it."""
         if not self._failure:
             death = self._followers.death()
             self._failure = str(death or f"the ranks are not in step any more: {error}")

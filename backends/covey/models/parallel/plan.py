@@ -1,4 +1,4 @@
-"""Which part of a model a rank holds, as far as its configuration tells: heads by the plan of its class.
+"""The part of a model that a rank holds, as far as its configuration tells: heads by the plan of its class.
 
 `base_model_tp_plan` names a style for each kind of matrix. Knows nothing of weights, processes or devices.
 """

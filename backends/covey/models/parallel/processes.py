@@ -73,7 +73,7 @@ class Followers:
                 raise self._gone(rank) from error
 
     def death(self) -> RankDied | None:
-        """What to raise if one has ended; its end may show a moment after its sockets closed."""
+        """Return the error to raise if a rank has ended, which may show a moment after its sockets closed."""
         until = time.monotonic() + _MOMENT
         while True:
             for rank, process in enumerate(self._processes, 1):

@@ -144,7 +144,7 @@ def _fill(
 
 
 def _compute_buffers(folder: Path, module: Any, device: torch.device) -> None:
-    """What modules compute from the configuration and no file has, such as rotary frequencies."""
+    """Compute the buffers that no file has, such as rotary frequencies, from the configuration."""
     for weight in module.parameters():
         weight._is_hf_initialized = True  # transformers' mark of a parameter that is not to be drawn
     for name, owner in list(module.named_modules()):

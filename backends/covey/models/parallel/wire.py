@@ -1,4 +1,4 @@
-"""What rank 0 tells the others: one message per pass or change of slots, packed int32.
+"""The messages of rank 0 to the others: one per pass or change of slots, packed int32.
 
 Over a pair of sockets to each process, not a broadcast: a broadcast that waits for the next request runs into its time
 limit, while a socket waits for ever, and ends when its other end's process ends.
