@@ -16,7 +16,7 @@ from covey.types import NO_FLOATS, NO_INTS, NO_TOP, Finish, Floats, Ints, Open, 
 
 @dataclass(slots=True)
 class Heard:
-    """What a drafter said of a request's text after it has read it: see `covey.types.Judged`."""
+    """The judgement of a drafter that has read a request's text: see `covey.types.Judged`."""
 
     read: int = 0  # tokens
     start: int = 0  # position of the first hit
@@ -30,7 +30,8 @@ class Heard:
         return self.start + len(self.hits)
 
     def add(self, read: int, first: int, hits: list[int], prompt_log_q: float, prompt_tokens: int) -> None:
-        """What follows a place that was left out stands alone: hits tell of rounds only where they are one string."""
+        """Add what the drafter read. Hits tell of rounds only where they are one string, so those behind a gap replace
+        the others."""
         self.read = read
         if hits and first != self.end:
             self.start, self.hits = first, []
@@ -84,7 +85,8 @@ class ActiveRequest:
 
     @property
     def deadline(self) -> float:
-        """When its next token must have come for it to be within its objective; infinite where it has none."""
+        """The time by which the next token must have come for the objective to be met; infinite without an
+        objective."""
         objective, request = self.request.objective, self.request
         if self.first_token is None:
             return request.arrival + objective.ttft
@@ -140,7 +142,7 @@ class ActiveRequest:
         error: Exception | None = None,
         top: Top = NO_TOP,
     ) -> Progress:
-        """What its listener is told of new tokens."""
+        """Return the progress that the request's listener is told of new tokens."""
         return Progress(
             self.key,
             tokens,
@@ -163,14 +165,14 @@ class ActiveRequest:
         return self.progress(NO_INTS, NO_FLOATS, finish, error)
 
     def opening(self) -> Open:
-        """What a target or drafter must be told that does not know the tag."""
+        """Return what a target or drafter that does not know the tag must be told."""
         request = self.request
         return Open(self.key, self.tokens(), request.num_prompt, request.sampling, request.tenant, self.rounds)
 
 
 def crop(active: ActiveRequest, tokens: list[int]) -> tuple[list[int], Finish | None]:
-    """What of newly committed tokens a request keeps, and whether it ends with them: an end token is kept as the
-    last, everything past the request's room is dropped."""
+    """Return the newly committed tokens that a request keeps, and how it ends with them, if it does: an end token is
+    kept as the last, everything past the request's room is dropped."""
     room, ends = active.room, active.request.sampling.end_ids
     kept = tokens[:room]
     if ends:

@@ -212,7 +212,8 @@ class Channel:
         return self.roster.lost(self.name, call.started)
 
     def _fail(self, call: DrafterCall, error: BaseException) -> None:
-        """What the drafter did of a failed call is unknown, so it is told all of its rows again and what to free."""
+        """Prepare for sending the rows of a failed call, and what to free, once more: what the drafter did of them is
+        unknown."""
         self.frees.extend(call.work.frees)
         for active in call.requests:
             if self.name in active.seen:

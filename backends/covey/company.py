@@ -28,7 +28,7 @@ def beside(works: Sequence[DraftWork]) -> DraftWork:
 
 
 def parted(reply: DraftReply, works: Sequence[DraftWork]) -> list[DraftReply]:
-    """What each message is answered. All of them took as long as the pass did."""
+    """Return the answer to each message. All of them took as long as the pass did."""
     parts, start = [], 0
     for work in works:
         end = start + len(work.tags)

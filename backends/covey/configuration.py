@@ -1,4 +1,4 @@
-"""What an engine is given beside its ports, its scheduler and its planner."""
+"""The configuration and hooks of an engine, beside its ports, its scheduler and its planner."""
 
 from __future__ import annotations
 

@@ -298,7 +298,7 @@ class Engine:
         self._sink.publish([active.last_word(Finish.ERROR, error) for active in lost])
 
     def _ask_the_suspect(self) -> None:
-        """And bring it back where it has ended."""
+        """Ask the target whether it is there, and bring it back where it has ended."""
         with self._wake:
             suspected, self._suspected = self._suspected, False
         if not suspected or self._recover is None:

@@ -1,4 +1,4 @@
-"""Which tokens may follow in a text that has to fit a grammar: a JSON schema, a regular expression, or rules.
+"""The tokens that may follow in a text that has to fit a grammar: a JSON schema, a regular expression, or rules.
 
 The target and its drafters each keep a `Grammar` beside a request's text. What it allows after a text depends on that
 text alone, however it came to it: over drafts that were taken back, or not. llguidance computes it.
@@ -140,7 +140,8 @@ class Grammar:
         self._output, self._path = output.copy(), []
 
     def after(self, path: Sequence[int]) -> Words | None:
-        """What may follow the output and these tokens; None where they do not fit, or the grammar is too large there.
+        """Return the tokens that may follow the output and these tokens; None where they do not fit, or the grammar is
+        too large there.
 
         A limit that is hit behind drafts costs the request its drafts and not its text: nothing is allowed behind any
         later draft, and the output goes on without. One that is hit right behind the output may be what all texts
@@ -170,7 +171,7 @@ class Grammar:
         return None if self._matcher.is_error() else found  # in error it would allow the end of text
 
     def _consume(self, tokens: list[int]) -> bool:
-        """What does not fit is not consumed: the matcher would never recover."""
+        """Consume the tokens if they fit, and return whether they do: the matcher would never recover from others."""
         if any(not 0 <= token < self._tokenizer.vocab_size for token in tokens):
             return False
         return self._matcher.validate_tokens(tokens) == len(tokens) and bool(self._matcher.consume_tokens(tokens))
@@ -202,7 +203,7 @@ class Grammars:
         self._open: dict[int, Grammar] = {}
 
     def add(self, row: int, sampling: Sampling) -> None:
-        """Where the folder's tokenizer does not do, the request is here without its grammar."""
+        """Open a row with its request's grammar, or without it where the folder's tokenizer does not do."""
         if not sampling.grammar:
             return
         try:

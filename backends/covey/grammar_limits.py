@@ -1,5 +1,5 @@
-"""What of a grammar is refused before it is compiled, since llguidance's own limits (`covey.grammar.LIMITS`) do not
-count it. What is refused depends on the text of the grammar alone.
+"""Limits of grammars that are checked before they are compiled, since llguidance's own (`covey.grammar.LIMITS`) do not
+count these costs. What is refused depends on the text of the grammar alone.
 
 Three things cost more than they are charged there: a run of parts that may be left out, each of which may be where the
 text goes on (`a?a?a?`, quadratic, in one step); texts that have to fit several patterns at once (exponential); and
@@ -34,8 +34,8 @@ _OWN = ("pattern", "format", "enum")
 
 
 def too_much(name: str, text: str) -> str:
-    """What is allowed instead of this `grammar_json`, `grammar_regex` or `grammar_lark`; "" where that is not known to
-    be too much."""
+    """Return what is allowed instead of this `grammar_json`, `grammar_regex` or `grammar_lark`; "" where that is not
+    known to be too much."""
     if name == "grammar_regex":
         return _too_many_choices(len(_IN_PATTERN.findall(text)))
     return _in_schema(text) if name == "grammar_json" else _in_rules(text)

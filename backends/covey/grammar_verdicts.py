@@ -1,4 +1,4 @@
-"""What became of the grammars that were asked for last: who asks for one of them again waits for no compiler."""
+"""The verdicts on the grammars that were asked for last: a request for one of them again waits for no compiler."""
 
 from __future__ import annotations
 

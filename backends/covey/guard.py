@@ -1,4 +1,5 @@
-"""What a server can do without: parts that only plan, learn or observe, and whose failure must end nothing else.
+"""A guard around what a server can do without: parts that only plan, learn or observe, whose failure must end nothing
+else.
 
     plan = guard("planner", planner.plan, batch)      None from when the planner first raised: decode plainly
     guard("observer", observe, record)                from then on nothing is observed
@@ -31,7 +32,7 @@ class Guard:
     def __call__(
         self, part: str, call: Callable[Given, Result], *given: Given.args, **named: Given.kwargs
     ) -> Result | None:
-        """What the call returns; None where the part is set aside, which an error does."""
+        """Return what the call returns; None where the part is set aside, which an error does."""
         if part in self._aside:
             return None
         try:

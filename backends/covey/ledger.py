@@ -1,4 +1,5 @@
-"""Who asks a target or drafter, which tags they have open, and what each one's last message was answered.
+"""The ledger of a target or drafter: who asks it, which tags they have open, and what each one's last message was
+answered.
 
 A caller whose answer was lost sends the message again, under the same number. Its work was done and is not done twice:
 it gets the answer that is stored, or hears again that the work failed.
@@ -53,7 +54,7 @@ def house(origin: int) -> int:
 
 
 class Text(Protocol):
-    """What a ledger asks of the state that is kept for a tag."""
+    """The protocol of the state that a ledger keeps for a tag."""
 
     @property
     def known(self) -> int:
@@ -116,12 +117,12 @@ class Ledger(Generic[State, Reply]):
         return set(self._open)
 
     def get(self, work: Work, tag: int) -> State | None:
-        """What is open under the tag of the message's caller, stale or not. Does not mutate."""
+        """Return the state that is open under the tag of the message's caller, stale or not. Does not mutate."""
         return self._open.get((work.origin, tag))
 
     def once(self, work: Work, answer: Callable[[Work], Reply]) -> Reply:
-        """What the message was answered when it came before, else `answer(work)`, which must call `update` before it
-        changes anything. Raises PortError for a message that was begun before and never answered."""
+        """Return the answer that the message had when it came before, else `answer(work)`, which must call `update`
+        before it changes anything. Raises PortError for a message that was begun before and never answered."""
         (reply,) = self.together([work], lambda works: [answer(each) for each in works])
         return reply
 

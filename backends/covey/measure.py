@@ -1,4 +1,4 @@
-"""What rounds take here, measured before anybody is served, so that the planner's first choices rest on something.
+"""Measurement of what rounds take, before anybody is served, so that the planner's first choices rest on something.
 
     known = Curves(target, drafters, profile, clock, folder).get()
 

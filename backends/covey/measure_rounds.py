@@ -110,7 +110,7 @@ class Bench:
                 yield from self._drafting(group, lambda deepest: {1, 2 * deepest // 3} - {deepest // 3, deepest})
 
     def _few_shapes(self) -> Iterator[tuple[int, int]]:
-        """As `_shapes`, of a drafter but the first."""
+        """Yield the few shapes that are measured of a drafter other than the first: see `_shapes`."""
         yield from self._drafting([rows for rows in FEW if rows <= self._most], lambda deepest: {1, deepest})
 
     def _drafting(self, group: Sequence[int], depths: Callable[[int], set[int]]) -> Iterator[tuple[int, int]]:

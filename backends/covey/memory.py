@@ -1,4 +1,4 @@
-"""Who is in memory: drafters leave and come back, and the KV pool takes and gives their bytes.
+"""The drafters in memory: they leave and come back, and the KV pool takes and gives their bytes.
 
     RESIDENT --leave--> UNLOADING --its process has ended--> UNLOADED    then the pool grows
     UNLOADED --come--> the pool contracts, then LOADING --it answers, warm--> RESIDENT
@@ -44,7 +44,7 @@ AWAY = (State.UNLOADING, State.UNLOADED, State.LOADING)
 
 
 class Wish(enum.Enum):
-    """What an administrator wants of a drafter."""
+    """An administrator's wish about a drafter."""
 
     AUTO = "auto"  # the policy decides
     PINNED = "pinned"  # in memory
@@ -52,7 +52,7 @@ class Wish(enum.Enum):
 
 
 class Act(enum.Enum):
-    """What is done to a drafter."""
+    """A move of a drafter."""
 
     UNLOAD = "unload"
     LOAD = "load"
@@ -216,7 +216,8 @@ class Memory:
         return None
 
     def _leaves(self, pressure: Pressure) -> tuple[str, Act] | None:
-        """Whose bytes the pool is to have, if anybody's: KV memory that nobody drafts with, then who drafts least."""
+        """Return the drafter whose bytes the pool is to have, if any: first KV memory that nobody drafts with, then the
+        drafter that drafts least."""
         resident = self._resident()
         spare, blocks, used = self.budget.spare(resident), self.budget.blocks(resident), sum(self._used.values())
         crowded = not self.budget.fits(resident)
@@ -236,7 +237,8 @@ class Memory:
         return None
 
     def _comes(self, pressure: Pressure) -> tuple[str, Act] | None:
-        """Who is to be back, once there has been room for a while: those that are away before those that shrank."""
+        """Return the drafter that is to be back, once there has been room for a while: those that are away before those
+        that shrank."""
         away = [name for name in self._wishes if self._state(name) is State.UNLOADED]
         shrunk = [name for name in self._wishes if self.budget.shrunk.get(name) and self._roster.serves(name)]
         act, names = (Act.LOAD, away) if away else (Act.WIDEN, shrunk)
@@ -261,7 +263,7 @@ class Memory:
         return known and self._state(name) is not State.ENDED and (failed is not act or self._clock.now() >= until)
 
     def _after(self, name: str, act: Act) -> tuple[list[str], dict[str, int]]:
-        """Who will be in memory, and how many bytes each will have given up."""
+        """Return the drafters that will be in memory, and how many bytes each will have given up."""
         others = [each for each in self._resident() if each != name]
         shrunk = self.budget.shrunk | {name: self._yields.get(name, 0) if act is Act.SHRINK else 0}
         return others if act is Act.UNLOAD else [*others, name], shrunk
@@ -341,12 +343,13 @@ class Memory:
         return self.budget.blocks(resident)
 
     def _resident(self) -> list[str]:
-        """Whose bytes are not the pool's: who leaves counts until it is gone, and who comes as soon as it begins."""
+        """Return the drafters whose bytes are not the pool's: one that leaves counts until it is gone, one that comes
+        as soon as it begins."""
         return [name for name in self._roster.names if self._state(name) is not State.UNLOADED]
 
 
 def _due(wish: Wish, state: State) -> Act | None:
-    """What is to be done to a drafter, whatever the policy thinks."""
+    """Return the move of a drafter that is due, whatever the policy thinks."""
     if wish is Wish.OUT:
         return None if state is State.UNLOADED else Act.UNLOAD
     if wish is Wish.PINNED:

@@ -1,4 +1,4 @@
-"""What moves of memory came to: how many, how long, and how long rounds waited for them."""
+"""Totals of moves of memory: how many, how long, and how long rounds waited for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the files of a model's folder say, which anybody may have written."""
+"""The contents of a model's folder, whose files anybody may have written."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ SAMPLING = ("do_sample", "temperature", "top_p", "top_k", "min_p", "repetition_p
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """What the folder recommends to those who ask the model. None of it changes what a request gets."""
+    """The recommendations of a folder to those who ask the model. None of them changes what a request gets."""
 
     sampling: str = ""  # generation_config.json's defaults, as in "temperature 0.7, top_p 0.8"
     has_chat_template: bool = False
 
 
 def read(folder: str | Path) -> ModelFolder:
-    """What the folder's files say; files that are not there, or not to be read, say nothing."""
+    """Read what the folder's files say; files that are not there, or cannot be read, say nothing."""
     path = Path(folder)
     defaults = _settings(path / "generation_config.json")
     said = [f"{key} {one_line(str(defaults[key]), 40)}" for key in SAMPLING if defaults.get(key) is not None]

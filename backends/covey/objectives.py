@@ -29,7 +29,7 @@ class SloClass:
 
     @classmethod
     def read(cls, entry: str) -> SloClass:
-        """Of an entry that `ENTRY` matches."""
+        """Read the class from an entry that `ENTRY` matches."""
         name, tpot, ttft = entry.split(":")
         relative = tpot.endswith("x")
         return cls(name, _seconds(ttft), float(tpot[:-1]) if relative else _seconds(tpot), relative)
@@ -48,13 +48,14 @@ class Classes:
         return tuple(self._by_name)
 
     def objective(self, name: str, ttft_ms: float, tpot_ms: float) -> Objective:
-        """That of a class, or of "", with a request's own numbers instead of the class's where they are not 0."""
+        """Return the objective of a class, or of "", with a request's own numbers instead of the class's where they are
+        not 0."""
         slo_class = self._by_name.get(name, SloClass("", math.inf, math.inf, relative=False))
         tpot = tpot_ms / 1000 or self._tpot(slo_class)
         return Objective(name, ttft_ms / 1000 or slo_class.ttft, math.inf if tpot is None else tpot, tpot is not None)
 
     def targets(self) -> Iterator[tuple[str, dict[str, str], float]]:
-        """What the classes ask for as of now, as gauges: those that are known."""
+        """Yield what the classes ask for now, as far as it is known, as gauges."""
         for each in self._by_name.values():
             for of, seconds in (("ttft", each.ttft), ("tpot", self._tpot(each))):
                 if seconds is not None and seconds < math.inf:
@@ -68,12 +69,13 @@ class Classes:
 
 
 def judge(objective: Objective, ttft: float | None, tpot: float | None) -> Attainment:
-    """Of an answer that came to its end. One of a single token has no time between tokens and meets any TPOT."""
+    """Return the attainment of an answer that came to its end. One of a single token has no time between tokens and
+    meets any TPOT."""
     if (ttft or 0.0) > objective.ttft or (tpot or 0.0) > objective.tpot:
         return Attainment.MISSED
     return Attainment.MET if objective.known else Attainment.UNKNOWN
 
 
 def _seconds(text: str) -> float:
-    """Of milliseconds, or "-" for any number of them."""
+    """Return the seconds of so many milliseconds; "-" stands for any number of them."""
     return math.inf if text == "-" else float(text) / 1000

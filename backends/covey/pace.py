@@ -48,7 +48,7 @@ class Pace:
 
     @property
     def seconds(self) -> float:
-        """Of a round, whatever it did; 0 where none was seen."""
+        """The mean time of recent rounds, whatever they did; 0 where none was seen."""
         return self._seconds / self._weight if self._weight else 0.0
 
     @property
@@ -68,7 +68,7 @@ class Pace:
 
     @property
     def round_seconds(self) -> float:
-        """Of a round that reads no prompt; 0 where none was seen."""
+        """The mean time of recent rounds that read no prompt; 0 where none was seen."""
         return self._plain_seconds / self._plain_rounds if self._plain_rounds else 0.0
 
     @property

@@ -1,5 +1,5 @@
-"""What the engine talks to. Implementations: `covey.target`, `covey.drafters`
-and `covey.emulated` (in process), `covey.tritonio` (over BLS), tests."""
+"""The protocols that the engine talks to. Implementations: `covey.target`, `covey.drafters` and `covey.emulated` (in
+process), `covey.tritonio` (over BLS), tests."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ class SharedDrafter(Drafter, Protocol):
     """A drafter that makes one pass for the calls of several senders."""
 
     def draft_together(self, works: Sequence[DraftWork]) -> list[DraftReply]:
-        """What `draft` does, of calls of different senders that do not read; if it raises, none of them is answered."""
+        """Draft for several calls (see `draft`) of different senders that do not read; if it raises, none of them is
+        answered."""
         ...
 
 
@@ -57,7 +58,7 @@ class ElasticDrafter(Drafter, Protocol):
 
 
 class Controller(Protocol):
-    """Who loads and unloads models of this server. Calls raise CoveyError where that failed."""
+    """The port that loads and unloads models of this server. Calls raise CoveyError where that failed."""
 
     def load(self, model: str) -> None:
         """Blocks until it is ready."""
@@ -68,7 +69,7 @@ class Controller(Protocol):
         ...
 
     def states(self) -> Mapping[str, str]:
-        """What each model is: READY, LOADING..."""
+        """Return the state of each model: READY, LOADING..."""
         ...
 
 
@@ -79,7 +80,7 @@ class Releaser(Controller, Protocol):
 
 
 class Residency(Protocol):
-    """Who brings drafters into memory and out of it. Calls block until that is done."""
+    """The port that brings drafters into memory and out of it. Calls block until that is done."""
 
     def unload(self, name: str) -> int:
         """Have a drafter end. Returns how many bytes it held, which are free by then; 0 where that is not known. May
@@ -96,7 +97,7 @@ class Residency(Protocol):
 
 
 class Sink(Protocol):
-    """Where progress goes. Called from the engine's thread; must not block it."""
+    """The receiver of progress. Called from the engine's thread; must not block it."""
 
     def publish(self, batch: Sequence[Progress]) -> None: ...
 
@@ -112,7 +113,7 @@ class Clock(Protocol):
 
 
 class Ports:
-    """Where an engine's target and drafters are had from, by the names of the models behind them."""
+    """The factory of an engine's ports, by the names of the models behind them."""
 
     def __init__(self, target: Callable[[str], Target], drafter: Callable[[str], Drafter]) -> None:
         self._target = target

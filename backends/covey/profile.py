@@ -247,7 +247,7 @@ class DrafterSettings:
     )
 
     def folder_of(self, name: str) -> str:
-        """Where `folders` says that drafter is; "" where it says nothing."""
+        """Return the folder of that drafter by `folders`; "" where it says nothing."""
         return dict(entry.split(":", 1) for entry in self.folders).get(name, "")
 
 
@@ -364,7 +364,7 @@ class Profile:
 
 
 def profiles_folder() -> Path:
-    """Where the named profiles are: the repository's own, or what COVEY_PROFILES names."""
+    """Return the folder of named profiles: the repository's own, or what COVEY_PROFILES names."""
     return Path(os.environ.get("COVEY_PROFILES", Path(__file__).resolve().parents[2] / "profiles"))
 
 
@@ -380,7 +380,7 @@ def find(name_or_path: str) -> Path:
 
 
 def costs_path(name_or_path: str) -> Path:
-    """Where a cost table belongs: a path as it is, or a name in the profiles folder's `costs`."""
+    """Return the path of a cost table: a path as it is, or a name in the profiles folder's `costs`."""
     path = Path(name_or_path)
     return path if path.suffix == ".json" else profiles_folder() / "costs" / f"{name_or_path}.json"
 
@@ -466,7 +466,7 @@ def of_tables(tables: JsonDict, name: str, where: str) -> Profile:
 
 
 def depths_by_batch(entries: Iterable[str], max_depth: int) -> dict[int, int]:
-    """What `speculation.table` says: `"8:3"` is depth 3 from batch size 8 on."""
+    """Return the depths of `speculation.table` by batch size: `"8:3"` is depth 3 from batch size 8 on."""
     depths: dict[int, int] = {}
     for entry in entries:
         batch, depth = (int(part) if part.isdecimal() else -1 for part in entry.partition(":")[::2])

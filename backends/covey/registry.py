@@ -1,4 +1,4 @@
-"""What is chosen by its name: length policies, drafter policies and kinds of drafters, one line each.
+"""The registry of what is chosen by name: length policies, drafter policies and kinds of drafters, one line each.
 
 A line says where the thing is made, as MODULE:NAME. Only what is chosen is imported, so a profile is checked against
 the names, and a start planned, without torch. The parameters of what makes it say what it needs: it is called with
@@ -88,6 +88,6 @@ def make(made_by: str, setting: object, **own: object) -> Any:
 
 
 def find(made_by: str) -> Any:
-    """What makes it."""
+    """Return the object that MODULE:NAME refers to."""
     module, _, name = made_by.partition(":")
     return getattr(import_module(module), name)

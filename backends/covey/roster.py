@@ -1,4 +1,4 @@
-"""Which drafters there are, and which of them can be asked now.
+"""The roster: which drafters there are, and which of them can be asked now.
 
     SERVING --late--> LATE --answered--> SERVING
        |                |
@@ -61,7 +61,8 @@ class Roster:
         return tuple(self._entries)
 
     def drafter_of(self, wanted: str) -> str:
-        """Whom a request has that wants this one, where nobody chooses: the first if it wants none; "" without any."""
+        """Return the drafter of a request that wants this one, where no policy chooses: the first if it wants none; ""
+        if there is none."""
         return wanted or next(iter(self._entries), "")
 
     def state(self, name: str) -> State:
@@ -75,7 +76,7 @@ class Roster:
         return State.RESTING if self._clock.now() < entry.rests_until else State.SERVING
 
     def states(self) -> dict[str, str]:
-        """Of all drafters, in words."""
+        """Return the states of all drafters, in words."""
         return {name: self.state(name).value for name in self._entries}
 
     def serves(self, name: str) -> bool:
@@ -92,7 +93,7 @@ class Roster:
         return asked <= self._entries[name].lost
 
     def facts(self, name: str) -> DrafterInfo | None:
-        """What it says of itself; None while it is not there. Does not mutate."""
+        """Return what the drafter says of itself; None while it is not there. Does not mutate."""
         return self._entries[name].facts
 
     def positions(self, name: str) -> float:

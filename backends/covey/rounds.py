@@ -24,7 +24,8 @@ from covey.types import Ints, TargetReply, Trees
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a length policy was asked, what it answered and why. No shares in the situation: it was not asked."""
+    """A question to a length policy, its answer and the reason. A situation without shares means that it was not
+    asked."""
 
     situation: Situation
     depth: int
@@ -59,7 +60,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """What the drafters proposed for a plan."""
+    """The drafts that were proposed for a plan."""
 
     trees: Trees
     answered: npt.NDArray[np.bool_]  # rows whose drafter has read their last token, whether or not it proposed any
@@ -133,7 +134,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
-    """What one round cost and brought, in numbers that may be kept; seconds by phase. `pass_seconds` is inside the
+    """The cost and the yield of one round, in numbers that may be kept; seconds by phase. `pass_seconds` is inside the
     target, the rest of `verify_seconds` is transport."""
 
     rows: int
@@ -162,7 +163,7 @@ class RoundRecord:
 
 
 def pressure_of(done: Round, most_running: int) -> Pressure:
-    """What a round says of memory."""
+    """Return what a round says of memory."""
     plain = not done.prefill_tokens  # a round with prefill says little of what rows cost
     drafted = [name for name, depth in zip(done.plan.drafter, done.plan.depth.tolist()) if depth]
     return Pressure(

@@ -1,4 +1,4 @@
-"""Which of a server's targets a request goes to.
+"""The choice among a server's targets for a request.
 
     named       the one that the request names
     its prompt  of those that have little more to do than the least busy, the one that was given the longest beginning

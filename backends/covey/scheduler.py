@@ -1,4 +1,4 @@
-"""Who runs: admission, priorities, chunked prefill, preemption. Owns every request's progress.
+"""The scheduler: admission, priorities, chunked prefill, preemption. Owns every request's progress.
 
     waiting --admit--> running --finish--> gone
        ^------preempt-----'
@@ -145,7 +145,7 @@ class Scheduler:
         return displaced
 
     def again(self) -> str:
-        """When another attempt may find room: when what runs and waits is done, at the pace of the last rounds."""
+        """Say when another attempt may find room: when what runs and waits is done, at the pace of the last rounds."""
         tokens = sum(active.room for active in (*self.running.values(), *self.waiting))
         seconds = math.ceil(tokens * self.pace.token_seconds / self.max_running)
         return f"try again in {min(max(seconds, 1), LONGEST_REST)} s"
@@ -297,8 +297,8 @@ class Scheduler:
         raise Overloaded(f"queue full: {self.max_waiting} requests are waiting")
 
     def _due(self, active: ActiveRequest, now: float) -> float:
-        """When its next token is due. Does not mutate. What has become hopeless is due later than it was, or then:
-        only the first of a queue must be looked at again."""
+        """Return when the request's next token is due. Does not mutate. A request that has become hopeless is due no
+        earlier than before, so only the first of a queue must be looked at again."""
         deadline, unhurried = active.deadline, active.request.arrival + self.patience
         if deadline == math.inf:
             return unhurried
@@ -338,10 +338,10 @@ class Scheduler:
         return math.ceil(most)
 
     def _unmet(self, active: ActiveRequest, now: float) -> str:
-        """Which part of a new request's objective is not expected to be met, "" for none: the prompts that are read
-        before its own, as many tokens in a round as those that decode could bear in the last one, a place among those
-        that run, and the pace of the last rounds. What is not known counts as no time, and an idle server expects to
-        meet everything. Does not mutate."""
+        """Return the part of a new request's objective that is not expected to be met, "" for none. The estimate counts
+        the prompts that are read before its own, as many tokens in a round as those that decode could bear in the last
+        one, a place among those that run, and the pace of the last rounds. What is not known counts as no time, and an
+        idle server expects to meet everything. Does not mutate."""
         running, objective, request = self.running.values(), active.request.objective, active.request
         if not objective.label or not (self.running or self.waiting):
             return ""

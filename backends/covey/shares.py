@@ -1,4 +1,4 @@
-"""What each tenant has had of the server, and what its share is: start-time fair queueing over tokens.
+"""Shares of tenants: what each has had of the server, and what it is due, by start-time fair queueing over tokens.
 
 A request costs its tenant the tokens that it may need, prompt and output, over the tenant's weight, from when it is
 admitted; what it did not need is given back. Whoever has had less goes first. Whoever comes back, or is new, starts
@@ -22,7 +22,7 @@ QUANTUM = 1024.0  # tokens that tenants may differ by while urgency decides betw
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the profile says of tenants; 0 is no limit."""
+    """The profile's rules about tenants; 0 is no limit."""
 
     weights: dict[str, float] = field(default_factory=dict)
     max_running: int = 0
@@ -101,15 +101,15 @@ class Shares:
         return self._beyond(tenant) <= -1
 
     def over(self, tenant: str) -> str | None:
-        """Who is to give one of its places among those that run to `tenant`, which has less than its share: whoever has
-        most beyond its own, where it keeps that; None where nobody is. Does not mutate."""
+        """Return the tenant that is to give one of its running places to `tenant`, which has less than its share: the
+        one with most beyond its own share, if it keeps that; None if there is none. Does not mutate."""
         if not self.running or not self.lacks(tenant):
             return None
         most = max(self.running, key=self._beyond)
         return most if self._beyond(most) >= 1 else None
 
     def longest(self) -> str:
-        """Whose queue is the longest for its weight. Does not mutate."""
+        """Return the tenant whose queue is the longest for its weight. Does not mutate."""
         return max(self.waiting, key=lambda each: self.waiting[each] / self.rules.weight(each))
 
     def _beyond(self, tenant: str) -> float:

@@ -58,7 +58,8 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class DetokenizerState:
-    """What `covey.text.visible_text` needs to turn a chunk's ids into text without having seen the earlier ones."""
+    """The state by which `covey.text.visible_text` turns a chunk's ids into text without having seen the earlier
+    ones."""
 
     context: list[int]
     before: list[int]
@@ -68,7 +69,7 @@ class DetokenizerState:
 
 
 class Outlet(Protocol):
-    """Where one request's answer goes. Called from the streamer's thread alone; may raise CoveyError when nobody
+    """The receiver of one request's answer. Called from the streamer's thread alone; may raise CoveyError when nobody
     listens. Whatever else it raises ends its own answer."""
 
     streams: bool  # whether it takes more than one chunk
@@ -89,7 +90,7 @@ class Outlet(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What one finished request was like, for metrics; times in seconds, None where there was no such token."""
+    """The figures of one finished request for metrics; times in seconds, None where there was no such token."""
 
     finish: Finish
     num_input: int
@@ -109,7 +110,7 @@ class Served:
 
 
 class Engine(Protocol):
-    """What this module asks of the engine."""
+    """The protocol that this module needs of the engine."""
 
     def cancel(self, key: int, finish: Finish = Finish.CANCELLED) -> None: ...
 
@@ -167,7 +168,7 @@ class _Answer:
         return taken
 
     def attainment(self, finish: Finish, *, refused: bool) -> Attainment | None:
-        """What became of its objective, if any."""
+        """Return what became of the request's objective, if it has one."""
         if not self.objective.label:
             return None
         if finish in (Finish.CANCELLED, Finish.ERROR):

@@ -58,7 +58,7 @@ class Detokenizer:
         return "".join(text), len(tokens)
 
     def finish(self) -> str:
-        """What is still owed when the output ends: held text, and a last character that was never completed."""
+        """Return what is still owed when the output ends: held text, and a last character that was never completed."""
         if self.stopped:
             return ""
         rest = self._past_stops(self._decode(self._window)[self._shown :])

@@ -34,7 +34,7 @@ class Rule(str, Enum):
 
 
 class RowStatus(IntEnum):
-    """What became of one row of a message."""
+    """The status of one row of a message."""
 
     OK = 0
     NO_BLOCKS = 1  # the pool is exhausted: nothing of this row was done
@@ -231,13 +231,12 @@ NO_TOP = Top.none(0)
 
 @dataclass(frozen=True, slots=True)
 class TargetReply:
-    """What one pass committed: `tokens[offsets[r]:offsets[r + 1]]` for row r, of which the first `accepted[r]` were
-    drafted. `num_cached_tokens[r]` is how many tokens of the row have KV now, and `reused[r]` how many of those came
-    from a prefix hit.
-    `divergence[r]`, where that was asked for, is the mean over drafted positions of 1 - TV(p, q) at temperature 1, or
-    a lower bound of it (`covey.target.divergence`); -1: nothing with q rows was verified.
-    `chances`, aligned with tokens and empty where no row is under the rejection rule, are the probabilities with which
-    those rows' tokens were drawn, all settings applied; 0 for other rows."""
+    """The tokens that one pass committed: `tokens[offsets[r]:offsets[r + 1]]` for row r, of which the first
+    `accepted[r]` were drafted. `num_cached_tokens[r]` is how many tokens of the row have KV now, and `reused[r]` how
+    many of those came from a prefix hit. `divergence[r]`, where that was asked for, is the mean over drafted positions
+    of 1 - TV(p, q) at temperature 1, or a lower bound of it (`covey.target.divergence`); -1: nothing with q rows was
+    verified. `chances`, aligned with tokens and empty where no row is under the rejection rule, are the probabilities
+    with which those rows' tokens were drawn, all settings applied; 0 for other rows."""
 
     status: Ints
     num_cached_tokens: Ints
@@ -256,7 +255,7 @@ class TargetReply:
 
 
 class ResizeStatus(IntEnum):
-    """What became of the wish for a KV pool of another size."""
+    """The outcome of the wish for a KV pool of another size."""
 
     OK = 0
     NOT_HERE = 1  # this model's pool keeps the size that it was loaded with, or cannot become so large or small
@@ -274,8 +273,8 @@ class Resized:
 
 
 class Hit(IntEnum):
-    """What a drafter would have drawn at a place where text stands, with the request's own noise; under the rejection
-    rule, whether a draft of it would have been accepted there, by a throw of the dice that has min(1, q / p) for it."""
+    """A drafter's own draw at a place where text stands, with the request's noise; under the rejection rule, whether a
+    draft of it would have been accepted there, by a throw of the dice that has min(1, q / p) for it."""
 
     MISS = 0
     HIT = 1  # the token that stands there
@@ -284,8 +283,8 @@ class Hit(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a call that reads is to do: compute at most `budget` tokens' keys over all rows, those of the first rows
-    first, and judge what is read on the way, in row r from position `judge[r]` of its text on; -1: nothing of it.
+    """The instructions of a call that reads: compute at most `budget` tokens' keys over all rows, those of the first
+    rows first, and judge what is read on the way, in row r from position `judge[r]` of its text on; -1: nothing of it.
     `chances[r]` are those of the row's last tokens (`TargetReply.chances`); 0: not said, or drawn by the coupled rule,
     which needs none."""
 
@@ -306,7 +305,7 @@ class RowJudged(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What a drafter says of text that it has read. Row r: `hits[offsets[r]:offsets[r + 1]]` (`Hit`) of its positions
+    """A drafter's judgement of text that it has read. Row r: `hits[offsets[r]:offsets[r + 1]]` (`Hit`) of its positions
     from `first[r]` on, all of them generated. Its prompt was not drawn: of that it says the sum of log q (temperature
     1) over the last tokens that it has judged, and how many these were."""
 
@@ -372,7 +371,7 @@ class DraftReply:
 
 @dataclass(frozen=True, slots=True)
 class TargetInfo:
-    """What an orchestrator must know about its target before the first request."""
+    """The facts that an orchestrator must know about its target before the first request."""
 
     model: str
     vocab_size: int
@@ -395,7 +394,7 @@ ANY_VOCABULARY = 0  # of a drafter that looks tokens up
 
 @dataclass(frozen=True, slots=True)
 class DrafterInfo:
-    """What an orchestrator must know about a drafter before it is asked."""
+    """The facts that an orchestrator must know about a drafter before it is asked."""
 
     model: str
     vocab_size: int
@@ -427,7 +426,7 @@ class Objective:
 
     @property
     def label(self) -> str:
-        """What its requests are counted under; "" where nothing was asked for."""
+        """The label that requests with this objective are counted under; "" where nothing was asked for."""
         return self.slo_class or (CUSTOM if min(self.ttft, self.tpot) < math.inf else "")
 
 
@@ -435,7 +434,7 @@ NO_OBJECTIVE = Objective()
 
 
 class Attainment(str, Enum):
-    """What became of an objective."""
+    """The outcome of an objective."""
 
     MET = "met"
     MISSED = "missed"
@@ -462,7 +461,7 @@ class Request:
 
 
 class Progress(NamedTuple):
-    """What one round brought one request. `finish` is set on the last one; an error has `error` too."""
+    """The tokens that one round brought one request. `finish` is set on the last one; an error has `error` too."""
 
     key: int
     tokens: Ints

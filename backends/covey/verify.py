@@ -19,9 +19,9 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """What a batch of trees came to. Row r emits `tokens[offsets[r]:offsets[r + 1]]`: `accepted[r]` drafted tokens and
-    one of the target's own. Token i was drawn at packed place `places[i]`. `path` holds the accepted nodes, as indices
-    into `trees.tokens`, row r's from `offsets[r] - r` on."""
+    """The result of a walk through a batch of trees. Row r emits `tokens[offsets[r]:offsets[r + 1]]`: `accepted[r]`
+    drafted tokens and one of the target's own. Token i was drawn at packed place `places[i]`. `path` holds the accepted
+    nodes, as indices into `trees.tokens`, row r's from `offsets[r] - r` on."""
 
     accepted: Ints
     offsets: Ints

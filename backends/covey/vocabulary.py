@@ -25,8 +25,8 @@ def size(folder: str | Path) -> int:
 
 
 def misfit(drafter: str | Path, target: str | Path) -> str:
-    """What keeps the model in folder `drafter` from drafting for that in `target`, as in "it has ..."; "" when it can,
-    and when the files do not tell."""
+    """Return what keeps the model in folder `drafter` from drafting for that in `target`, as in "it has ..."; "" when
+    it can, and when the files do not tell."""
     own, wanted = size(drafter), size(target)
     if UNKNOWN not in (own, wanted) and own != wanted:
         return f"a vocabulary of {own} tokens, {target} one of {wanted}"

@@ -25,7 +25,7 @@ class CannotGoOn(Exception):
 
 
 class Told:
-    """What of one answer has been told."""
+    """The part of one answer that has been told."""
 
     def __init__(self) -> None:
         self._names: dict[str, Any] = {}

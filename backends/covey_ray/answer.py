@@ -95,7 +95,8 @@ class Answer:
             await self._pieces.aclose()
 
     async def _elsewhere(self, head: Head, problem: Exception) -> Head:
-        """Where an answer goes on that began so. Raises what becomes of it."""
+        """Return the head of an answer, on another replica, that continues the one that began so. Raises an error where
+        there is none."""
         if not head.identity:
             raise Another("no other server is known to write the same")
         self._asked = dataclasses.replace(self._asked, identity=head.identity)
@@ -139,7 +140,7 @@ class Answer:
 
 
 async def _data(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """What the events carry."""
+    """Yield the data of the events."""
     rest = b""
     async for piece in pieces:
         *events, rest = (rest + piece).split(b"\n\n")

@@ -1,4 +1,4 @@
-"""What goes from the ingress to a replica, and what comes back first."""
+"""The messages from the ingress to a replica, and the first that comes back."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class Head:
 
 
 def routed_by(body: Mapping[str, Any], headers: Mapping[str, str], path: str) -> str:
-    """What requests for the same replica have in common: their session where they name one, else how their prompts
-    begin. Tenants share no KV, so their prompts are none of each other's."""
+    """Return what requests for the same replica have in common: their session where they name one, else how their
+    prompts begin. Tenants share no KV, so their prompts are none of each other's."""
     if session := headers.get(SESSION):
         return f"session {session}"
     prompt, messages = body.get("prompt"), body.get("messages")

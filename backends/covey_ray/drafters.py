@@ -46,7 +46,7 @@ class Drafters:
         await self._engine.check()
 
     async def draft_for(self, name: str, secret: str) -> AsyncIterator[tuple[str, int] | None]:
-        """Where to send, then nothing again and again. The caller is served until it ends the call."""
+        """Yield the address to send to, then None again and again. The caller is served until it ends the call."""
         self._targets[name] = secret
         self._write()
         try:

@@ -1,4 +1,4 @@
-"""What a profile's server needs of a node, as Ray is asked for it."""
+"""The resources that a profile's server needs of a node, as Ray is asked for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which replica a request goes to: Ray's own router, by prefix and then by queue. Only an answer that goes on, or one
+"""The choice of a request's replica: Ray's own router, by prefix and then by queue. Only an answer that goes on, or one
 that a replica just refused, is kept from the replicas that cannot have it.
 
 Ray pickles this module by value, so what others must recognise is elsewhere (`covey_ray.asked`).
@@ -23,8 +23,8 @@ class Router(PrefixCacheAffinityRouter):  # type: ignore[misc]  # Ray's has no t
     """In the ingress' process."""
 
     def initialize_state(self, **given: Any) -> None:
-        """What was sent where is remembered beside the ingress, by its own actor that ends with it: one on a node that
-        dies would take all routing along."""
+        """Remember what was sent where beside the ingress, by its own actor that ends with it: one on a node that dies
+        would take all routing along."""
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         tree = PrefixTreeActor.options(num_cpus=0, scheduling_strategy=here).remote()
         super().initialize_state(tree_actor=tree, do_eviction=True, **given)

@@ -36,7 +36,7 @@ class Server:
         self._identity = next(info, {}).get("identity", "")
 
     def record_replica_metadata(self) -> dict[str, str]:
-        """What Ray tells all routers."""
+        """Return what Ray tells all routers."""
         return {"identity": self._identity}
 
     async def check_health(self) -> None:

@@ -1,5 +1,5 @@
-"""What a Serve configuration gives to `covey_ray:app` under `args`. How many replicas there are, and where, is Serve's
-own to say, under `deployments`."""
+"""The settings that a Serve configuration gives to `covey_ray:app` under `args`. The number of replicas and their
+places are settings of Serve's own, under `deployments`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from covey_client.star.model import Star
 
 
 class Times(BaseModel):
-    """What `covey plan-star` is given, by its names."""
+    """The timings that `covey plan-star` is given, by its names."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -30,7 +30,7 @@ class Times(BaseModel):
 
 
 class Settings(BaseModel):
-    """Of one application. Paths, and profiles that are files, are there on every node."""
+    """The settings of one application. Paths, and profiles that are files, are there on every node."""
 
     model_config = ConfigDict(extra="forbid")
 

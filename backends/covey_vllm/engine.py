@@ -49,8 +49,8 @@ class Engine:
         self._told, self._untold = 0.0, False
 
     def facts(self) -> JsonDict:
-        """What the public model must know. Requests that end within two drafts of the longest text would have vLLM
-        draft for nobody."""
+        """Return what the public model must know. Requests that end within two drafts of the longest text would have
+        vLLM draft for nobody."""
         config = self._engine.vllm_config
         model, cache, scheduler = config.model_config, config.cache_config, config.scheduler_config
         config_ends = getattr(model.hf_config, "eos_token_id", None)
@@ -144,7 +144,7 @@ class Counted:
             self._preempted += iteration_stats.num_preempted_reqs
 
     def take(self) -> JsonDict:
-        """What is now; `reused` since the last call."""
+        """Return the present figures; `reused` counts since the last call."""
         hits, self._hits = self._hits, 0
         return {
             "running": self._running,
@@ -190,7 +190,7 @@ def _params(wanted: Mapping[str, Any]) -> Any:
 
 
 def _logprobs(given: Any, tokens: list[int], most: int) -> tuple[list[float], list[list[tuple[int, float]]]]:
-    """Of each token its own, and those of the likeliest, the likeliest first."""
+    """Return each token's own log-probability, and those of the likeliest, the likeliest first."""
     scores, top = [], []
     for place, token in zip(given, tokens):
         scores.append(max(place[token].logprob, LEAST_LOGPROB))

@@ -1,4 +1,5 @@
-"""What vLLM's workers can be asked beside their own methods: `worker_extension_cls="covey_vllm.extension.Extension"`.
+"""The extension by which vLLM's workers can be asked more than their own methods allow:
+`worker_extension_cls="covey_vllm.extension.Extension"`.
 
 By it whoever serves the engine reaches the proposer, and gives it what its call lacks: which request each row is.
 """

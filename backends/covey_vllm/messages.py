@@ -1,4 +1,4 @@
-"""What the public model and vLLM's process say to each other, as messages of `covey.wire.frames`.
+"""The messages between the public model and vLLM's process, as `covey.wire.frames` has them.
 
     to vLLM's process                                   from it
     load     the deployment                             loaded   facts of the engine
@@ -40,7 +40,8 @@ def submit(request: Request) -> Message:
 
 @dataclass(slots=True)
 class Brought:
-    """What a step brought one request. Of each token `top` has as many of the likeliest, as (id, log-probability)."""
+    """The result of a step for one request. For each token `top` has as many of the likeliest, as (id,
+    log-probability)."""
 
     key: int
     tokens: Sequence[int]
@@ -86,7 +87,7 @@ class Heard:
 
 
 def heard(message: Message) -> list[Heard]:
-    """What `step` has made."""
+    """Return what a message that `step` made says."""
     arrays, found = message.arrays, []
     at = scored = topped = 0
     for key, count, scores, width, finish, reused, queued, drafts in message.value:

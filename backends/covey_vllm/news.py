@@ -1,4 +1,4 @@
-"""What a proposer tells of its rounds to whoever serves its engine, in numbers that JSON can say.
+"""News of a proposer's rounds for whoever serves its engine, in numbers that JSON can say.
 
 `News` is in the engine's process; `record_of` is at the other end and makes of a round what `covey.tritonio.metrics`
 and `covey.tritonio.reports` take.

@@ -1,4 +1,4 @@
-"""What vLLM asks for drafts: `{"method": "custom_class", "model": "covey_vllm.CoveyProposer"}`.
+"""The proposer that vLLM asks for drafts: `{"method": "custom_class", "model": "covey_vllm.CoveyProposer"}`.
 
 vLLM makes one in each worker, calls `load_model` once the target is loaded, and `propose` after every step in which no
 request is about to reach the longest text. Imports nothing of vLLM; `repair` does. Whatever fails here costs drafts,
@@ -105,11 +105,12 @@ class CoveyProposer:
             self._news = News(self._planner.decisions, self._rounds.roster, self._totals)
 
     def news(self) -> JsonDict | None:
-        """What has happened since it was asked last; None where this process does not draft, or nobody attends."""
+        """Return what has happened since the last call; None where this process does not draft, or nobody attends."""
         return None if self._news is None else self._guard("news", self._news.take)
 
     def drafts_of(self, names: Sequence[str]) -> list[JsonDict]:
-        """What became of the drafts of requests so far, by vLLM's names; nothing where this process does not draft."""
+        """Return what became of the drafts of requests so far, by vLLM's names; nothing where this process does not
+        draft."""
         return [] if self._rounds is None else [self._texts.drafts_of(name) for name in names]
 
     def propose(
@@ -130,7 +131,7 @@ class CoveyProposer:
 
     @property
     def draft_seconds(self) -> float:
-        """What drafting took in the last call."""
+        """The time that drafting took in the last call."""
         return 0.0 if self._rounds is None else self._rounds.draft_seconds
 
     def figures(self) -> Iterator[tuple[str, dict[str, str], float]]:

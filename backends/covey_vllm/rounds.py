@@ -197,7 +197,7 @@ class Rounds:
 
 
 def _reply(sampled: Sequence[Sequence[int]], accepted: Sequence[int], seconds: float) -> TargetReply:
-    """What a target of Covey's own would have answered."""
+    """Return what a target of Covey's own would have answered."""
     none = np.zeros(len(sampled), np.int32)
     return TargetReply(
         status=none,

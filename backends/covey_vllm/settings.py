@@ -1,4 +1,4 @@
-"""What vLLM's configuration says to Covey: the table `covey` of `additional_config`.
+"""The settings for Covey in vLLM's configuration: the table `covey` of `additional_config`.
 
     {"drafters": {"suffix": "suffix", "small": "/models/small", "far": "10.0.0.7:8001/draft_general"},
      "speculation": {"policy": "covey"}, "drafter": {"device": "auto"}, "star": {"secret": "/etc/covey/secret"}}
@@ -46,7 +46,7 @@ NEEDS_TARGET = "ucb-bd"  # drafter policies that compare the drafter's distribut
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the proposer is made of."""
+    """The values that the proposer is made of."""
 
     profile: Profile
     drafters: Mapping[str, str]  # by name: ngram, suffix, a folder, or HOST:PORT/MODEL of another server
@@ -97,7 +97,8 @@ class Settings:
 
 
 def checked(table: Any, depth: int) -> tuple[Profile, Mapping[str, str]]:
-    """What the table `covey` says of a proposer that may draft so deep, and its drafters. Raises SettingError."""
+    """Return the profile of a proposer that may draft so deep, and its drafters, by the table `covey`. Raises
+    SettingError."""
     if not isinstance(table, Mapping):
         raise SettingError(f"{WHERE}: got {table!r}, allowed: a table")
     drafters = _drafters(table.get("drafters", DRAFTERS))

@@ -1,4 +1,4 @@
-"""Which request each row of a call is. vLLM's call names none, so a request is known by its text.
+"""The request of each row of a call. vLLM's call names none, so a request is recognised by its text.
 
 A row's text before the step is the text that its request had at the call before, wherever its row was then: rows are
 moved, preempted and brought back, and what is swapped between two requests of one text and settings makes no
@@ -38,7 +38,7 @@ Tokens = npt.NDArray[np.int32]  # [rows, positions]
 
 
 class Named(Protocol):
-    """What vLLM's runner keeps of a request (its `CachedRequestState`), as far as it is looked at."""
+    """The state that vLLM's runner keeps of a request (its `CachedRequestState`), as far as it is looked at."""
 
     req_id: str
     sampling_params: Any
@@ -69,7 +69,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Where the rows' texts end, and their last tokens: one that is shorter has -1 before it."""
+    """The ends of the rows' texts, and their last tokens: a shorter text has -1 before it."""
 
     lengths: Ints
     tails: Tokens  # [rows, TAIL]
@@ -111,8 +111,8 @@ class Texts:
         now: float,
         requests: Sequence[Named] | None = None,
     ) -> list[Row]:
-        """Whose rows these are, their requests brought up to date. With vLLM's own `requests` they are known by name,
-        and may say how they want to be drafted for."""
+        """Return the requests of these rows, brought up to date. With vLLM's own `requests` they are known by name, and
+        may say how they want to be drafted for."""
         ends = np.array(lengths[: len(sampled)], np.int32)  # a copy: vLLM changes its own
         if requests is None:
             new = np.fromiter(map(len, sampled), np.int32, len(sampled))
@@ -142,7 +142,8 @@ class Texts:
         return ended
 
     def drafts_of(self, name: str) -> JsonDict:
-        """What became of the drafts of a request that vLLM names so; nothing of one that has not been drafted for."""
+        """Return what became of the drafts of a request that vLLM names so; nothing for one that has not been drafted
+        for."""
         text = self._names.get(name)
         if text is None:
             return {}
@@ -201,8 +202,9 @@ class Texts:
         return text
 
     def _as_wanted(self, request: Request, named: Named) -> Request:
-        """As long as it may become, and with `speculation`, `drafter` and `tenant` as Covey's own requests have them,
-        from `extra_args`. What is no such value is left out: a request that vLLM has taken is not refused here."""
+        """Return the request with its greatest length, and with `speculation`, `drafter` and `tenant` as Covey's own
+        requests have them, from `extra_args`. What is no such value is left out: a request that vLLM has taken is not
+        refused here."""
         wanted = getattr(named.sampling_params, "extra_args", None) or {}
         speculation, drafter = wanted.get("speculation", "auto"), wanted.get("drafter", "")
         if not isinstance(speculation, str) or not SPECULATION.fullmatch(speculation):

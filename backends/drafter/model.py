@@ -70,8 +70,8 @@ class TritonPythonModel:
         self._metrics.stop()
 
     def _held(self) -> dict[str, Any]:
-        """What would be the target's if this process ended. An emulated device's drafters say it themselves, and all
-        of them what their weights and KV memory are."""
+        """Return the memory that would be the target's if this process ended. An emulated device's drafters say it
+        themselves, and all of them what their weights and KV memory are."""
         if self._emulated:
             return {}
         device = {"device": "cuda" if self._on_gpu else "cpu"}

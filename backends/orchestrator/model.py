@@ -96,7 +96,7 @@ class TritonPythonModel:
 
 
 class Behind(Protocol):
-    """What is behind the public model."""
+    """The protocol of what is behind the public model."""
 
     def service(self) -> Service: ...
 
@@ -162,7 +162,7 @@ class Models:
             self._presence.look()
 
     def _ask(self, model: str) -> DrafterInfo | None:
-        """What a drafter is. The target is asked by the engine's thread."""
+        """Return a drafter's facts. The target is asked by the engine's thread."""
         return None if model == self._target else self._ports.drafter(model).info()
 
 

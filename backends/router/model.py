@@ -30,7 +30,7 @@ NOBODY = ""  # no target's name
 
 @dataclass(frozen=True, slots=True)
 class _Asker:
-    """Where the answers to one request go."""
+    """The receiver of the answers to one request."""
 
     answer: Callable[[link.Message], None]
     fail: Callable[[Exception], None]
@@ -39,7 +39,7 @@ class _Asker:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What a target is sent, and by what it is chosen."""
+    """The request that a target is sent, and what the target is chosen by."""
 
     kind: str
     tensors: Mapping[str, Any]

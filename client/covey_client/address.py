@@ -1,4 +1,4 @@
-"""Where a server is and how to reach it: one value for both protocols."""
+"""The address of a server and how to reach it: one value for both protocols."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_PORT = (1 << 16) - 1  # libraries take the rest of a larger one, which is a
 
 @dataclass(frozen=True)
 class Identity:
-    """Who a caller is to a server that asks for certificates; both in PEM."""
+    """The identity of a caller for a server that asks for certificates; both parts in PEM."""
 
     certificate: bytes  # with those between it and an authority that the server knows, where there are any
     private_key: bytes = field(repr=False)

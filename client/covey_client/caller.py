@@ -1,4 +1,5 @@
-"""What `Client` and `AsyncClient` share: which server, how it is reached, and what a call becomes before it is sent."""
+"""The common part of `Client` and `AsyncClient`: which server, how it is reached, and what a call becomes before it is
+sent."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ class Caller:
         self._prepare()
 
     def _prepare(self) -> None:
-        """What a client has besides; called when all of the above is known."""
+        """Set up what a client has besides; called when all of the above is set."""
 
     def _request(self, prompt: str | Sequence[int], settings: Mapping[str, object], *, stream: bool) -> Request:
         return Request.build(prompt, settings, stream=stream, model=self._model)

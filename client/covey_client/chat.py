@@ -71,7 +71,7 @@ class Template:
 
 
 class Chat:
-    """What was said so far."""
+    """A conversation so far."""
 
     def __init__(self, template: Template, system: str = "") -> None:
         self._template = template
@@ -132,7 +132,8 @@ def _json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """As transformers' own, which templates are written for: nothing is escaped for HTML."""
+    """Return the value as JSON like transformers' own filter, which templates are written for: nothing is escaped for
+    HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

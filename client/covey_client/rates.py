@@ -1,4 +1,4 @@
-"""What happened between two looks at the metrics port: rates, ratios and quantiles. Fetches nothing itself."""
+"""Figures between two looks at the metrics port: rates, ratios and quantiles. Fetches nothing itself."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Span:
-    """What happened from one reading to a later one. Counters that fell were started again, and count from zero."""
+    """The span from one reading to a later one. Counters that fell were started again, and count from zero."""
 
     before: Reading
     after: Reading

@@ -1,4 +1,5 @@
-"""What the model `covey` tells of itself over HTTP: its limits, its planner's last decisions, its last rounds."""
+"""The reports of the model `covey` about itself over HTTP: its limits, its planner's last decisions, its last
+rounds."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Facts:
-    """What is served, and within which limits."""
+    """The facts about what is served, and within which limits."""
 
     model: str
     device: str
@@ -39,7 +40,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Round:
-    """What one round cost and brought. `draft_seconds` includes `catch_up_seconds`, and `verify_seconds` includes
+    """The cost and the yield of one round. `draft_seconds` includes `catch_up_seconds`, and `verify_seconds` includes
     `pass_seconds`, which the target itself took."""
 
     round: int
@@ -82,7 +83,7 @@ class Reports:
         return [_made(Round, found) for found in self._ask(f"rounds:{after}")["rounds"]]
 
     def memory(self) -> dict[str, Any]:
-        """Who is in memory, and how large the KV pool is."""
+        """Return which drafters are in memory, and how large the KV pool is."""
         return self._ask("memory")
 
     def wish(self, action: str, drafter: str, secret: str = "") -> dict[str, Any]:

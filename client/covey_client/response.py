@@ -55,7 +55,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Chunk:
-    """What one response brought."""
+    """The content of one response."""
 
     text: str
     tokens: tuple[int, ...]
@@ -138,7 +138,8 @@ def _value(field: Field, found: Sequence[Any]) -> Any:
 
 @lru_cache(maxsize=64)
 def _places(tensors: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str, Callable[[bytes], Any]] | None, ...]:
-    """Where the outputs of such a response belong, and how their bytes are read; None for one that nobody knows."""
+    """Return, for each output of such a response, where it belongs and how its bytes are read; None for an unknown
+    one."""
     fields = [OUTPUT_BY_NAME.get(name) for name, _ in tensors]
     if not any(fields):
         raise _foreign(name for name, _ in tensors)

@@ -20,7 +20,7 @@ DEAD = "not healthy"  # what Triton says of a model whose process died
 
 
 class Resumption:
-    """What has come of one answer. Knows no connection."""
+    """The part of one answer that has come. Knows no connection."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Resumption:
         self._broke: float | None = None
 
     def request(self) -> Request:
-        """What to ask now."""
+        """Return the request to send now."""
         self._again_tokens, self._again_text, self._text = [], "", "".join(self._texts)
         self._repeating = bool(self._tokens or self._text)
         return self._build(self._settings)
@@ -61,7 +61,7 @@ class Resumption:
         return min(asked or FIRST_REST * 2.0 ** min(self._attempts - 1, 10), LONGEST_REST)
 
     def new(self, chunk: Chunk) -> Chunk | None:
-        """What a chunk brings that has not come before; None where that is nothing."""
+        """Return the part of a chunk that has not come before; None where that is nothing."""
         found = self._behind_known(chunk) if self._repeating else chunk
         if not found.tokens and not found.text and not found.finish_reason:
             return None

@@ -1,4 +1,5 @@
-"""Where this user's servers on this machine listen, so that one address of a server, or none, is enough for its tools.
+"""The addresses on which this user's servers on this machine listen, so that one of a server's, or none, is enough for
+its tools.
 
 The launcher writes a file for each server that it runs; it lies beside the server's secret.
 """
@@ -37,7 +38,7 @@ class Ports:
 
     @property
     def path(self) -> Path:
-        """Of its file."""
+        """Return the path of the server's file."""
         return folder() / (name_of(self.host, self.http) + SUFFIX)
 
     @property
@@ -96,7 +97,7 @@ def _read() -> Iterator[Ports]:
 
 
 def _started(pid: int) -> int:
-    """When a process started, in ticks of the machine; 0 where there is none."""
+    """Return when a process started, in ticks of the machine; 0 where there is none."""
     try:
         said = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -19,13 +19,13 @@ SHARED_MEMORY = Path("/dev/shm")  # tritonserver needs it too; emptied when the 
 
 
 def folder() -> Path:
-    """Where this user's servers keep their secrets. Does not create it."""
+    """Return the folder in which this user's servers keep their secrets. Does not create it."""
     return SHARED_MEMORY / f"covey-{os.getuid()}"
 
 
 def given() -> str:
-    """What the environment says, itself or by the file that it names; "" where it says nothing. Never an argument of a
-    command: every user of a machine can read those. Raises InvalidRequest."""
+    """Return the secret of the environment, given itself or by the file that it names; "" where there is none. Never an
+    argument of a command: every user of a machine can read those. Raises InvalidRequest."""
     path = os.environ.get(FILE_VARIABLE, "")
     if VARIABLE in os.environ or not path:
         return os.environ.get(VARIABLE, "")
@@ -44,7 +44,8 @@ def found(address: Address) -> str:
 
 
 def name_of(host: str, port: int) -> str:
-    """What a server that listens there calls its files: another address of this machine may be another user's."""
+    """Return the name of the files of a server that listens there: another address of this machine may be another
+    user's."""
     return f"{'127.0.0.1' if host in ('localhost', '', '0.0.0.0') else host}_{port}"
 
 

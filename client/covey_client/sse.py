@@ -10,7 +10,7 @@ from covey_client.response import Chunk, from_json
 
 
 def path(request: Request, stream: bool) -> str:
-    """Where this request goes."""
+    """Return the path that this request goes to."""
     return f"/v2/models/{request.model}/{'generate_stream' if stream else 'generate'}"
 
 

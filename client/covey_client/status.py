@@ -1,4 +1,4 @@
-"""What a server says of itself: readiness, models, and the figures on its metrics port."""
+"""The status of a server: readiness, models, and the figures on its metrics port."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Status:
 
     @property
     def served(self) -> Mapping[str, str]:
-        """What is served, as the labels of `covey_target_info` have it; empty where the metrics do not say."""
+        """The labels of `covey_target_info`, which say what is served; empty where the metrics do not have it."""
         return next((sample.labels for sample in self.samples if sample.name == INFO), {})
 
     @property

@@ -1,5 +1,5 @@
-"""What a client asks of a protocol. Each answer arrives as chunks; a call ends by itself, by an error of `errors`, or
-by `cancel()`."""
+"""The protocol-independent interface of a client's transport. Each answer arrives as chunks; a call ends by itself, by
+an error of `errors`, or by `cancel()`."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ PROMPT = ("text_input", "input_ids")
 
 
 def unknown(name: str) -> str:
-    """What is allowed instead of a field that nobody knows: the nearest names."""
+    """Say what is allowed instead of an unknown field: the nearest names."""
     near = difflib.get_close_matches(name[:50], INPUT_BY_NAME, 3, 0.5)
     return (
         f"no such setting; near it: {', '.join(near)}" if near else "no such setting; the model's metadata has them all"
@@ -205,7 +205,7 @@ def unknown(name: str) -> str:
 
 
 class Settings(TypedDict, total=False):
-    """What a caller may set, for type checkers; None is the same as leaving a setting out."""
+    """The settings that a caller may give, for type checkers; None is the same as leaving a setting out."""
 
     # generated: settings
     max_tokens: int | None

@@ -1,4 +1,4 @@
-"""Who lives, who hangs, and who brings back what has ended.
+"""Care for a server's processes: who lives, who hangs, and who brings back what has ended.
 
     evidence                              a bound (rules.py)      an end              a way back
     paused, spinning, slow to load   ->   seconds without   ->    its process   ->    revival.py reloads the model,

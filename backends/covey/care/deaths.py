@@ -1,6 +1,6 @@
-"""What the front knows of the server behind it: a few bytes in memory, written by the launcher, whom the kernel tells
-of deaths. However short an outage was, it has been counted; and whoever takes the port of a server that has died is not
-taken for it."""
+"""Deaths of the server behind a front: a few bytes in memory, written by the launcher, whom the kernel tells of them.
+However short an outage was, it has been counted; and whoever takes the port of a server that has died is not taken for
+it."""
 
 from __future__ import annotations
 

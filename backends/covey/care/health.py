@@ -1,4 +1,4 @@
-"""What is known of one living process of a server, in seconds by which rules judge it (`covey.care.rules`).
+"""The health of one living process of a server, in the seconds by which rules judge it (`covey.care.rules`).
 
 Seconds are those of looks, for while the one that looks did not run nobody else may have. Seconds in which a process
 wanted a processor and had none count for a fifth (`covey.care.starved`).
@@ -40,8 +40,8 @@ class Health:
     _answers: int | None = None  # soon after that
 
     def look(self, seconds: float, state: str, answered: Answered | None = None) -> None:
-        """What became of it in so many seconds. `state` is Triton's of its model, or of a server that loads its first
-        ones; `answered` is None where nobody judges how busy it is."""
+        """Note what became of the process in so many seconds. `state` is Triton's of its model, or of a server that
+        loads its first ones; `answered` is None where nobody judges how busy it is."""
         self.paused = self.paused + seconds if processes.state(self.pid) == "T" else 0.0
         if state == LOADING:
             counted = self._starved.counted([self.pid], seconds)

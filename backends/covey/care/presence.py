@@ -1,4 +1,4 @@
-"""What a model's process sees of other models of its server: whether each has a process that answers.
+"""The view that a model's process has of other models of its server: whether each has a process that answers.
 
 The kernel says at once when a process has ended. Nobody is brought back from here (`covey.care.care`).
 """

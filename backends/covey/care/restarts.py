@@ -1,4 +1,4 @@
-"""When a server that has died is started again: at once, then after rests that grow; not for ever."""
+"""Restarts of a server that has died: at once, then after rests that grow; not for ever."""
 
 from __future__ import annotations
 

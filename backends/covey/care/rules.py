@@ -1,5 +1,5 @@
-"""When a process is ended: one row for each way of hanging. Of ports and calls `covey.care.silence` and
-`covey.care.calls` know.
+"""The rules by which a process is ended: one row for each way of hanging. `covey.care.silence` and `covey.care.calls`
+have those of ports and calls.
 
 A paused process answers nobody, and one that goes on after a while finds locks of Triton's that have timed out, which
 ends all of tritonserver. A process under a debugger is in another state and left alone.

@@ -34,8 +34,8 @@ class Starved:
         self._processors = len(os.sched_getaffinity(0))
 
     def counted(self, pids: Iterable[int], seconds: float) -> float:
-        """Of so many since the last look, those that say something of these processes: a fifth of them in any case, for
-        on a machine where many wait for a processor one that hangs does, too."""
+        """Return how many of the seconds since the last look count against these processes: a fifth of them at least,
+        for on a machine where many wait for a processor a process that hangs does, too."""
         return max(LEAST_SHARE * seconds, seconds - self.look(pids))
 
     def look(self, pids: Iterable[int]) -> float:

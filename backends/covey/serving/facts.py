@@ -1,4 +1,4 @@
-"""Which drafters have a process, and what each says of itself.
+"""The drafters that have a process, and what each says of itself.
 
 They come and end while an engine is being built, too: what is noted before there is one it is told when it joins."""
 
@@ -18,7 +18,7 @@ log = logging.getLogger("covey.orchestrator")
 
 
 class Joining(Protocol):
-    """What this module asks of the engine."""
+    """The protocol that this module needs of the engine."""
 
     roster: Roster
 

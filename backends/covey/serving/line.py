@@ -1,4 +1,5 @@
-"""What comes over the line (`covey.tritonio.link`): requests of `covey_unary` or a router, questions of the launcher.
+"""The messages that come over the line (`covey.tritonio.link`): requests of `covey_unary` or a router, questions of the
+launcher.
 
 submit, stream   a request with one answer, or with many
 cancel           its client has left

@@ -1,4 +1,4 @@
-"""What serves: an engine, and what is around it."""
+"""The service: an engine, and what is around it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from covey.types import Finish, Request
 
 
 class Engine(Protocol):
-    """What is asked of whoever serves requests: `covey.engine.Engine`, or another engine in its place."""
+    """The protocol of an engine that serves requests: `covey.engine.Engine`, or another in its place."""
 
     def run(self) -> None: ...
 

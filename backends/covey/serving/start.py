@@ -1,4 +1,4 @@
-"""What is there before an engine: the target, its drafters, and what rounds take.
+"""The start of a service, before there is an engine: the target, its drafters, and what rounds take.
 
 The target is waited for; drafters are for a moment, as one that comes later is told to the engine
 (`covey.serving.facts`). Curves are measured when every model is loaded, which is noise, and only until somebody asks.

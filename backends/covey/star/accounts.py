@@ -1,4 +1,4 @@
-"""What each sender of a shared drafter was given and takes, and how many of them it can serve.
+"""The accounts of a shared drafter's senders: what each was given and takes, and how many of them it can serve.
 
     S       its calls' part of the drafter's time
     Z       from an answer to the sender's next call: its pass, and the way there and back
@@ -37,7 +37,7 @@ Totals = defaultdict[str, float]
 
 @dataclass(slots=True)
 class Account:
-    """Of one sender. Seconds; averages of late, 0 where nothing is known."""
+    """The account of one sender, in seconds; recent averages, 0 where nothing is known."""
 
     caller: str
     heard: float

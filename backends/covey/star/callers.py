@@ -1,4 +1,4 @@
-"""Which other servers' targets a drafter serves, how a message proves whose it is, and names that nobody can take.
+"""The other servers whose targets a drafter serves: how a message proves whose it is, and names that nobody can take.
 
 A file has a line `NAME SECRET [WEIGHT]` for each server, and is read again when a message comes of one that it did not
 have; a weight counts from the drafter's start. A message of a server is sealed with a token made of its
@@ -45,7 +45,7 @@ class Caller:
 
 
 def token_of(secret: str) -> int:
-    """What seals the messages of whoever has the secret."""
+    """Return the token that seals the messages of the owner of the secret."""
     digest = hmac.digest(secret.encode(), b"covey drafts", "sha256")
     return int.from_bytes(digest[:8], "big") >> (64 - BITS)
 
@@ -122,7 +122,7 @@ class Door:
         return True
 
     def origin(self, caller: str, claimed: int) -> int:
-        """What the tags of that sender are kept under."""
+        """Return the origin under which the tags of that sender are kept."""
         who = claimed >> INCARNATION_BITS
         senders = self._senders.setdefault(caller, OrderedDict())
         drawn = senders.get(who)

@@ -38,7 +38,8 @@ class Call:
 
     @property
     def urgent(self) -> float:
-        """When the first of its rows is late for its own objective, if that comes first."""
+        """The time at which the first of the call's rows is late for its own objective, or at which the call is due, if
+        that comes first."""
         return min(self.due, self.arrived + (self.work.needed or float("inf")))
 
     @property
@@ -47,7 +48,7 @@ class Call:
 
     @property
     def beams(self) -> int:
-        """Of all its rows: what a level of its draft works on."""
+        """The beams of all the call's rows: what a level of its draft works on."""
         return int(self.work.width.sum())
 
     def answer(self, reply: DraftReply | CoveyError) -> None:

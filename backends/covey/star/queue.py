@@ -1,4 +1,4 @@
-"""Whose calls a shared drafter serves next, and which of them together.
+"""The queue of a shared drafter: whose calls it serves next, and which of them together.
 
     late        a call whose draft would come too late, though it were one token, is told so at once
     overdue     who waits for longer than the bound, and much longer than all that waits takes, goes first; of several

@@ -94,7 +94,7 @@ class RemoteDrafter:
         self._thread.start()
 
     def info(self) -> DrafterInfo:
-        """Of the place that serves us, as it said last; raises PortError while there is none."""
+        """Return the facts of the place that serves us, as it said last; raises PortError while there is none."""
         place = self._at if not self._at.down else next((each for each in self._places if not each.down), self._at)
         if place.down:
             self._ask(place)

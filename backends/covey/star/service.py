@@ -69,7 +69,7 @@ class DraftService:
     # ---- any thread -------------------------------------------------------------------------------------------------
 
     def info(self) -> DrafterInfo:
-        """What the drafter says of itself, and how long one more sender would wait for its turn."""
+        """Return what the drafter says of itself, and how long one more sender would wait for its turn."""
         with self._changed:
             ahead = self._serving + self._queue.calls()
         wait = sum(self._speed.seconds(call.beams, call.depth) for call in ahead)
@@ -291,7 +291,7 @@ class DraftService:
         return most == ANY_VOCABULARY or all(int(part.max(initial=0)) < most for part in parts)
 
     def _missed(self, call: Call) -> tuple[int, ...]:
-        """What its sender freed with messages that the drafter was not told of. Does not mutate."""
+        """Return what the call's sender freed with messages that the drafter was not told of. Does not mutate."""
         origin, frees = self._frees.get(call.who, (0, ()))
         return frees if origin == call.work.origin else ()
 

@@ -1,4 +1,5 @@
-"""What a shared drafter takes for a level of a draft, t_s, by how many beams that has, as measured of late."""
+"""The speed of a shared drafter: t_s, the time of a level of a draft, by the number of its beams, as measured of
+late."""
 
 from __future__ import annotations
 
@@ -27,12 +28,13 @@ class Speed:
         return self._steps[self._nearest(beams)]
 
     def doubt(self, beams: int) -> None:
-        """Who asked for so many was not served, for a level would take too long: it may do so no more."""
+        """Lower the estimate for so many beams. A call that asked for them was not served since a level would take too
+        long, which may no longer be so."""
         if self._steps:
             self._steps[self._nearest(beams)] *= 1 - DOUBT
 
     def seconds(self, beams: int, depth: int) -> float:
-        """What a draft takes, with a margin."""
+        """Return the time of a draft, with a margin."""
         return MARGIN * depth * self.step(beams)
 
     def depth(self, beams: int, seconds: float) -> int:

@@ -52,7 +52,7 @@ def held_out(key: str) -> bool:
 
 
 def split_key(domain: str, document: str) -> str:
-    """What must not be on both sides of the split.
+    """Return what must not be on both sides of the split.
 
     A translation document groups pairs that are already on one side, so its first English sentence speaks for all.
     """

@@ -145,7 +145,8 @@ def _lessons(
     texts: Sequence[str],
     options: argparse.Namespace,
 ) -> tuple[Lessons, list[Sample]]:
-    """What the target wrote and its hidden states, and what it wrote to be measured by; kept for a run that goes on."""
+    """Return what the target wrote with its hidden states, and what it wrote to be measured by; kept for a run that
+    goes on."""
     path = _work(options.out) / "lessons.pt"
     made_with = of_model(folder, [list(texts), options.samples, options.tokens, options.seed])
     kept = torch.load(path, weights_only=True) if path.is_file() else {}
@@ -203,7 +204,7 @@ def looked_up(samples: Sequence[Sample]) -> float:
 
 
 def _work(out: Path) -> Path:
-    """Where what a run needs to go on is kept: beside the drafter."""
+    """Return the folder of what a run needs to go on, beside the drafter."""
     return out.resolve().parent / f".{out.resolve().name}.run"
 
 

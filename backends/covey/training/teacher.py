@@ -1,4 +1,4 @@
-"""What the drafters learn from: windows of text with the target's last hidden states, computed once.
+"""The lessons of drafters: windows of text with the target's last hidden states, computed once.
 
 The target's logits are one product of those states with its embedding, so a window costs its forward only once however
 often a drafter reads it. Part of the text is the target's own samples, because that is what a drafter has to predict.

@@ -111,8 +111,8 @@ class BlsDrafter:
 
 
 def _least(opens: Iterable[Open]) -> float:
-    """What may pass in any case before a call that opens these requests hangs. A vocabulary of 256k tokens takes some
-    3 s to be read, which the first grammar waits for."""
+    """Return the least time after which a call that opens these requests counts as hanging. A vocabulary of 256k tokens
+    takes some 3 s to be read, which the first grammar waits for."""
     return GRAMMAR_SECONDS if any(opening.sampling.grammar for opening in opens) else LEAST_SECONDS
 
 

@@ -215,7 +215,7 @@ class RequestParser:
         return tuple(sequences)
 
     def _grammar(self, read: Reader, end_id: int) -> str:
-        """What the output has to fit, compiled once to see that it can be."""
+        """Return the grammar that the output has to fit, compiled once to see that it can be."""
         name, text = self._asked_grammar(read)
         if not text:
             return ""
@@ -309,7 +309,7 @@ def check_prompt(text: bytes, limits: LimitSettings) -> None:
 
 
 def tenant_of(tensor: Callable[[str], Any]) -> str:
-    """Whose request it is, before it is checked."""
+    """Return the request's tenant before it is checked."""
     raw = tensor("tenant")
     return "" if raw is None or raw.size != 1 else str(raw.reshape(-1)[0])[:256]
 

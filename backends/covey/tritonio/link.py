@@ -34,7 +34,7 @@ ANSWER_SECONDS = 2.0  # a process that is starting or stuck does not hold up the
 
 
 def address(model: str, server: int) -> Path:
-    """Where `model` of the server with this process id listens."""
+    """Return the socket on which `model` of the server with this process id listens."""
     return _folder(server) / model
 
 

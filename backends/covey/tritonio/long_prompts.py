@@ -1,4 +1,4 @@
-"""What takes long before a request can be taken is done one at a time, in a thread of its own, so that others do not
+"""Work that takes long before a request can be taken, done one at a time in a thread of its own, so that others do not
 wait behind it: long prompts are cut into tokens, and new grammars are compiled.
 
 Tenants take turns by bytes, or by grammars: whoever has had fewer goes first. Knows neither; a job is a call."""

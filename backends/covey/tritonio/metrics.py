@@ -297,7 +297,7 @@ class Metrics:
             self._metric(name, ()).observe(value)
 
     def _told(self, sources: Iterable[Totals]) -> Iterator[tuple[tuple[str, Labels], float]]:
-        """What each source says now; nothing of one that is set aside."""
+        """Yield what each source says now; nothing of one that is set aside."""
         for source in sources:
             for name, labels, value in self._guard(source.__qualname__, _listed, source) or ():
                 yield (name, tuple(sorted(labels.items()))), value

@@ -1,4 +1,4 @@
-"""Where answers go: a decoupled Triton response sender. Responses are made here.
+"""Outlets of answers: a decoupled Triton response sender. Responses are made here.
 
 A request that is answered through a sender comes in through `take_each` and no other way. Triton closes the senders of
 an `execute` that raises without a word to whoever kept one, and asking a closed one whether it is cancelled ends all of
@@ -73,7 +73,7 @@ def error_response(error: Exception) -> Any:
 
 @dataclass(frozen=True)
 class Asked:
-    """What a Triton request says, read as a whole and copied: none of it is Triton's any more."""
+    """A Triton request, read as a whole and copied: none of it is Triton's any more."""
 
     tensors: dict[str, Any]  # name -> array
     parameters: dict[str, Any]

@@ -1,5 +1,5 @@
-"""What passes between the public models of one server: answers on their way over the line from `covey_unary` or a
-router, errors, and the names of tensors that no client knows."""
+"""Messages between the public models of one server: answers on their way over the line from `covey_unary` or a router,
+errors, and the names of tensors that no client knows."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a model must not forget when its process dies, and must when its server ends: numbers by name, in a file of the
-server's private folder (`covey.tritonio.link`)."""
+"""Numbers that outlive a model's process but not its server, by name, in a file of the server's private folder
+(`covey.tritonio.link`)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Remembered:
 
 
 def _began(server: int) -> str:
-    """When a process began, in the kernel's ticks; "" where there is none."""
+    """Return when a process began, in the kernel's ticks; "" where there is none."""
     try:
         return Path("/proc", str(server), "stat").read_text().rpartition(")")[2].split()[19]
     except OSError:

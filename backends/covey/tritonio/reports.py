@@ -1,4 +1,5 @@
-"""What the orchestrator tells of itself: its facts, its planner's last decisions, its last rounds. No user data in it.
+"""Reports of the orchestrator about itself: its facts, its planner's last decisions, its last rounds. They hold no user
+data.
 
 facts          what is served, and within which limits
 decisions:N    the last N choices of the planner, explained

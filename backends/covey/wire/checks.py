@@ -1,4 +1,4 @@
-"""What a message must be before anybody works with it: every check raises PortError.
+"""Checks of a message before anybody works with it: each of them raises PortError.
 
 Lengths that fit each other, offsets that cut an array into rows, numbers in their range, trees that are trees. Whoever
 reads a message after that indexes without looking. How many tokens the vocabulary has is not known here.
@@ -193,7 +193,7 @@ def _ends(values: Ints) -> tuple[int, int]:
 
 
 def _numbers(values: dict[str, Any], low: float, high: float = _LARGEST) -> None:
-    """Where the least is a whole number, so must they be."""
+    """Check that values are in their range, and whole numbers where the least is one."""
     kind = int if isinstance(low, int) else (int, float)
     for name, value in values.items():
         fits = isinstance(value, kind) and low <= value <= high

@@ -1,4 +1,5 @@
-"""What the models of one server know and its clients do not: the launcher gives it to tritonserver's processes."""
+"""The token that the models of one server know and its clients do not: the launcher gives it to tritonserver's
+processes."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ SIZES = ("kv_cache_memory_bytes", "gpu_memory_utilization", "num_gpu_blocks_over
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """What vLLM's process is started with. `drafters`, by name: where each is."""
+    """The values that vLLM's process is started with. `drafters` says by name where each is."""
 
     python: str
     folder: Path
@@ -142,8 +142,8 @@ def _memory(target: TargetSettings) -> JsonDict:
 
 
 def _environment(target: TargetSettings) -> dict[str, str]:
-    """What vLLM and numpy take from there alone. vLLM's build for CPUs computes on the processors that it is told;
-    several threads of a library would wait for one another there."""
+    """Return the environment of settings that vLLM and numpy take from there alone. vLLM's build for CPUs computes on
+    the processors that it is told; several threads of a library would wait for one another there."""
     cores = sorted(os.sched_getaffinity(0))[: target.threads]
     bound = {"VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores))} if cores else {}
     usual = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1", "OPENBLAS_NUM_THREADS": "1"}

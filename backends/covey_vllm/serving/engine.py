@@ -83,7 +83,7 @@ class VllmEngine:
         self._over.set()
 
     def received(self, message: Message) -> None:
-        """What a step brought, or why vLLM does not take a request; anything else is a sign of life."""
+        """Take a message: what a step brought, or why vLLM does not take a request; anything else is a sign of life."""
         self._heard = self._clock.now()
         if message.kind == messages.NEWS:
             return

@@ -48,7 +48,7 @@ class VllmParser(RequestParser):
         return wanted
 
     def _grammar(self, read: Reader, end_id: int) -> str:
-        """As JSON, its kind in vLLM's words and its text: vLLM compiles it once more."""
+        """Return the grammar as JSON, its kind in vLLM's words and its text: vLLM compiles it once more."""
         if not super()._grammar(read, end_id):
             return ""
         name, text = self._asked_grammar(read)

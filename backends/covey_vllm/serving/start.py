@@ -45,7 +45,7 @@ Figure = tuple[str, dict[str, str], float]
 
 @dataclass
 class Told:
-    """What vLLM's process has told of itself. Its line's thread changes it, any may ask."""
+    """The figures that vLLM's process has told of itself. Its line's thread changes them, any thread may read them."""
 
     states: dict[str, str]  # of drafters
     decisions: deque[JsonDict] = field(default_factory=lambda: deque(maxlen=DECISIONS))

@@ -71,8 +71,8 @@ def add_metrics_url(parser: argparse.ArgumentParser) -> None:
 
 
 def http_url(given: argparse.Namespace) -> str:
-    """Where a command asks over HTTP. Raises InvalidRequest where --url, --http-url, --metrics-url or COVEY_URL is no
-    address."""
+    """Return the address that a command asks over HTTP. Raises InvalidRequest where --url, --http-url, --metrics-url or
+    COVEY_URL is no address."""
     try:
         if getattr(given, "metrics_url", ""):
             Address.parse(given.metrics_url, port=8002)
@@ -82,7 +82,8 @@ def http_url(given: argparse.Namespace) -> str:
 
 
 def grpc_url(given: argparse.Namespace) -> str:
-    """Where a command asks over gRPC. Raises InvalidRequest where --url or COVEY_URL is no address."""
+    """Return the address that a command asks over gRPC. Raises InvalidRequest where --url or COVEY_URL is no
+    address."""
     try:
         return _grpc_url(given.url)
     except ValueError as error:
@@ -124,6 +125,6 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def settings(given: argparse.Namespace) -> dict[str, Any]:
-    """What was set, by its wire name."""
+    """Return the settings that were given, by their wire names."""
     values = {field.name: getattr(given, field.name, None) for field in INPUTS if field.name not in _NOT_FLAGS}
     return {name: value for name, value in values.items() if value is not None}

@@ -61,7 +61,7 @@ class Bench:
         return [each for each in found if fits(each)]
 
     def begin(self, shape: Switch) -> Beginning | None:
-        """What catching up took, or None where the rows would not begin together."""
+        """Return the time that catching up took, or None where the rows would not begin together."""
         for _ in range(TRIES):
             found = beginning(self._together(shape), shape.lag, shape.rows)
             if found is not None:

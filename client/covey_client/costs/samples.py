@@ -14,7 +14,7 @@ LEAST = 1e-6  # seconds: a table knows no zero
 
 
 class Timed(Protocol):
-    """What a round took, by phase: the engine's record of it, or what a server reports."""
+    """The time of a round by phase: the engine's record of it, or what a server reports."""
 
     @property
     def plan_seconds(self) -> float: ...

@@ -1,4 +1,4 @@
-"""What is measured: batches of decoding rows, prompts, and rows whose drafter has much to catch up on."""
+"""The shapes that are measured: batches of decoding rows, prompts, and rows whose drafter has much to catch up on."""
 
 from __future__ import annotations
 

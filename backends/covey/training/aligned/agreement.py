@@ -37,7 +37,7 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Panel:
-    """Which texts are measured on: `rows` of them, `tokens` long without their prompts, `draws` of each token."""
+    """The texts that are measured on: `rows` of them, `tokens` long without their prompts, `draws` of each token."""
 
     seed: int
     rows: int = 64

@@ -66,7 +66,7 @@ def fitted(learned: dict[str, Any], vocabulary: int) -> dict[str, Any]:
 
 
 def profile_of(pair: Pair, folder: Path) -> str:
-    """What `make serve PROFILE=` takes."""
+    """Return the profile of the pair, which `make serve PROFILE=` takes."""
     dtype = str(pair.target.dtype).removeprefix("torch.")
     layers = (pair.target.config.num_hidden_layers, pair.drafter.config.num_hidden_layers)
     models = ["target", "tokenize", "detokenize", "covey", "covey_unary", "ensemble", DRAFTER]
