@@ -127,7 +127,7 @@ class Grammar:
         self._anew_at = -APART  # tokens of output when it was last begun anew
 
     def follow(self, output: Ints) -> None:
-        """From now on the request's output is this."""
+        """Set the request's output."""
         both = min(len(output), len(self._output))
         differing = np.flatnonzero(output[:both] != self._output[:both])
         same = int(differing[0]) if len(differing) else both
@@ -195,7 +195,7 @@ class Grammar:
 
 
 class Grammars:
-    """Those of a model's open requests, by their rows of the settings table."""
+    """The grammars of a model's open requests, by their rows of the settings table."""
 
     def __init__(self, folder: str, vocab_size: int) -> None:
         """`folder` has the tokenizer."""

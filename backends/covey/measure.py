@@ -95,7 +95,8 @@ class Curves:
         return who
 
     def _path(self, who: Mapping[str, str]) -> Path | None:
-        """None where nothing can be kept, or somebody does not know who he is."""
+        """Return the file of the curves; None where nothing can be kept, or where the target or a drafter has no
+        identity."""
         speculation, scheduler = self._profile.speculation, self._profile.scheduler
         identities = [("target", self._target.info().identity), *who.items()]
         if self._folder is None or not all(identity for _, identity in identities):

@@ -150,7 +150,7 @@ class Bench:
         return done
 
     def _fill(self, rows: int, room: int) -> None:
-        """So many requests, each with room for what is to come."""
+        """Have so many requests run, each with room for what is to come."""
         running = list(self._engine.scheduler.running.values())
         kept = [active for active in running if active.room > room][:rows]
         for active in running:
@@ -221,14 +221,14 @@ class _Fixed:
         return None
 
     def learn(self, done: Round) -> None:
-        """Nothing is learnt."""
+        """Learn nothing."""
 
     def meanwhile(self, batch: Batch, plan: Plan, roster: Roster) -> None:
-        """Nothing waits."""
+        """Do nothing."""
 
 
 class _Nobody:
     """Implements `covey.ports.Sink`."""
 
     def publish(self, batch: Sequence[Progress]) -> None:
-        """Nobody asked."""
+        """Drop the progress: nobody asked."""

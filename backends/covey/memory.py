@@ -121,11 +121,11 @@ class Memory:
         self._wishes[name], self._stirs = wish, True
 
     def close(self) -> None:
-        """Nothing begins any more: a server that ends must not unload what it loads."""
+        """Begin nothing any more: a server that ends must not unload what it loads."""
         self._closed = True
 
     def report(self) -> JsonDict:
-        """For people and benches."""
+        """Report on memory, for people and benches."""
         drafters = {
             name: {
                 "state": self._state(name).value,

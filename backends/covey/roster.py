@@ -84,7 +84,7 @@ class Roster:
         return self.state(name) is State.SERVING
 
     def came(self, name: str, facts: DrafterInfo) -> None:
-        """It is there, and that is what it says of itself."""
+        """Note that a drafter is there, and what it says of itself."""
         self._entries[name].facts = facts
         self._entries[name].away = None
 
@@ -102,7 +102,7 @@ class Roster:
         return math.inf if entry is None or entry.facts is None else entry.facts.max_positions
 
     def moves(self, name: str, state: State) -> None:
-        """It is UNLOADING, UNLOADED, LOADING or ENDED."""
+        """Note that a drafter is UNLOADING, UNLOADED, LOADING or ENDED."""
         self._entries[name].away, self._entries[name].facts = state, None
 
     def gone(self, name: str) -> None:
@@ -121,7 +121,7 @@ class Roster:
             )
 
     def declined(self, name: str, seconds: float) -> None:
-        """It does not serve this engine now; in so long it can be asked again."""
+        """Note that a drafter does not serve this engine now; in so long it can be asked again."""
         self._entries[name].rests_until = self._clock.now() + seconds
 
     def answered(self, name: str) -> None:

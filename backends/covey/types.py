@@ -77,8 +77,8 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        """So cold that only tokens as likely as the best could be drawn beside it, and among equals the lowest id is
-        to win."""
+        """Whether the temperature is so low that only tokens as likely as the best could be drawn; among equals the
+        lowest id is to win."""
         return self.temperature < GREEDY_BELOW
 
     @property
@@ -160,7 +160,7 @@ class Trees:
         )
 
     def part(self, start: int, end: int) -> Trees:
-        """Those of rows `start` to `end`."""
+        """Return the trees of rows `start` to `end`."""
         first, last = self.offsets[start], self.offsets[end]
         return Trees(
             self.offsets[start : end + 1] - first,
@@ -222,7 +222,7 @@ class Top:
         return int(self.ids.shape[1])
 
     def at(self, places: Any, width: int | None = None) -> Top:
-        """Those of the given places, and of each so many."""
+        """Return the likeliest tokens of the given places, `width` of each."""
         return Top(self.ids[places, :width], self.logprobs[places, :width])
 
 

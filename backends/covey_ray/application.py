@@ -26,7 +26,7 @@ MOST_DRAFT_SERVERS = 100
 
 
 def app(args: dict[str, Any]) -> Application:
-    """For `import_path: covey_ray:app`; `args` are `covey_ray.settings`."""
+    """Build the application of `import_path: covey_ray:app`; `args` are `covey_ray.settings`."""
     settings = Settings.model_validate(args)
     own = profile.load(settings.profile)
     most = own.scheduler.max_running + own.scheduler.max_waiting

@@ -52,7 +52,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Head:
-    """Before the bytes of an answer."""
+    """The message before the bytes of an answer."""
 
     replica: str
     identity: str

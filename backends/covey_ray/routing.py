@@ -20,7 +20,7 @@ from covey_ray.asked import Asked
 
 
 class Router(PrefixCacheAffinityRouter):  # type: ignore[misc]  # Ray's has no types
-    """In the ingress' process."""
+    """The router in the ingress' process."""
 
     def initialize_state(self, **given: Any) -> None:
         """Remember what was sent where beside the ingress, by its own actor that ends with it: one on a node that dies

@@ -185,4 +185,4 @@ class Here:
         return future
 
     def close(self) -> None:
-        """Nothing runs."""
+        """Close nothing: nothing runs."""

@@ -81,7 +81,7 @@ class Ends:
         return cls(lengths, np.where(places < 0, -1, found))
 
     def same(self, other: Ends) -> list[bool]:
-        """By row that both have: whether they are alike."""
+        """Return, by row that both have, whether they are alike."""
         rows = min(len(self.lengths), len(other.lengths))
         alike = (self.lengths[:rows] == other.lengths[:rows]) & (self.tails[:rows] == other.tails[:rows]).all(axis=1)
         found: list[bool] = alike.tolist()

@@ -167,5 +167,6 @@ class Models:
 
 
 def _processes(model: str) -> dict[int, float]:
-    """Those of a model of this server, which all have one parent, and for how many seconds each has been there."""
+    """Return the processes of a model of this server, which all have one parent, and for how many seconds each has been
+    there."""
     return {pid: processes.age(pid) for pid in processes.by_model(os.getppid()).get(model, ())}

@@ -21,8 +21,8 @@ class Identity:
     private_key: bytes = field(repr=False)
 
     def show(self, context: ssl.SSLContext) -> None:
-        """In connections of this context. Python takes a pair from a file alone: one of this user's own, for as long
-        as it is read."""
+        """Show the certificate in connections of this context. Python takes a pair from a file alone: one of this
+        user's own, for as long as it is read."""
         with tempfile.NamedTemporaryFile() as file:
             Path(file.name).write_bytes(self.private_key + b"\n" + self.certificate)
             context.load_cert_chain(file.name)
@@ -50,7 +50,7 @@ class Address:
         headers: Mapping[str, str] | None = None,
         identity: Identity | None = None,
     ) -> Address:
-        """From `host:port`, `host` or a URL; `port` is the protocol's usual one."""
+        """Read an address from `host:port`, `host` or a URL; `port` is the protocol's usual one."""
         scheme, _, rest = url.rpartition("://")
         if scheme not in ("", "http", "https", "grpc", "grpcs"):
             raise ValueError(f"url: got {url!r}, allowed: host:port, or with http, https, grpc or grpcs before it")

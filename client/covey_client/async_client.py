@@ -123,7 +123,7 @@ class AsyncStream:
         return chunk
 
     def cancel(self) -> None:
-        """From any task of this loop: whoever iterates gets Cancelled."""
+        """Cancel the call from any task of this loop: whoever iterates gets Cancelled."""
         self._given_up.set()
         self._call.cancel()
 

@@ -112,12 +112,12 @@ class Stream:
         return chunk
 
     def cancel(self) -> None:
-        """From any thread: whoever iterates gets Cancelled."""
+        """Cancel the call from any thread: whoever iterates gets Cancelled."""
         self._given_up.set()
         self._call.cancel()
 
     def close(self) -> None:
-        """From the thread that iterates: give the rest up. Does nothing the second time."""
+        """Give the rest up, from the thread that iterates. Does nothing the second time."""
         if not self._finished:
             self._finished = True
             self._call.cancel()

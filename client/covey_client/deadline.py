@@ -1,4 +1,4 @@
-"""Until when a call may take. None is for ever."""
+"""Deadlines: until when a call may take. None is for ever."""
 
 from __future__ import annotations
 

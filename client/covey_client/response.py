@@ -71,8 +71,8 @@ class Chunk:
 
     @property
     def top(self) -> tuple[tuple[tuple[int, float], ...], ...]:
-        """For each token the likeliest ones at its place with their log-probabilities, the likeliest first; as many as
-        `top_logprobs` asked for."""
+        """Return, for each token, the likeliest ones at its place with their log-probabilities, the likeliest first; as
+        many as `top_logprobs` asked for."""
         count = len(self.top_ids) // max(1, len(self.tokens))
         pairs = list(zip(self.top_ids, self.top_log_probs))
         return tuple(tuple(pairs[place * count : (place + 1) * count]) for place in range(len(self.tokens)))

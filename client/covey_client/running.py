@@ -47,7 +47,7 @@ class Ports:
         return 0 < self.started == _started(self.pid)
 
     def write(self) -> None:
-        """To be read by the tools of this user; the folder is there."""
+        """Write the server's file for the tools of this user; the folder is there."""
         replace(self.path, json.dumps(asdict(self) | {"started": _started(self.pid)}))
 
     def forget(self) -> None:
@@ -56,7 +56,7 @@ class Ports:
 
 
 def servers() -> list[Ports]:
-    """Those that run now. Nothing is believed of a folder that others can change."""
+    """Return the servers that run now. Nothing is believed of a folder that others can change."""
     with suppress(FileNotFoundError):
         return [] if distrust(folder()) else [found for found in _read() if found.alive]
     return []

@@ -19,7 +19,7 @@ class Call(Protocol):
         ...
 
     def cancel(self) -> None:
-        """From any thread; `chunks()` then raises Cancelled. Does nothing on a call that has ended."""
+        """Cancel the call from any thread; `chunks()` then raises Cancelled. Does nothing on a call that has ended."""
         ...
 
 

@@ -21,7 +21,7 @@ class Fixed(Forgetful):
         return min(self.depth, situation.ceiling)
 
     def update(self, situation: Situation, depth: int, outcome: Outcome) -> None:
-        """Nothing to learn."""
+        """Learn nothing."""
 
 
 class Table(Forgetful):
@@ -41,4 +41,4 @@ class Table(Forgetful):
         return min(self._depths[max(0, index)], situation.ceiling)
 
     def update(self, situation: Situation, depth: int, outcome: Outcome) -> None:
-        """Nothing to learn."""
+        """Learn nothing."""

@@ -119,13 +119,13 @@ class LengthPolicy(Protocol):
         ...
 
     def overhear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
-        """Like `update`, for a round that does not show what the depth costs, as prompts were in the pass or rows
-        drafted as deep as their requests ask: its parts may tell something too. `depth`: the deepest draft of any
+        """Learn, as `update` does, from a round that does not show what the depth costs, as prompts were in the pass or
+        rows drafted as deep as their requests ask: its parts may tell something too. `depth`: the deepest draft of any
         row."""
         ...
 
     def prepare(self, situation: Situation) -> None:
-        """There is time now, and something like this will be asked soon. Does not change any answer."""
+        """Prepare for a question like this one, while there is time. Does not change any answer."""
         ...
 
     def state(self) -> JsonDict | None:

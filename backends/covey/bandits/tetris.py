@@ -24,4 +24,4 @@ class Tetris(Forgetful):
         return min(self._depth, situation.ceiling)
 
     def update(self, situation: Situation, depth: int, outcome: Outcome) -> None:
-        """Nothing to learn."""
+        """Learn nothing."""

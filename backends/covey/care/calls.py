@@ -109,7 +109,8 @@ class Calls:
             self._patience.pop(kind, None)
 
     def look(self) -> None:
-        """Called every LOOK_SECONDS. What was learnt of a model that is ended is forgotten: it begins cold."""
+        """Look at the calls that are open, every LOOK_SECONDS. What was learnt of a model that is ended is forgotten:
+        it begins cold."""
         with self._lock:
             calls = dict(self._open)
         now = self._now()

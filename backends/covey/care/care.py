@@ -243,7 +243,8 @@ class Care:
             self._kill(fd)
 
     def _kill(self, fd: int) -> None:
-        """By what the kernel knows it by: its number may be another's while the server was asked about it."""
+        """Kill the process by what the kernel knows it by: its number may have become another's while the server was
+        asked about it."""
         self._healths[fd].ended = True
         self.killed.append(self._healths[fd].name)
         with contextlib.suppress(ProcessLookupError):

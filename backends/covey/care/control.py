@@ -99,7 +99,8 @@ class Within(Control):
     """Model control by one of the server's own processes, which sees those of the models."""
 
     def load(self, model: str, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Also gives up where Triton waits for a process that has ended, and where somebody else loads the model."""
+        """Load the model. Gives up, too, where Triton waits for a process that has ended, and where somebody else loads
+        the model."""
         looks = 0
 
         def dead() -> None:
@@ -113,7 +114,7 @@ class Within(Control):
         super().load(model, dead)
 
     def unload(self, model: str) -> None:
-        """Not while the model is being loaded, for which Triton would wait."""
+        """Unload the model, but not while it is being loaded, for which Triton would wait."""
         self._idle(model)
         super().unload(model)
 
@@ -132,6 +133,6 @@ class Within(Control):
 
 
 def of_this_server() -> Within:
-    """For a model's process: control of the server that it belongs to."""
+    """Return, in a model's process, control of the server that it belongs to."""
     host, _, port = os.environ.get(HTTP_VARIABLE, USUAL_ADDRESS).rpartition(":")
     return Within(host, int(port), os.environ.get(secret.VARIABLE, ""), LOAD_SECONDS)

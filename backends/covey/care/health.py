@@ -84,5 +84,6 @@ class Health:
         return True
 
     def _rested(self, spent: tuple[float, float] | None) -> None:
-        """It is not busy: what counts begins when its first thread has run and waited for so long."""
+        """Note that the process is not busy: what counts begins when its first thread has run and waited for so
+        long."""
         self.busy, self.ran, self._slept, self._answers = 0.0, 0.0, spent, None

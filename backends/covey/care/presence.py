@@ -87,7 +87,7 @@ class Presence(Generic[A]):
                     self._asked[pid] = self._ask(model)
 
     def _ask(self, model: str) -> Future[None]:
-        """In a thread of its own, which a model that never answers keeps."""
+        """Ask in a thread of its own, which a model that never answers keeps."""
 
         def ask(name: str) -> None:
             self._came(name, self._answers(name))

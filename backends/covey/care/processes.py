@@ -52,8 +52,8 @@ def lives(pid: int) -> bool:
 
 
 def age(pid: int) -> float:
-    """For how many seconds it has been there, to a hundredth; 0 where there is none. psutil would tell by the clock on
-    the wall, which may be set."""
+    """Return for how many seconds the process has been there, to a hundredth; 0 where there is none. psutil would tell
+    by the clock on the wall, which may be set."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             ticks = int(file.read().rpartition(")")[2].split()[19])

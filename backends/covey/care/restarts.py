@@ -18,7 +18,8 @@ class Restarts:
         self._deaths: deque[float] = deque()
 
     def rest(self) -> float | None:
-        """It has died once more: how long to wait before the next start; None when no more are to be tried."""
+        """Note that the server has died once more, and return how long to wait before the next start; None when no more
+        are to be tried."""
         now = self._now()
         while self._deaths and now - self._deaths[0] > WINDOW:
             self._deaths.popleft()

@@ -1,4 +1,4 @@
-"""Has models loaded again, each in a thread of its own, until they are back."""
+"""Revival: has models loaded again, each in a thread of its own, until they are back."""
 
 from __future__ import annotations
 

@@ -75,4 +75,4 @@ class NgramDrafter(LookupDrafter):
         return NgramLookup(self._shortest, self._longest)
 
     def closed(self, lookup: Lookup) -> None:
-        """Nothing to keep."""
+        """Keep nothing."""

@@ -102,7 +102,7 @@ class EmulatedTarget:
         folder: str = "",
         block_bytes: int = 0,
     ) -> None:
-        """With `block_bytes` its pool can grow without end: memory is whoever's who asks for it."""
+        """Emulate a device. With `block_bytes` its pool can grow without end: memory is whoever's who asks for it."""
         self._verify = Surface(costs.verify)
         self._model, self._clock = model, clock
         self._used = 0  # blocks, while a pass goes on: summed once, as there are as many texts as rows
@@ -131,7 +131,7 @@ class EmulatedTarget:
         return replace(self._info, total_blocks=self._total)
 
     def close(self) -> None:
-        """Nothing runs beside this process."""
+        """Close nothing: nothing runs beside this process."""
 
     @property
     def used(self) -> int:
@@ -436,7 +436,7 @@ ALONG = 16  # tokens of a row that a drafter's first step reads at no extra cost
 
 
 def _pass_time(clock: Clock, started: float, seconds: float) -> None:
-    """Until `seconds` have passed since `started`: what the emulation itself took is part of them."""
+    """Sleep until `seconds` have passed since `started`: what the emulation itself took is part of them."""
     clock.sleep(max(0.0, started + seconds - clock.now()))
 
 

@@ -114,10 +114,10 @@ class Never:
     """Drafters leave when they are told to and at no other time, and the pool keeps its size."""
 
     def note(self, pressure: Pressure) -> None:
-        """Nothing is learnt."""
+        """Learn nothing."""
 
     def gave(self) -> None:
-        """Nothing follows."""
+        """Do nothing."""
 
     def expands(self, pressure: Pressure, gain: int, share: float) -> bool:  # noqa: ARG002
         return False

@@ -26,8 +26,8 @@ class Compute:
     """Owns the thread. It ends with this object."""
 
     def __init__(self, threads: int = 0) -> None:
-        """It computes with so many OpenMP threads, by default with as many as the thread that makes it, and on that
-        one's GPU."""
+        """Start the thread. It computes with so many OpenMP threads, by default with as many as the thread that makes
+        it, and on that one's GPU."""
         self._thread = Thread("compute")
         torch = sys.modules.get("torch")  # a process that has not imported it computes with something else
         device = None

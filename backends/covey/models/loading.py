@@ -131,7 +131,8 @@ def _read(folder: Path, config: Any, dtype: torch.dtype, attention: str) -> _Loa
 def _streamed(
     folder: Path, files: list[Path], config: Any, dtype: torch.dtype, device: torch.device, attention: str
 ) -> _Loaded | None:
-    """None where only transformers' own reading does: it reads adapters and files of other names too."""
+    """Return the model read file by file, None where only transformers' own reading does: it reads adapters and files
+    of other names too."""
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
     kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)

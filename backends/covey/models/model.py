@@ -60,7 +60,7 @@ class PagedModel:
         group: Group | None = None,
         most_blocks: int = 0,
     ) -> None:
-        """With `most_blocks`, on a CPU, the pool can become so large."""
+        """Load the model; with `most_blocks`, on a CPU, the pool can become so large."""
         if numerics not in ("auto", "invariant", "fast"):
             raise SettingError(f"numerics: got {numerics!r}, allowed: auto, invariant, fast")
         for name, value in (("blocks", blocks), ("block_size", block_size), ("max_pass_tokens", max_pass_tokens)):
@@ -138,7 +138,7 @@ class PagedModel:
 
     @property
     def config(self) -> Any:
-        """Has the attributes that transformers' configuration of the model has."""
+        """The configuration, with the attributes that transformers' configuration of the model has."""
         return self._modules.config
 
     def turns(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

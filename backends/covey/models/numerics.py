@@ -1,4 +1,4 @@
-"""Is a token's result the same bits whatever else is in its pass?
+"""Invariance: whether a token's result is the same bits whatever else is in its pass.
 
 Matrix libraries choose their order of summation by the shape of a product, so that is a question for the hardware at
 hand, asked when a model is loaded: of the model's own matrices over all row counts that passes are padded to, of

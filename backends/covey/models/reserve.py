@@ -120,7 +120,7 @@ class Reserve:
         self._each(whole, self._up(last), self._release)
 
     def _each(self, start: int, stop: int, act: Callable[[int, int], None]) -> None:
-        """For the pages of these blocks in each plane."""
+        """Call `act` for the pages of these blocks in each plane."""
         if start < stop:
             for plane in range(self._planes):
                 act(self._start + plane * self._plane + start * self._block, (stop - start) * self._block)

@@ -118,7 +118,7 @@ class Acceptance:
         self._changed()
 
     def fill(self, asked: int, proposed: int) -> None:
-        """So many draft tokens were asked for and came."""
+        """Note how many draft tokens were asked for and came."""
         keep = max(0.0, 1.0 - asked / MEMORY)
         self._asked = self._asked * keep + asked
         self._proposed = self._proposed * keep + proposed
@@ -135,8 +135,8 @@ class Acceptance:
             self._settle()
 
     def expected(self) -> tuple[list[float], list[float]]:
-        """For each depth from 0: tokens per row, and the relative deviation of that figure. Does not mutate what is
-        known."""
+        """Return, for each depth from 0, tokens per row and the relative deviation of that figure. Does not mutate what
+        was learnt."""
         if not self._current:
             self._compute()
         return self._tokens, self._doubt

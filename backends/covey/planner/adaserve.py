@@ -82,7 +82,7 @@ class AdaServe(Forgetful):
         return min(situation.ceiling, max(self._constants["d_min"], min(self._max_depth, depth)))
 
     def update(self, situation: Situation, depth: int, outcome: Outcome) -> None:
-        """Nothing to learn."""
+        """Learn nothing."""
 
 
 class Customised(TreeSelector):

@@ -79,7 +79,8 @@ class Calibration:
         self._weigh()
 
     def reliability(self) -> list[tuple[float, float, float]]:
-        """By what drafters said, in bins: what they said on average, how often they were right, and of how many."""
+        """Return, in bins by what drafters said, what they said on average, how often they were right, and of how
+        many."""
         offered, accepted, said = (
             total.reshape(self._shape)[..., :BLIND].sum(axis=(0, 1, 2))
             for total in (self._offered, self._accepted, self._said)

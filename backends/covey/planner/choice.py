@@ -32,5 +32,5 @@ class Planner(Protocol):
         ...
 
     def meanwhile(self, batch: Batch, plan: Plan, roster: Roster) -> None:
-        """Called while drafters work on that plan of this batch: there is time."""
+        """Use the time in which drafters work on that plan of this batch."""
         ...

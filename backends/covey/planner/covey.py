@@ -52,8 +52,8 @@ STALE, LEAST = 1.3, 0.003  # a depth known about as well as the one in use is no
 
 
 def _improvement(ratio: float, deviation: float) -> float:
-    """By how much a value may exceed another, on average, what is less counting as nothing: `ratio` is what is expected
-    of it over the other, and its logarithm is normal."""
+    """Return by how much a value may exceed another, on average, what is less counting as nothing: `ratio` is what is
+    expected of it over the other, and its logarithm is normal."""
     spread = math.log(ratio) / deviation
 
     def below(at: float) -> float:

@@ -44,9 +44,9 @@ def drafted_in(done: Round) -> bool:
 
 
 def tried(done: Round) -> Ints:
-    """By decoding row: how many of its drafter's drafts the round has tried, -1 where it says nothing of that drafter.
-    What was not worth verifying is not tried; what the drafter did not propose is: it had nothing to offer. That says
-    nothing where drafters may only have had no time left, having read for long."""
+    """Return, by decoding row, how many of its drafter's drafts the round has tried, -1 where it says nothing of that
+    drafter. What was not worth verifying is not tried; what the drafter did not propose is: it had nothing to offer.
+    That says nothing where drafters may only have had no time left, having read for long."""
     rows = done.batch.decoding
     asked, proposed, kept = done.plan.depth[:rows], done.drafted.trees.sizes[:rows], done.kept.sizes[:rows]
     looked = done.drafted.answered[:rows] & (asked > 0) & (done.reply.status[:rows] == RowStatus.OK)
@@ -97,8 +97,8 @@ def lesson_of(done: Round, choice: Choice, max_depth: int) -> Lesson:
 
 
 def _answers(done: Round) -> dict[str, bool]:
-    """By drafter that was asked: whether it has answered, for one row at least. Of a row that it does not know or has
-    no room for it says so, and drafts for the others."""
+    """Return, by drafter that was asked, whether it has answered, for one row at least. Of a row that it does not know
+    or has no room for it says so, and drafts for the others."""
     rows = done.batch.decoding
     asked, answered = done.plan.depth[:rows] > 0, done.drafted.answered[:rows]
     if not asked.any():
@@ -149,7 +149,7 @@ def _trials(done: Round, names: Iterable[str], max_depth: int) -> dict[str, Tria
 
 
 def deepest_kept(trees: Trees) -> Ints:
-    """By row: the depth of its tree."""
+    """Return the depth of each row's tree."""
     found = np.zeros(trees.rows, np.int32)
     nodes = Nodes.of(trees)
     np.maximum.at(found, nodes.row_of, nodes.depth.astype(np.int32))

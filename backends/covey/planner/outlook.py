@@ -23,7 +23,7 @@ FADING = 0.6
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """By depth from 0: tokens of a round, and nodes that will be verified for them."""
+    """A forecast by depth from 0: tokens of a round, and nodes that will be verified for them."""
 
     tokens: Array
     nodes: Array
@@ -72,8 +72,8 @@ class Outlook:
         return Forecast(tokens[best], rows * nodes[best], values[best])
 
     def of_row(self, wide: bool) -> tuple[Array, Array]:
-        """By depth from 0: of a row's nodes, the likeliest first, the tokens that the first ones bring, and how many
-        they are."""
+        """Return, by depth from 0, the tokens that the first of a row's nodes bring, the likeliest first, and how many
+        nodes there are."""
         found = self._stacked.get(wide)
         if found is None:
             parts: list[tuple[Array, Array, Index]] = []

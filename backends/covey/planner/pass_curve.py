@@ -26,7 +26,7 @@ class PassCurve:
 
     @classmethod
     def unknown(cls, rows: int) -> PassCurve:
-        """Before anything was measured: time is in tokens."""
+        """Return the curve before anything was measured: time is in tokens."""
         ends = np.array([0.0, FAR])
         return cls(rows, ends, ends, 0.0, 0.0)
 

@@ -27,11 +27,11 @@ class Selector(Protocol):
     yields: bool  # whether it verifies but what is needed where prompts leave a pass no time
 
     def prepare(self, batch: Batch) -> None:
-        """Called while drafters work on this batch: what does not depend on their drafts has time."""
+        """Prepare, while drafters work on this batch, what does not depend on their drafts."""
         ...
 
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:
-        """Like `Planner.select`."""
+        """Return the trees to verify: see `Planner.select`."""
         ...
 
     def learn(self, done: Round, outcome: Outcome) -> None:
@@ -52,13 +52,13 @@ class Selector(Protocol):
 
 
 class _Unkept:
-    """Nothing is kept of it."""
+    """The base of selectors that keep no state."""
 
     log_q = False
     yields = False
 
     def prepare(self, batch: Batch) -> None:
-        """Nothing to prepare."""
+        """Prepare nothing."""
 
     def state(self) -> None:
         return None
@@ -74,7 +74,7 @@ class Everything(_Unkept):
         return drafted.trees
 
     def learn(self, done: Round, outcome: Outcome) -> None:
-        """Nothing to learn."""
+        """Learn nothing."""
 
     def figures(self) -> Figures:
         return iter(())

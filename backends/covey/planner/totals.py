@@ -35,7 +35,7 @@ class PlannerTotals:
             self._observed += seconds
 
     def draft(self, rows: Mapping[tuple[str, str], int]) -> None:
-        """So many rows of a round were each drafter's, by drafter and why."""
+        """Count how many rows of a round were each drafter's, by drafter and reason."""
         self._drafters.update(rows)
 
     def figures(self) -> Iterator[tuple[str, dict[str, str], float]]:

@@ -165,7 +165,7 @@ class Entrants:
         return Entrants(self.rows[chosen], self.tokens[chosen], self.values[chosen], self.scores[chosen])
 
     def renumbered(self, numbers: Index) -> Entrants:
-        """With each row's new number, in the same order; rows numbered -1 are left out."""
+        """Return the entrants with each row's new number, in the same order; rows numbered -1 are left out."""
         rows = numbers[self.rows]
         kept = np.flatnonzero(rows >= 0)
         return Entrants(rows[kept], self.tokens[kept], self.values[kept], self.scores[kept])

@@ -32,8 +32,8 @@ TOGETHER = 1 << 20  # numbers of rows that are weighed at once
 
 
 def wins(logits: Logits, tokens: Index, table: SettingsTable, settings: Index, positions: Index) -> Flags:
-    """By row of `logits`; sums of weights are in float32, so that a token at the very cut may be taken for its
-    neighbour. Nothing wins where logits are not finite."""
+    """Return, by row of `logits`, whether the token wins; sums of weights are in float32, so that a token at the very
+    cut may be taken for its neighbour. Nothing wins where logits are not finite."""
     logits = plain(logits)
     best, values = best_tokens(logits)
     own = host(logits[numbers(len(tokens), logits), beside(tokens, logits)]).astype(np.float64)

@@ -67,7 +67,7 @@ class Life:
         self.asked.set()
 
     def join(self) -> None:
-        """After `end`: tell who is owed an answer, and wait for the thread, though not for ever."""
+        """Tell, after `end`, who is owed an answer, and wait for the thread, though not for ever."""
         if self.service is not None:
             self.service.stop()
         if self._thread is not None:

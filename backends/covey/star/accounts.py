@@ -89,7 +89,7 @@ class Accounts:
         account.answered = math.nan
 
     def served(self, call: Call, reply: DraftReply, seconds: float, now: float) -> None:
-        """It was drafted for, and its part of the drafter's time was so long."""
+        """Note that the sender was drafted for, and how long its part of the drafter's time was."""
         account, totals = self._whose(call)
         totals["drafted"] += 1
         totals["service"] += seconds
@@ -101,7 +101,7 @@ class Accounts:
             account.answered = now
 
     def turned_away(self, call: Call, outcome: str, wait: float) -> None:
-        """Nothing was drafted: `late`, `refused` or `failed`."""
+        """Note that nothing was drafted: `late`, `refused` or `failed`."""
         account, totals = self._whose(call)
         totals[outcome] += 1
         totals["wait"] += wait
@@ -162,7 +162,8 @@ class Accounts:
         return found
 
     def _whose(self, call: Call) -> tuple[Account | None, Totals]:
-        """None of one that was refused since, while this call of it was served."""
+        """Return the call's account and totals; no account where its sender was refused since, while this call was
+        served."""
         account = self._of.get(call.who)
         return account, self._past[call.caller] if account is None else account.totals
 

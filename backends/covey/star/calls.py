@@ -33,7 +33,7 @@ class Call:
 
     @property
     def due(self) -> float:
-        """Until when an answer is of use."""
+        """The time until which an answer is of use."""
         return self.arrived + (self.work.patience or float("inf"))
 
     @property

@@ -53,7 +53,7 @@ class DraftQueue:
         return sum(map(len, self._waiting.values()))
 
     def calls(self) -> list[Call]:
-        """Those that wait. Does not mutate."""
+        """Return the calls that wait. Does not mutate."""
         return [call for calls in self._waiting.values() for call in calls]
 
     def put(self, call: Call) -> None:
@@ -112,7 +112,7 @@ class DraftQueue:
         return [self._cut(call, now, speed, beams) for call in taken]
 
     def served(self, calls: list[Call], seconds: float) -> None:
-        """So long did they take together; each pays for its rows."""
+        """Note how long calls took together; each pays for its rows."""
         beams = sum(call.beams for call in calls)
         houses = {call: house(call.work.origin) for call in calls}
         self._level = max(self._level, min(self._had.get(each, self._level) for each in houses.values()))

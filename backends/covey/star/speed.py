@@ -16,7 +16,7 @@ class Speed:
         self._steps: dict[int, float] = {}  # by the logarithm of the beams
 
     def update(self, beams: int, depth: int, seconds: float) -> None:
-        """So long did a draft take, beside its catch-up."""
+        """Learn how long a draft took, without its catch-up."""
         if beams and depth:
             bucket, step = beams.bit_length(), seconds / depth
             self._steps[bucket] = step + (1 - FORGETS) * (self._steps.get(bucket, step) - step)

@@ -24,7 +24,8 @@ UNJUDGED = -1.0  # what a row without drafts gets
 
 
 def block_divergence(logits: Logits, table: SettingsTable, settings: Ints, trees: Trees) -> Floats:
-    """By row of `trees`; `logits` and `settings` are packed as in `covey.verify`. Siblings share their parent's q."""
+    """Return the block divergence by row of `trees`; `logits` and `settings` are packed as in `covey.verify`. Siblings
+    share their parent's q."""
     found = np.full(trees.rows, UNJUDGED, np.float32)
     if trees.q_ids is None or trees.q_probs is None or not len(trees.tokens):
         return found

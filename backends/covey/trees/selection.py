@@ -54,15 +54,15 @@ class Ranked:
 
 
 def wanted(ranked: Ranked, demands: Array, most: int) -> Index:
-    """By row: how many nodes it takes until its expected tokens reach its demand, at most so many."""
+    """Return, by row, how many nodes it takes until its expected tokens reach its demand, at most so many."""
     short = (ranked.before < demands[ranked.rows] - ROUNDING) & (ranked.place < most)
     counts: Index = np.bincount(ranked.rows[short], minlength=len(demands))
     return counts
 
 
 def customised(ranked: Ranked, needs: Array, demands: Array, budget: int, most: int) -> Index:
-    """By row: how many nodes it takes where rows are served by descending need, A(r), until the budget is spent. A
-    row's demand is what of its need a round can bring."""
+    """Return, by row, how many nodes it takes where rows are served by descending need, A(r), until the budget is
+    spent. A row's demand is what of its need a round can bring."""
     counts = wanted(ranked, demands, most)
     order = np.argsort(-needs, kind="stable")
     asked = counts[order]

@@ -16,7 +16,7 @@ PREFIX = "covey_spec_decode_num"
 
 @dataclass(slots=True)
 class _Brought:
-    """By one drafter; `acceptance` has at place j how many drafts had j tokens accepted."""
+    """The drafts of one drafter; `acceptance` has at place j how many drafts had j tokens accepted."""
 
     tokens: int = 0
     acceptance: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))

@@ -26,7 +26,7 @@ class Remembered:
         self._server = f"{server} {_began(server)}"  # another server may get its process id
 
     def recall(self) -> dict[str, int]:
-        """None where nothing was remembered of this server, or nothing that can be read."""
+        """Return what was remembered of this server; None where there is nothing, or nothing that can be read."""
         try:
             checked(self._path.parent)
             told = json.loads(self._path.read_text(encoding="utf-8"))
@@ -35,7 +35,8 @@ class Remembered:
             return {}
 
     def remember(self, numbers: Mapping[str, int]) -> None:
-        """In place of what was remembered. A failure is logged: it costs nothing until this process dies."""
+        """Remember these numbers in place of the others. A failure is logged: it costs nothing until this process
+        dies."""
         try:
             private_folder(self._path.parent)
             files.replace(self._path, json.dumps({"server": self._server, "numbers": dict(numbers)}))

@@ -99,7 +99,7 @@ class VllmEngine:
             self._sink.publish([_last_word(last, Finish.ERROR, error)])
 
     def _progress(self, heard: Heard) -> Progress | None:
-        """None of a request that was cancelled meanwhile."""
+        """Return the request's progress, None where it was cancelled meanwhile."""
         with self._lock:
             last = self._open.get(heard.key)
             if last is None:

@@ -133,8 +133,8 @@ class Beginning:
 
 
 def beginning(rounds: Sequence[Round], prompt: int, rows: int) -> Beginning | None:
-    """None where the rows did not begin together. `prompt`: tokens of each; a row has one more when it has been read,
-    and another for each round in which it decoded plainly."""
+    """Return how the rows began to draft, None where they did not begin together. `prompt`: tokens of each; a row has
+    one more when it has been read, and another for each round in which it decoded plainly."""
     first = next((index for index, each in enumerate(rounds) if each.catch_up_seconds > 0), None)
     if first is None or rounds[first].decoding != rows:
         return None

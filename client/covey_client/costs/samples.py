@@ -57,7 +57,7 @@ class Samples:
             self.prefill[tokens].append(each.verify_seconds)
 
     def began(self, drafter: str, lag: int, rows: int, seconds: float) -> None:
-        """So many rows began to draft together, and catching up took so long."""
+        """Note how many rows began to draft together, and how long catching up took."""
         self.switch[drafter, lag, rows].append(seconds)
 
     def table(self, name: str, origin: str) -> CostTable:

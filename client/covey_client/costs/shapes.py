@@ -16,7 +16,7 @@ BATCHES, QUICK_BATCHES = (1, 4, 16), (1, 4)
 
 @dataclass(frozen=True)
 class Batch:
-    """So many rows decode, each with a draft of that depth."""
+    """A batch of so many decoding rows, each with a draft of that depth."""
 
     rows: int
     depth: int
@@ -32,7 +32,7 @@ class Prefill:
 
 @dataclass(frozen=True)
 class Switch:
-    """So many rows begin to draft at once, of each of which the drafter has not seen `lag` tokens."""
+    """A switch: so many rows begin to draft at once, of each of which the drafter has not seen `lag` tokens."""
 
     lag: int
     rows: int

@@ -125,7 +125,7 @@ class Server:
 
     @cached_property
     def rounds(self) -> list[tuple[int, float, float]]:
-        """By rows, from 1: the best depth, seconds of a round, and tokens that it brings each row."""
+        """The rounds by rows, from 1: the best depth, seconds of a round, and tokens that it brings each row."""
         return [self._best(rows) for rows in range(1, self.rows + 1)]
 
     @cached_property
@@ -138,7 +138,7 @@ class Server:
         return found
 
     def at(self, rate: float) -> Point | None:
-        """None where the target does not keep up."""
+        """Return the point at this rate, None where the target does not keep up."""
         busy = rate / self.finished[-1]
         if busy >= 1:
             return None
@@ -196,7 +196,8 @@ class Server:
         return sum(self._verify(rows, tokens + prompt) - without for prompt in prompts) / len(prompts)
 
     def _first(self, rows: int, prompts: Sequence[float]) -> float:
-        """To the first token of a request that joins so many rows: half of a round is over when it comes."""
+        """Return the time to the first token of a request that joins so many rows: half of a round is over when it
+        comes."""
         depth, seconds, _ = self.rounds[rows - 1]
         return 1.5 * seconds + self._longer(rows, depth, prompts)
 
@@ -219,7 +220,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """So many of each for a load."""
+    """The numbers of targets and drafters for a load."""
 
     targets: int
     drafters: int  # that are elsewhere

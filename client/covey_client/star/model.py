@@ -69,7 +69,7 @@ class Star:
         return count
 
     def point(self, targets: int) -> Point:
-        """With so many targets."""
+        """Return the figures for so many targets."""
         warm = self._point(targets, self.step)
         if not self.cold_step or warm.gap < self.cold_after:
             return warm
@@ -101,7 +101,7 @@ class Star:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """With one number of targets. Seconds, and tokens per second."""
+    """The figures for one number of targets, in seconds and tokens per second."""
 
     targets: int
     step: float

@@ -43,10 +43,10 @@ class Unlearned:
     reward: ClassVar[Reward] = ""
 
     def update(self, arm: int, reward: float, tokens: int) -> None:
-        """Nothing to learn."""
+        """Learn nothing."""
 
     def witness(self, rewards: Sequence[float | None]) -> None:
-        """Nothing to learn."""
+        """Learn nothing."""
 
 
 class Lags:

@@ -43,7 +43,7 @@ class Weights:
 
     @staticmethod
     def load() -> Weights:
-        """Those of the package."""
+        """Return the weights that the package has."""
         with resources.as_file(resources.files(__package__) / "router.npz") as path, np.load(path) as file:
             matrix, bias = file["matrix"].astype(np.float64), file["bias"].astype(np.float64)
             return Weights(str(file["tokenizer"]), tuple(file["drafters"].tolist()), matrix, bias)

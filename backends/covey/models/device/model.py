@@ -56,7 +56,7 @@ class DeviceModel:
         max_pass_tokens: int = 512,
         most_blocks: int = 0,
     ) -> None:
-        """With `most_blocks` its KV memory can become so large."""
+        """Load the model; with `most_blocks` its KV memory can become so large."""
         modules = modules_of(source, dtype=dtype, device=device)
         name = str(modules.folder)
         if modules.config.model_type not in FAMILIES:

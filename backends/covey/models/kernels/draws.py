@@ -71,8 +71,9 @@ def take_winners(
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """By row: the best token and its value (NaN where a logit is), the race's winner among all tokens (the best where
-    the row is greedy or its best value not finite), and the winner's log-probability, NaN where it was not wanted."""
+    """The draws by row: the best token and its value (NaN where a logit is), the race's winner among all tokens (the
+    best where the row is greedy or its best value not finite), and the winner's log-probability, NaN where it was not
+    wanted."""
 
     best: Index
     best_values: Reals

@@ -90,7 +90,7 @@ def _largest(values):
 
 @compiled_sum
 def _total(values):
-    """In an order that depends on how many there are, and on nothing else."""
+    """Sum the values in an order that depends on how many there are, and on nothing else."""
     total = np.float32(0)
     for i in range(len(values)):
         total += values[i]
@@ -99,7 +99,7 @@ def _total(values):
 
 @compiled
 def _softmax(values):
-    """In place, but for the division by what is returned."""
+    """Compute the softmax in place, but for the division by the sum, which is returned."""
     most = _largest(values)
     for i in range(len(values)):
         values[i] = exponential(values[i] - most)

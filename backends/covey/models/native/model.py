@@ -60,7 +60,8 @@ class NativeModel:
         max_pass_tokens: int = 512,
         most_blocks: int = 0,
     ) -> None:
-        """With `most_blocks` the pool can become so large. Raises UnsupportedModel where the model is none of these."""
+        """Load the model; with `most_blocks` the pool can become so large. Raises UnsupportedModel where the model is
+        of another family."""
         if dtype not in (*KINDS, SMALL):
             raise SettingError(f"dtype: got {dtype!r}, this runtime computes in: {', '.join(KINDS)}")
         self._of = of = architecture.read(Path(folder))

@@ -173,7 +173,7 @@ def _write(team, stage, how, w, rows, k, after, work, to):
 
 @compiled
 def _add(team, stage, how, w, rows, k, after, work, tokens):
-    """To x."""
+    """Add a product to x."""
     mine, columns = 0, work.x.shape[1]
     count = (columns + COLUMNS - 1) // COLUMNS
     tile = work.tile[team.thread, 0]

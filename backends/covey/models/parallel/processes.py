@@ -56,7 +56,7 @@ class Followers:
         return [process.pid for process in self._processes]
 
     def wait_loaded(self) -> None:
-        """Until each has its weights, or one cannot."""
+        """Wait until each process has its weights, or one cannot."""
         for rank, channel in enumerate(self._channels, 1):
             try:
                 answer = wire.receive_json(channel)

@@ -77,7 +77,7 @@ class PerRequest:
         return Assignment(tuple(drafters), tuple(why))
 
     def prepare(self, batch: Batch, roster: Roster) -> None:
-        """Nothing to think about."""
+        """Prepare nothing."""
 
     def readers(self, batch: Batch, assigned: Assignment, roster: Roster) -> tuple[Reader, ...]:
         if not self._informed:

@@ -17,7 +17,7 @@ ASKED = "asked"  # the request names its drafter, or wants none
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """By decoding row: its drafter, and in a word why that one."""
+    """The assignment by decoding row: its drafter, and in a word why that one."""
 
     drafters: tuple[str, ...]
     why: tuple[str, ...]
@@ -30,7 +30,7 @@ class DrafterPolicy(Protocol):
     patient: bool  # may be told of a round when the next was already planned, while drafters work
 
     def assign(self, batch: Batch, roster: Roster) -> Assignment:
-        """For every decoding row. One whose drafter cannot be asked decodes plainly."""
+        """Assign a drafter to every decoding row. One whose drafter cannot be asked decodes plainly."""
         ...
 
     def prepare(self, batch: Batch, roster: Roster) -> None:
@@ -60,16 +60,16 @@ class First:
         return Assignment(named(batch, roster), tuple(_why(active) for active in batch.rows[: batch.decoding]))
 
     def prepare(self, batch: Batch, roster: Roster) -> None:
-        """Nothing to think about."""
+        """Prepare nothing."""
 
     def readers(self, batch: Batch, assigned: Assignment, roster: Roster) -> tuple[Reader, ...]:  # noqa: ARG002
         return ()
 
     def learn(self, done: Round) -> None:
-        """Nothing to learn."""
+        """Learn nothing."""
 
     def hear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
-        """Nothing to learn."""
+        """Learn nothing."""
 
 
 def is_free(active: ActiveRequest) -> bool:

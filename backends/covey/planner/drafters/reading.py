@@ -61,7 +61,7 @@ class Reading:
         self._sought: tuple[_Sought, ...] | None = None  # for the round that comes
 
     def readers(self, batch: Batch, assigned: Assignment, serving: Sequence[int], *, fresh: bool) -> tuple[Reader, ...]:
-        """Those for prompts, else one that catches up. `fresh`: rows were assigned anew."""
+        """Return the readers of prompts, else one that catches up. `fresh` says that rows were assigned anew."""
         prompts = self._for_prompts(batch, serving)
         if prompts:
             return prompts

@@ -1,4 +1,4 @@
-"""From hits to rounds: how many drafts a drafter would have had accepted, had it drafted.
+"""Replay of hits as rounds: how many drafts a drafter would have had accepted, had it drafted.
 
 Under the coupled rule a draft is judged only after those before it were accepted, so the string of a drafter's hits in
 emitted text, cut into rounds, has the accepted lengths that its drafts would have had. With depth 3:
