@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from covey.care import processes
 from covey.errors import SettingError
@@ -166,6 +167,26 @@ def test_the_profile_s_target_is_looked_at_before_the_bundled_one(tmp_path: Path
     with pytest.raises(SettingError, match="nowhere: no such folder"):
         preflight.weights(Options(profile=str(chosen)), ("target",))
     preflight.weights(Options(profile=str(chosen), model=str(_weights(tmp_path / "model", 1000))), ("target",))
+
+
+def test_a_drafter_without_its_weights_is_refused_by_name(tmp_path: Path) -> None:
+    chosen = tmp_path / "own.toml"
+    text = 'models = ["target", "covey", "draft_code"]\n[speculation]\ndrafters = ["draft_code"]\n'
+    chosen.write_text(f'{text}[drafter]\nfolders = ["draft_code:{tmp_path / "nowhere"}"]\n')
+    with pytest.raises(StartError, match="draft_code: .*nowhere: no such folder"):
+        Server(Options(http_port=FREE, grpc_port=FREE, metrics_port=FREE, profile=str(chosen))).start()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("section", ["target", "drafter"])
+def test_a_gpu_that_is_not_there_is_refused_before_anything_is_loaded(tmp_path: Path, section: str) -> None:
+    chosen = tmp_path / "own.toml"
+    text = 'models = ["target", "covey", "draft_code"]\n[speculation]\ndrafters = ["draft_code"]\n'
+    chosen.write_text(f'{text}[{section}]\ndevice = "cuda"\n')
+    server = Server(Options(http_port=FREE, grpc_port=FREE, metrics_port=FREE, profile=str(chosen)))
+    with pytest.raises(StartError, match=rf"{section}\.device: got 'cuda', but torch sees no GPU here"):
+        server.start()
+    assert not server.pid
 
 
 def test_available_memory_is_the_machine_s_or_the_container_s(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 import copy
 import random
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,6 +44,26 @@ def test_a_resumed_target_has_the_weights_of_an_uninterrupted_one(
     resumed = run_target(tiny_target, streams, tmp_path / "resumed.pt", 3, 7)
     assert not torch.equal(whole, weights(tiny_target))
     assert torch.equal(whole, resumed)
+
+
+def test_a_signal_ends_training_between_steps_and_the_same_command_goes_on(
+    tiny_target: LlamaForCausalLM, streams: dict[str, Stream], tmp_path: Path
+) -> None:
+    whole, stopped = run_target(tiny_target, streams, tmp_path / "whole.pt"), tmp_path / "stopped.pt"
+    handler = signal.getsignal(signal.SIGTERM)
+
+    def stop(step: int) -> bool:
+        if step == 3:
+            signal.raise_signal(signal.SIGTERM)
+        return False
+
+    with pytest.raises(KeyboardInterrupt):
+        target.train(
+            copy.deepcopy(tiny_target), Mixture(streams), {}, Budget(steps=8), stopped, settings=SETTINGS, stop=stop
+        )
+    assert torch.load(stopped, weights_only=True)["step"] == 3
+    assert signal.getsignal(signal.SIGTERM) == handler
+    assert torch.equal(whole, run_target(tiny_target, streams, stopped))
 
 
 def test_training_is_deterministic_and_lowers_the_loss(

@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -106,10 +107,14 @@ def main(arguments: list[str]) -> None:
         "aligned": aligned.run,
         "drafter": own.run,
     }[options.command]
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell starts what it puts in the background deaf to SIGINT
+        signal.signal(number, signal.default_int_handler)
     try:
         command(options)
     except SettingError as error:
         raise SystemExit(f"covey: {error}") from None
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
 
 
 def learn_tokenizer(options: argparse.Namespace) -> None:
