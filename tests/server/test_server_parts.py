@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import socket
 import struct
@@ -72,7 +73,7 @@ def test_reasons_that_are_not_a_model_s() -> None:
     begun = 'I1124 00:37:43.281822 1 python_be.cc:2249] "TRITONBACKEND_ModelInstanceInitialize: own_1_0_0 (CPU)"'
     assert log.begun(begun) == ("own_1",)
     assert log.reason("") == ""
-    warned = 'W1124 00:11:21.767456 1 log.py:22] "covey.care.watch: the silence watch cannot look"\n'
+    warned = 'W1124 00:11:21.767456 1 log.py:22] "covey.care.watch: cannot see calls that hang, looks again every 1 s: nobody"\n'
     assert log.reason(warned) == ""
     assert log.reason('E1124 00:11:21.767456 1 server.cc:22] "no room"\n' + warned) == "no room"
 
@@ -370,6 +371,16 @@ def test_processes_are_killed_by_their_marker_and_no_others() -> None:
     finally:
         other.kill()
         other.wait()
+
+
+def test_the_ready_message_shows_one_of_openai_s_lines_first() -> None:
+    def pasted(options: Options) -> list[str]:
+        return [line for line in ready_message(options, "log").splitlines() if line.startswith("  ")]
+
+    first, *rest = pasted(Options(front_http_port=8010, front_grpc_port=8011))
+    assert shlex.split(first)[:3] == ["curl", "-s", "http://127.0.0.1:8010/v1/completions"]
+    assert json.loads(shlex.split(first)[-1])["prompt"]
+    assert pasted(Options()) == rest
 
 
 def test_the_command_to_paste_is_found_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

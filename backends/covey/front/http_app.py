@@ -129,15 +129,15 @@ async def _refusal(request: Request, problem: Exception) -> Response:
     error = failures.told("an HTTP request", problem)
     again = failures.retry_after(error)
     headers = {} if again is None else {"retry-after": str(again)}
-    body = errors.body(error) if errors.ours(request.url.path) else {"error": failures.text(error)}
+    body = {"error": failures.text(error)} if errors.tritons(request.url.path) else errors.body(error)
     return JSONResponse(body, failures.kind(error).http, headers)
 
 
 async def _no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    ours = errors.ours(request.url.path)
-    text = NOT_OPENAI if ours else NOWHERE
+    path = request.url.path
+    text = NOT_OPENAI if errors.ours(path) else NOWHERE
     if error.status_code != 404:
         text = f"{error.detail}: {request.method}, allowed: {(error.headers or {}).get('Allow', 'another')}"
-    body = errors.shaped(error.status_code, text) if ours else {"error": f"[INVALID_ARG] {text}"}
+    body = {"error": f"[INVALID_ARG] {text}"} if errors.tritons(path) else errors.shaped(error.status_code, text)
     return JSONResponse(body, error.status_code, error.headers)

@@ -145,7 +145,10 @@ def gpu(options: Options, wanted: tuple[str, ...]) -> None:
     if _drafter_folders(options, wanted):
         devices["drafter.device"] = settings.drafter.device
     asking = [name for name, device in devices.items() if device == "cuda"]
-    if asking and subprocess.run([interpreter.python(), "-c", LOOK_FOR_GPU], check=False, capture_output=True).returncode:
+    if (
+        asking
+        and subprocess.run([interpreter.python(), "-c", LOOK_FOR_GPU], check=False, capture_output=True).returncode
+    ):
         raise StartError(
             f"profile {options.profile}: {', '.join(asking)}: got 'cuda', but torch sees no GPU here: start it on a "
             "machine with one and a CUDA build of torch, or take auto or cpu"

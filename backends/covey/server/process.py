@@ -296,7 +296,7 @@ class Server:
 
     def _watch_silence(self) -> Watch:
         silence = Silence("tritonserver", lambda: self.pid, partial(answers, self.http_url), SILENT_SECONDS)
-        return Watch("silence", silence.look, LOOK_SECONDS)
+        return Watch("whether tritonserver answers", silence.look, LOOK_SECONDS)
 
     def _end_silence(self) -> None:
         if self._silence is not None:

@@ -113,16 +113,14 @@ def usage(found: Sequence[Usage], n: int) -> dict[str, Any]:
 
 
 def metrics(chunks: Sequence[Chunk]) -> dict[str, Any]:
-    """How drafting went in all choices together; nothing where nobody drafted."""
+    """How drafting went in all choices together; zeros where nobody drafted."""
     found = [chunk.usage for chunk in chunks if chunk.usage.draft_tokens]
-    if not found:
-        return {}
     drafted, accepted = sum(each.draft_tokens for each in found), sum(each.accepted_draft_tokens for each in found)
     histogram = [sum(place) for place in zip_longest(*(each.acceptance_histogram for each in found), fillvalue=0)]
     steps = sum(histogram)
     said = {
         "mean_acceptance_length": sum(count * (place + 1) for place, count in enumerate(histogram)) / max(1, steps),
-        "draft_acceptance_rate": accepted / drafted,
+        "draft_acceptance_rate": accepted / max(1, drafted),
         "acceptance_histogram": histogram,
         "num_spec_steps": steps,
         "num_draft_tokens": drafted,
