@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import shutil
+import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -394,3 +396,13 @@ def test_many_streams_at_once_and_those_who_leave(server: Server, front: Front) 
     while running(server):
         assert time.monotonic() - left < 5, "900 tokens take longer"
         time.sleep(0.02)
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_promtool_accepts_what_is_exported(server: Server, asking: openai.OpenAI) -> None:
+    asking.completions.create(model="covey", prompt=PROMPT, max_tokens=8)
+    with urllib.request.urlopen(server.metrics_url, timeout=30) as answer:
+        said = answer.read()
+    ran = subprocess.run(["promtool", "check", "metrics"], input=said, check=False, capture_output=True, timeout=60)
+    assert b"covey_" in said
+    assert b"covey_" not in ran.stdout + ran.stderr, "Triton's own names are Triton's"

@@ -141,9 +141,7 @@ def test_locusts_own_command_line(canned_server: Running, prompts: Path) -> None
 LOCUST = ["-f", "loadtest/locustfile.py", "--headless", "--only-summary"]
 
 
-def test_locust_without_a_shape_asks_as_many_at_a_time_as_it_has_users(
-    canned_server: Running, prompts: Path
-) -> None:
+def test_locust_without_a_shape_asks_as_many_at_a_time_as_it_has_users(canned_server: Running, prompts: Path) -> None:
     ran = run(["locust"], *LOCUST, "-u", "2", "-t", "8s", *words(canned_server[0], prompts))
     assert ran.returncode == 0, ran.stderr
     summary = ran.stdout + ran.stderr
