@@ -40,10 +40,10 @@ class Decision:
         whose = "".join(f", {name} x{rows} ({why})" for name, why, rows in self.drafters)
         per_token = _ms(self.seconds / self.tokens) if self.tokens else "-"
         note = "" if self.learnt else ", not learnt from"
-        chosen = "" if self.chosen == self.depth else f" {self.chosen}"
-        cap = self.capped and f", capped by {self.capped}"
+        why = self.why if self.chosen == self.depth else f"{self.why} {self.chosen}"
+        why += self.capped and f", capped by {self.capped}"
         return (
-            f"round {self.round}: {self.rows} rows, lag {self.lag}: depth {self.depth} ({self.why}{chosen}{cap}){whose}, "
+            f"round {self.round}: {self.rows} rows, lag {self.lag}: depth {self.depth} ({why}){whose}, "
             f"{self.tokens} tokens at {per_token} ms{note}; ms/token predicted/observed {arms}"
         )
 

@@ -58,8 +58,8 @@ COUNTERS = {
     "covey_memory_seconds_total": "What they took; of expand and contract, time that rounds waited",
     "covey_drafter_failures_total": "Calls to a drafter that brought nothing: late, broken or gone",
     **SET_ASIDE,
-    # A histogram of many values at once: Triton's own takes them one by one, 30 us each. Names and labels of a histogram
-    # are reserved for metrics that are typed so.
+    # A histogram of many values at once: Triton's own takes them one by one, 30 us each. A histogram's names and labels
+    # are reserved for what is typed so.
     "covey_inter_token_gaps_total": "Gaps between rounds that brought a finished request tokens, of at most so many "
     "seconds",
     "covey_inter_token_gap_seconds_total": "The sum of those gaps",
