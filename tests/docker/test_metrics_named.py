@@ -94,11 +94,7 @@ def test_dashboard_and_rules_name_only_exported_metrics(metrics: ModuleType) -> 
 def test_metrics_are_named_as_promtool_wants_them(metrics: ModuleType) -> None:
     """As `promtool check metrics` judges names by types, and that all have a help text."""
     counters = metrics.COUNTERS | metrics.DRAFT_COUNTERS
-    others = {
-        **metrics.GAUGES,
-        **metrics.DRAFT_GAUGES,
-        **{name: text for name, (text, _) in metrics.HISTOGRAMS.items()},
-    }
+    others = metrics.GAUGES | metrics.DRAFT_GAUGES | {name: text for name, (text, _) in metrics.HISTOGRAMS.items()}
     assert all(name.endswith("_total") for name in counters)
     for name, text in {**counters, **others}.items():
         assert text
