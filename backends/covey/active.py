@@ -165,7 +165,9 @@ class ActiveRequest:
     def opening(self) -> Open:
         """What a target or drafter must be told that does not know the tag."""
         request = self.request
-        return Open(self.key, self.tokens(), request.num_prompt, request.sampling, request.tenant, self.rounds)
+        return Open(
+            self.key, self.tokens(), request.num_prompt, request.sampling, request.tenant, self.rounds, request.name
+        )
 
 
 def crop(active: ActiveRequest, tokens: list[int]) -> tuple[list[int], Finish | None]:

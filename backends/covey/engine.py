@@ -33,6 +33,7 @@ from covey.drafting import Drafting
 from covey.errors import BadField, CoveyError, Overloaded, PortError
 from covey.kv.elastic import Pressure
 from covey.ledger import new_origin
+from covey.log_about import about
 from covey.planner.choice import Planner
 from covey.planner.guarded import Guarded
 from covey.ports import Clock, Sink, Target
@@ -157,6 +158,10 @@ class Engine:
 
     def round(self) -> bool:
         """One round; False when there was nothing to do."""
+        with about(lambda: [active.request.name for active in list(self.scheduler.running.values())]):
+            return self._round()
+
+    def _round(self) -> bool:
         laps, scheduler = Laps(self._clock), self.scheduler
         self._intake(laps.started)
         batch = scheduler.plan(self._free_blocks, laps.started, self.planner.readable)

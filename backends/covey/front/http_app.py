@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Route
 from covey.front import answers, failures, http_bodies
 from covey.front.asked import NOT_IN_PARTS, STREAM, UNARY, VERSION, served
 from covey.front.door import Door, Gone
-from covey.front.http_calls import Call, Posted, address
+from covey.front.http_calls import ID, Call, Posted, address
 from covey.front.openai import errors
 from covey.front.openai.routes import routes as openai_routes
 from covey_client.errors import CoveyClientError
@@ -129,6 +129,7 @@ async def _refusal(request: Request, problem: Exception) -> Response:
     error = failures.told("an HTTP request", problem)
     again = failures.retry_after(error)
     headers = {} if again is None else {"retry-after": str(again)}
+    headers |= {ID: request.scope[ID]} if ID in request.scope else {}
     body = {"error": failures.text(error)} if errors.tritons(request.url.path) else errors.body(error)
     return JSONResponse(body, failures.kind(error).http, headers)
 

@@ -12,6 +12,7 @@ from typing import Any
 from covey.front.openai.calls import joined
 from covey.front.openai.pieces import Offsets, Piece
 from covey.front.openai.said import Said
+from covey.log_about import only
 from covey_client.response import Chunk, Usage
 
 FINISH = {"eos": "stop"}  # a stop word's and the length's own reasons have OpenAI's names
@@ -50,7 +51,7 @@ class Shape:
     created: int = field(default_factory=lambda: int(time.time()))
 
     def __post_init__(self) -> None:
-        self.id = f"{'chatcmpl' if self.chat else 'cmpl'}-{uuid.uuid4().hex}"
+        self.id = f"{'chatcmpl' if self.chat else 'cmpl'}-{only() or uuid.uuid4().hex}"
 
     def whole(
         self, chunks: Sequence[Chunk], found: Sequence[dict[str, Any] | None], said: Sequence[Said], n: int
