@@ -67,12 +67,12 @@ def test_what_could_harm_a_log_is_no_name(name: object) -> None:
 
 
 class Broken(HashTarget):
-    def step(self, work: TargetWork) -> TargetReply:
+    def step(self, work: TargetWork) -> TargetReply:  # noqa: ARG002
         raise PortError("no answer")
 
 
 class BrokenDrafter(PrefixDrafter):
-    def draft(self, work: DraftWork) -> DraftReply:
+    def draft(self, work: DraftWork) -> DraftReply:  # noqa: ARG002
         raise PortError("no draft")
 
 
