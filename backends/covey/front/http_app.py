@@ -110,7 +110,7 @@ def app(door: Door) -> Starlette:
         allow_origins=door.settings.origins,
         allow_methods=["GET", "POST"],
         allow_headers=["*"],
-        expose_headers=["warning", "retry-after"],
+        expose_headers=["warning", "retry-after", ID],
     )
     made = Starlette(
         routes=routes,
