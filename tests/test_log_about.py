@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -90,9 +92,14 @@ def test_who_was_asked_of_a_model_that_fails_is_in_the_engine_s_lines(lines: lis
     )
     engine.submit(replace(request(0, [1, 2, 3], 6), id="chatcmpl-1"))
     engine.submit(request(1, [1, 2, 4], 6))
-    for _ in range(4):
-        engine.round()
+    running = threading.Thread(target=engine.run)
+    running.start()
     said = "target failed" if broken == "target" else "drafter first: no draft"
+    until = time.monotonic() + 30
+    while not any(line.startswith(said) for line in lines) and time.monotonic() < until:
+        time.sleep(0.01)
+    engine.stop()
+    running.join()
     assert [line for line in lines if line.startswith(said) and line.endswith(" [request chatcmpl-1, 1]")], lines
 
 

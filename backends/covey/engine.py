@@ -146,22 +146,21 @@ class Engine:
 
     def run(self) -> None:
         """Rounds for ever; sleeps while there is nothing to do."""
-        while True:
-            with self._wake:
-                while not (self._stopped or self._suspected or self._inbox) and self.scheduler.idle:
-                    if not self._wake.wait(self._pause):
-                        break  # time to look after memory
-                if self._stopped:
-                    break
-            self.round()
+        with about(lambda: [active.request.name for active in list(self.scheduler.running.values())]):
+            while self._goes_on():
+                self.round()
         self._drafting.close()
+
+    def _goes_on(self) -> bool:
+        """Wait for something to do; False once it has been stopped."""
+        with self._wake:
+            while not (self._stopped or self._suspected or self._inbox) and self.scheduler.idle:
+                if not self._wake.wait(self._pause):
+                    break  # time to look after memory
+            return not self._stopped
 
     def round(self) -> bool:
         """One round; False when there was nothing to do."""
-        with about(lambda: [active.request.name for active in list(self.scheduler.running.values())]):
-            return self._round()
-
-    def _round(self) -> bool:
         laps, scheduler = Laps(self._clock), self.scheduler
         self._intake(laps.started)
         batch = scheduler.plan(self._free_blocks, laps.started, self.planner.readable)

@@ -71,10 +71,11 @@ class Session:
     interrupted: bool = False
     notes: JsonDict = field(default_factory=dict)
     _began: float = field(default_factory=time.monotonic)
+    _longest: float = 0.0  # seconds of any step
 
     def out_of_time(self, share: float = 1.0) -> bool:
-        """Whether that share of the time is up."""
-        return time.monotonic() - self._began > share * 60 * self.wanted.minutes
+        """Whether that share of the time would be up after another step as long as the longest so far."""
+        return self._longest > self.seconds_left - (1 - share) * 60 * self.wanted.minutes
 
     @property
     def seconds_left(self) -> float:
@@ -121,6 +122,7 @@ class Session:
                 progress.update(task, completed=done, description=label)
                 yield label
                 longest = max(longest, time.monotonic() - started)
+                self._longest = max(self._longest, longest)
 
     def side_by_side(self, jobs: Sequence[tuple[K, Callable[..., V], tuple[Any, ...]]]) -> Iterator[tuple[K, V]]:
         """A key of each job and what its call gives, as they end: on all cores, and fewer of them when time is up."""
