@@ -81,10 +81,8 @@ def test_instructor(front: Front) -> None:
     ran = subprocess.run(words, check=False, capture_output=True, text=True, timeout=2 * SECONDS)
     assert ran.returncode == 0, ran.stderr[-3000:]
     found = json.loads(ran.stdout.splitlines()[-1])
-    assert set(found) == {"TOOLS", "JSON_SCHEMA"}
-    for said in found.values():
-        assert said["place"] in ("Rome", "Oslo")
-        assert said["rain"] in (True, False)
+    assert found["place"] in ("Rome", "Oslo")
+    assert found["rain"] in (True, False)
 
 
 @pytest.mark.parametrize("kind", ["chat", "completions"])

@@ -1,8 +1,7 @@
-"""Run by instructor's own Python: `instructor_asks.py BASE_URL` asks for objects in its ways and prints them."""
+"""Run by instructor's own Python: `instructor_asks.py BASE_URL` asks for an object and prints it."""
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Literal
 
@@ -19,18 +18,15 @@ class Weather(BaseModel):
 
 
 def main(url: str) -> None:
-    found = {}
-    for mode in (instructor.Mode.TOOLS, instructor.Mode.JSON_SCHEMA):
-        with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
-            said = instructor.from_openai(client, mode=mode).chat.completions.create(
-                model="covey",
-                messages=[{"role": "user", "content": "How is the weather?"}],
-                response_model=Weather,
-                max_retries=1,
-                max_tokens=200,
-            )
-        found[mode.name] = said.model_dump()
-    print(json.dumps(found))
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        said = instructor.from_openai(client, mode=instructor.Mode.TOOLS).chat.completions.create(
+            model="covey",
+            messages=[{"role": "user", "content": "How is the weather?"}],
+            response_model=Weather,
+            max_retries=1,
+            max_tokens=200,
+        )
+    print(said.model_dump_json())
 
 
 if __name__ == "__main__":
