@@ -24,8 +24,9 @@ DEQUANTISE   ?=
 COMPARE      ?=
 ARGS         ?=
 PYTHONS      ?= python3.10 python3.11 python3.12
+VERSION      := import sys; print("%d.%d" % sys.version_info[:2])
 
-.PHONY: help setup serve loadtest test test-all lint generate constraints clean
+.PHONY: help setup serve loadtest test test-all lint generate constraints clean python
 
 help:
 	@echo "make setup     create .venv and install; does nothing when nothing changed"
@@ -40,14 +41,22 @@ help:
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+# An environment stays with the Python that made it: another one is asked for in vain.
+python:
+ifneq ($(origin PYTHON),file)
+	@asked=$$($(PYTHON) -c '$(VERSION)') || exit; test ! -x $(BIN)/python || made=$$($(BIN)/python -c '$(VERSION)') || exit; \
+	  test "$${made:-$$asked}" = "$$asked" || \
+	  { echo "covey: $(VENV) has Python $$made, $(PYTHON) is $$asked: rm -r $(VENV), and again" >&2; exit 1; }
+endif
+
+$(STAMP): pyproject.toml constraints.txt | python
 	@$(PYTHON) -c 'import sys; ok = (3, 10) <= sys.version_info < (3, 13); \
 	  sys.exit(0 if ok else "covey: needs Python 3.10 to 3.12, $(PYTHON) is " + sys.version.split()[0] + ": make PYTHON=python3.11 ...")'
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 	  { echo "covey: $(PYTHON) has no venv module (Debian and Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
 	@echo "covey: torch's default build is large (GBs, with CUDA); pip's own settings (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS) choose a CPU build"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[dev,loadtest]'
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev,loadtest]'
 	@$(BIN)/python -m covey.models.native model_repository/target/1
 	@$(BIN)/python -c 'from covey.server.installation import warn; warn()'
 	@touch $@

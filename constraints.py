@@ -29,6 +29,7 @@ OF_CUDA = re.compile(r"(nvidia|cuda)-(?!pytriton$).*")
 
 def resolve(python: str) -> tuple[str, dict[str, str]]:
     """The interpreter's version, and each package's for it."""
+    print(f"constraints: {python}", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         words = [sys.executable, "-m", "pip", "--python", python, "install", "--dry-run", "--ignore-installed", "-q"]

@@ -26,6 +26,7 @@ from rich.table import Table
 from covey.profile import written
 from covey.server import FREE, Options, Server
 from covey_client import Client
+from covey_client.progress import Steps
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -101,10 +102,10 @@ def main() -> None:
             server = Server(Options(**ports, profile=str(own), log_file=log, environment=variables))
             urls[settings] = running.enter_context(server).grpc_url
         rates: dict[str, list[float]] = {settings: [] for settings in urls}
-        for _ in range(given.turns):
-            for settings, url in urls.items():
-                rate(url, given.callers, 1.0, given.speculation)  # its processes wake up
-                rates[settings].append(rate(url, given.callers, given.seconds, given.speculation))
+        with Steps() as bar:
+            for settings in bar.track(list(urls) * given.turns, description="turns"):
+                rate(urls[settings], given.callers, 1.0, given.speculation)  # its processes wake up
+                rates[settings].append(rate(urls[settings], given.callers, given.seconds, given.speculation))
     Console().print(shown(rates))
 
 

@@ -5,12 +5,14 @@ The same traffic as `python -m loadtest`, without its report; an open shape take
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Any
 
 import gevent
 from locust import events
 
+from covey.errors import SettingError
 from loadtest import options, users
 from loadtest.traffic import Traffic
 from loadtest.users import ArrivalsUser, GrpcUser, HttpUser
@@ -27,7 +29,11 @@ def _add(parser: Any) -> None:
 @events.init.add_listener  # type: ignore[untyped-decorator]
 def _prepare(environment: Any, **_more: Any) -> None:
     given = environment.parsed_options
-    plan = options.plan(given, seconds=float(given.run_time or HOUR), grace=0.0)
+    try:
+        plan = options.plan(given, seconds=float(given.run_time or HOUR), grace=0.0)
+    except SettingError as error:
+        print(f"loadtest: {error}", file=sys.stderr)
+        sys.exit(2)
     began = [time.monotonic()]
 
     def start(**_more: Any) -> None:
@@ -42,3 +48,11 @@ def _prepare(environment: Any, **_more: Any) -> None:
         pause=gevent.sleep,
     )
     environment.user_classes = users.classes(plan)
+
+
+@events.quitting.add_listener  # type: ignore[untyped-decorator]
+def _nothing_came(environment: Any, **_more: Any) -> None:
+    """A run of which no request has ended has measured nothing, and has not succeeded."""
+    if environment.parsed_options.headless and not environment.stats.num_requests:
+        print("loadtest: no request ended in this time: a longer --run-time, or shorter answers?", file=sys.stderr)
+        environment.process_exit_code = 1

@@ -21,7 +21,7 @@ FOREIGN = ("torch", "transformers", "triton_python_backend_utils", "tritonclient
 ORDER = [
     {"errors", "types"},
     {
-        *("ports", "profile", "clock", "footprint", "private", "admin", "log_rate", "guard"),
+        *("ports", "profile", "clock", "footprint", "private", "admin", "log_rate", "log_about", "guard"),
         *("worker", "interpreter", "ledger", "wire", "registry", "objectives", "pace", "shares"),
     },
     {"company", "routing"},

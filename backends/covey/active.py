@@ -167,7 +167,9 @@ class ActiveRequest:
     def opening(self) -> Open:
         """Return what a target or drafter that does not know the tag must be told."""
         request = self.request
-        return Open(self.key, self.tokens(), request.num_prompt, request.sampling, request.tenant, self.rounds)
+        return Open(
+            self.key, self.tokens(), request.num_prompt, request.sampling, request.tenant, self.rounds, request.name
+        )
 
 
 def crop(active: ActiveRequest, tokens: list[int]) -> tuple[list[int], Finish | None]:

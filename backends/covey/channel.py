@@ -23,6 +23,7 @@ import numpy as np
 
 from covey.active import ActiveRequest, Heard
 from covey.errors import CoveyError, PortError, PortTimeout, StubDead
+from covey.log_about import about
 from covey.ports import Clock, Drafter
 from covey.roster import Roster
 from covey.rounds import Plan, Reader
@@ -98,7 +99,7 @@ class Channel:
             call.future.exception(max(0.0, seconds))
         except FutureTimeout:
             self.roster.late(self.name)
-            self._report(PortTimeout(f"no proposals within {call.work.patience:g} s"))
+            self._report(call, PortTimeout(f"no proposals within {call.work.patience:g} s"))
             return None
         reply = None
         while self._calls:  # those before it have ended, too
@@ -225,10 +226,11 @@ class Channel:
         if isinstance(error, StubDead) and self._lost(call):
             error = PortError(str(error))  # this death is known, and the process that is there now has not died
         self.roster.failed(self.name)
-        self._report(error)
+        self._report(call, error)
 
-    def _report(self, error: CoveyError) -> None:
-        log.warning("drafter %s: %s; its rows decode plainly", self.name, error)
+    def _report(self, call: DrafterCall, error: CoveyError) -> None:
+        with about(lambda: [active.request.name for active in call.requests]):
+            log.warning("drafter %s: %s; its rows decode plainly", self.name, error)
         if self.failed is not None:
             self.failed(self.name, error)
 

@@ -33,6 +33,7 @@ from covey.drafting import Drafting
 from covey.errors import BadField, CoveyError, Overloaded, PortError
 from covey.kv.elastic import Pressure
 from covey.ledger import new_origin
+from covey.log_about import about
 from covey.planner.choice import Planner
 from covey.planner.guarded import Guarded
 from covey.ports import Clock, Sink, Target
@@ -145,15 +146,18 @@ class Engine:
 
     def run(self) -> None:
         """Rounds for ever; sleeps while there is nothing to do."""
-        while True:
-            with self._wake:
-                while not (self._stopped or self._suspected or self._inbox) and self.scheduler.idle:
-                    if not self._wake.wait(self._pause):
-                        break  # time to look after memory
-                if self._stopped:
-                    break
-            self.round()
+        with about(lambda: [active.request.name for active in list(self.scheduler.running.values())]):
+            while self._goes_on():
+                self.round()
         self._drafting.close()
+
+    def _goes_on(self) -> bool:
+        """Wait for something to do; False once it has been stopped."""
+        with self._wake:
+            while not (self._stopped or self._suspected or self._inbox) and self.scheduler.idle:
+                if not self._wake.wait(self._pause):
+                    break  # time to look after memory
+            return not self._stopped
 
     def round(self) -> bool:
         """One round; False when there was nothing to do."""

@@ -7,8 +7,6 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-import covey
-
 
 def python() -> str:
     """This interpreter; where another program embeds it, the one that it was taken from."""
@@ -19,5 +17,5 @@ def python() -> str:
 def environment(without: Iterable[str] = ()) -> dict[str, str]:
     """Ours, but for secrets and these variables; `covey` is found as here."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("COVEY_") and name not in without}
-    paths = [str(Path(covey.__file__).parents[1]), kept.get("PYTHONPATH", "")]
+    paths = [str(Path(__file__).parents[1]), kept.get("PYTHONPATH", "")]
     return kept | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}

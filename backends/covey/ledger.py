@@ -28,9 +28,11 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from covey.errors import PortError
+from covey.log_about import about
 from covey.types import DraftReply, DraftWork, Open, TargetReply, TargetWork
 
 log = logging.getLogger("covey.ledger")
@@ -103,6 +105,7 @@ class Ledger(Generic[State, Reply]):
         self._lease = lease
         self._now = now
         self._open: OrderedDict[tuple[int, int], State] = OrderedDict()
+        self._names: dict[tuple[int, int], str] = {}  # of their requests
         self._callers: dict[int, _Caller[Reply]] = {}
 
     def __len__(self) -> int:
@@ -130,7 +133,8 @@ class Ledger(Generic[State, Reply]):
         """The same of messages of several callers, which are answered at once."""
         stored = [self._stored(work) for work in works]
         new = [work for work, reply in zip(works, stored) if reply is None]
-        answers = iter(answer(new) if new else ())
+        with about(partial(self._named, new)):
+            answers = iter(answer(new) if new else ())
         replies = []
         for work, reply in zip(works, stored):
             if reply is None:
@@ -140,6 +144,10 @@ class Ledger(Generic[State, Reply]):
             ((largest, _count),) = Counter(house(origin) for origin, _tag in self._open).most_common(1)
             self._close(next(key for key in self._open if house(key[0]) == largest), ended=False)
         return replies
+
+    def _named(self, works: Sequence[Work]) -> list[str]:
+        """What logs call the requests of these messages."""
+        return [self._names.get((work.origin, tag), str(tag)) for work in works for tag in work.tags.tolist()]
 
     def _stored(self, work: Work) -> Reply | None:
         caller = self._callers.get(self._who(work.origin))
@@ -163,6 +171,7 @@ class Ledger(Generic[State, Reply]):
         for opening in work.opens:
             key = work.origin, opening.tag
             self._close(key, ended=False)
+            self._names[key] = opening.name or str(opening.tag)
             self._open[key] = opened[opening.tag] = self._opened(opening)
         return opened
 
@@ -231,6 +240,7 @@ class Ledger(Generic[State, Reply]):
             self._close(key, ended=True)
 
     def _close(self, key: tuple[int, int], *, ended: bool) -> None:
+        self._names.pop(key, None)
         state = self._open.pop(key, None)
         if state is not None:
             self._closed(state, ended)

@@ -31,6 +31,7 @@ class Choice:
     depth: int
     reason: Reason
     previous: int  # the deepest draft of the round before
+    capped: str = ""  # what kept it, or what its rows do of it, from being deeper
 
 
 @dataclass(frozen=True, slots=True)

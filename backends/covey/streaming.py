@@ -22,6 +22,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from covey.errors import CoveyError, Overloaded, PortError, RequestError
+from covey.log_about import about
 from covey.objectives import judge
 from covey.ports import Clock
 from covey.text import Detokenizer, context_of, last_output
@@ -139,6 +140,7 @@ class _Answer:
     ids: list[Ints] = field(default_factory=list)
     scores: list[Floats] = field(default_factory=list)
     top: list[Top] = field(default_factory=list)
+    name: str = ""  # of its request in logs
     before: list[int] = field(default_factory=list)  # output; what comes is added where the outlet needs state
 
     @property
@@ -226,6 +228,7 @@ class Streamer:
         arrival: float | None = None,
         objective: Objective = NO_OBJECTIVE,
         num_prompt: int | None = None,
+        name: str = "",
     ) -> None:
         """Expect progress of a request; call before the engine gets it. Its times count from `arrival`; without one,
         from now. The tokens of `prompt` behind the first `num_prompt` are output that came before: text and stop words
@@ -250,6 +253,7 @@ class Streamer:
             started=self._clock.now() if arrival is None else arrival,
             objective=objective,
             before=before,
+            name=name or str(key),
         )
         with self._wake:
             self._answers[key] = answer
@@ -316,6 +320,10 @@ class Streamer:
 
     def _break(self, answer: _Answer, last: Progress, error: Exception) -> None:
         """Something that nobody foresaw: it ends this answer, and none of the others."""
+        with about(lambda: (answer.name,)):
+            self._end_broken(answer, last, error)
+
+    def _end_broken(self, answer: _Answer, last: Progress, error: Exception) -> None:
         log.error("an answer is ended: %s: %s", type(error).__name__, error, exc_info=error)
         with self._wake:
             self._answers.pop(answer.key, None)

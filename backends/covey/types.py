@@ -103,6 +103,7 @@ class Open:
     sampling: Sampling
     tenant: str = ""  # salts the prefix hashes: tenants never share blocks
     rounds: int = 0  # verify rounds this request has had; keys the rejection rule's random streams
+    name: str = ""  # of its request in logs
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,7 +446,8 @@ class Attainment(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One generation, validated. `key` is the orchestrator's own id and the tag on target and drafters."""
+    """One generation, validated. `key` is the orchestrator's own id and the tag on target and drafters, `id` what its
+    sender calls it."""
 
     key: int
     prompt: Ints
@@ -458,6 +460,12 @@ class Request:
     drafter: str = ""  # "": the planner chooses
     arrival: float = 0.0
     objective: Objective = NO_OBJECTIVE
+    id: str = ""
+
+    @property
+    def name(self) -> str:
+        """In logs."""
+        return self.id or str(self.key)
 
 
 class Progress(NamedTuple):

@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextvars import copy_context
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -41,7 +42,8 @@ class Thread:
 
     def submit(self, call: Callable[[A], R], argument: A) -> Future[R]:
         future: Future[R] = Future()
-        self._calls.put((future, call, argument))
+        context = copy_context()  # what the call logs is about the same requests
+        self._calls.put((future, lambda given: context.run(call, given), argument))
         if self._thread is None:
             self._thread = threading.Thread(target=_run, args=(self._name, self._calls), name=self._name, daemon=True)
             self._thread.start()

@@ -22,7 +22,7 @@ from covey.front.openai import errors
 from covey_ray.answer import BUSY, Answer
 from covey_ray.asked import BROKEN, FORWARDED, HEALTH, Asked, routed_by
 
-KEPT = ("content-type", "retry-after", "warning")  # headers of answers
+KEPT = ("content-type", "retry-after", "warning", "x-request-id")  # headers of answers
 EVENTS = "text/event-stream"
 NOWHERE = (
     "no such route here: OpenAI's API is at /v1, health at /health; metrics and Triton's protocol are each server's"

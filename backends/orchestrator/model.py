@@ -142,8 +142,8 @@ class Models:
         )
         self.service = Start(builder, self._ports, facts, control, life, self._presence.end).service
         self._watches = [
-            Watch("calls", under_way.look, calls.LOOK_SECONDS),
-            Watch("presence", self._look_around, presence.LOOK_SECONDS),
+            Watch("calls that hang", under_way.look, calls.LOOK_SECONDS),
+            Watch("processes of models that come and go", self._look_around, presence.LOOK_SECONDS),
         ]
         self._care: Care | None = None
         if HTTP_VARIABLE not in os.environ:  # tritonserver was started without a launcher, who would see to all models

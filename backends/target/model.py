@@ -10,12 +10,14 @@ from covey import profile
 from covey.errors import SettingError
 from covey.target.opening import load_target
 from covey.tritonio import bls, ending
+from covey.tritonio.log import to_triton
 from covey.wire import codec
 
 
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         ending.at_once()
+        to_triton("covey")
         parameters = json.loads(args["model_config"])["parameters"]
         chosen = profile.of_model(parameters)
         entry = Path(args["model_repository"]) / args["model_version"]

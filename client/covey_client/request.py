@@ -26,6 +26,7 @@ class Request:
     tensors: Mapping[str, Sequence[Any]]
     model: str = MODEL
     outputs: tuple[str, ...] = ()  # that are to come back over gRPC; none named: all
+    id: str = ""  # by which the server's log calls it, over gRPC
 
     @classmethod
     def build(
@@ -44,7 +45,7 @@ class Request:
         """The message of one request on a stream, asking for a final response that can be told apart."""
         from tritonclient.grpc import service_pb2  # half a second, which the server's processes do not wait
 
-        message = service_pb2.ModelInferRequest(model_name=self.model)
+        message = service_pb2.ModelInferRequest(model_name=self.model, id=self.id)
         message.parameters["triton_enable_empty_final_response"].bool_param = True
         for name, values in self.tensors.items():
             dtype = INPUT_BY_NAME[name].dtype

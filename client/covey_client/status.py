@@ -15,6 +15,7 @@ from covey_client.errors import ConnectionLost
 
 PREFIX = "covey_"
 INFO = "covey_target_info"
+ALL = "+Inf"  # the last bucket of counters that are a histogram
 _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)", re.MULTILINE)
 _OWN_LABELS = ("model", "version")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -90,7 +91,7 @@ def figures(samples: tuple[Sample, ...]) -> dict[str, float]:
     found: dict[str, float] = {}
     sums: dict[str, float] = {}
     for sample in samples:
-        if sample.name.endswith("_bucket") or sample.name == INFO:
+        if sample.name.endswith("_bucket") or sample.labels.get("at_most", ALL) != ALL or sample.name == INFO:
             continue
         labels = ",".join(f"{key}={value}" for key, value in sorted(sample.labels.items()) if key not in _OWN_LABELS)
         suffix = f"{{{labels}}}" if labels else ""

@@ -10,9 +10,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from covey.types import JsonDict
+from covey_client.progress import LINE_SECONDS, Steps
 from loadtest.attack import verdict
 from loadtest.attack.far import REMOTE, Far
 from loadtest.attack.injection import Injection, turns, wanted
@@ -120,8 +120,7 @@ def _inject(
     console: Console,
 ) -> None:
     """At times of chance: mostly when all is mended, sometimes in the middle of that."""
-    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}")
-    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
+    with Steps(console, apart=LINE_SECONDS) as progress:
         task = progress.add_task("faults", total=given.faults)
         left, due, overlaps = given.faults, 0.0, False
         until = time.monotonic() + 60 * given.minutes

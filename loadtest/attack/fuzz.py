@@ -7,10 +7,10 @@ import threading
 import time
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from covey import profile
 from covey.types import JsonDict
+from covey_client.progress import LINE_SECONDS, Steps
 from loadtest.attack import verdict
 from loadtest.attack.doors import Attack
 from loadtest.attack.launched import Launched
@@ -45,8 +45,8 @@ def _run(given: argparse.Namespace, server: Launched, console: Console) -> JsonD
     steady.start()
     running = threading.Thread(target=attack.run, args=(given.requests, given.seed, given.threads), daemon=True)
     running.start()
-    with Progress(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console) as progress:
-        task = progress.add_task("", total=given.requests)
+    with Steps(console, apart=LINE_SECONDS) as progress:
+        task = progress.add_task("requests", total=given.requests)
         while running.is_alive():
             progress.update(task, completed=attack.requests)
             time.sleep(LOOK_SECONDS)

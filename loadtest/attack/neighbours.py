@@ -17,6 +17,7 @@ from rich.table import Table
 
 from covey.front.keys import hashed
 from covey.types import JsonDict
+from covey_client.progress import status
 from loadtest.attack.far import private
 from loadtest.attack.launched import Launched
 from loadtest.attack.streams import QUESTION, Answer, Ask, Streams
@@ -43,7 +44,7 @@ def run(given: argparse.Namespace, console: Console) -> JsonDict:
     try:
         known = _asked(server, victim, 5).known  # nothing is warm yet
         for way in (ALONE, *CALLERS):
-            with console.status(way), _attacked(server, other, way):
+            with status(console, f"beside {way}"), _attacked(server, other, way):
                 answers[way] = _asked(server, victim, given.requests, known).answers
     finally:
         server.kill()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,6 +39,8 @@ def main(arguments: Sequence[str]) -> int:
     name, wanted = _parse(arguments)
     session = Session(name, wanted, Console(stderr=True))
     bench = importlib.import_module(f"loadtest.bench.{name}")
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell starts what it puts in the background deaf to SIGINT
+        signal.signal(number, signal.default_int_handler)
     status = 0
     try:
         bench.run(session)
@@ -99,7 +102,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
     gpu.add_argument("--size", dest="shape", default="", metavar="NAME", help="of the pair: 7b, off a GPU tiny")
     gpu.add_argument("--agreement", type=float, default=Wanted.agreement, help="how often the drafter is right")
     gpu.add_argument("--no-run-ahead", dest="run_ahead", action="store_false", help="no plain pass before it is due")
-    parser.add_argument("--minutes", type=float, default=None, help="begin no repetition after so long")
+    parser.add_argument("--minutes", type=float, default=None, help="begin no repetition that would end later")
     parser.add_argument("--repetitions", type=int, default=0, metavar="N", help="of `slo`: requests a point")
     given = parser.parse_args(arguments)
     chosen = given.size or USUAL

@@ -209,7 +209,7 @@ def _line_up(session: Session, python: str, pair: Pair, most: int) -> Iterator[l
     with ExitStack() as stack:
         cast = []
         for name, speculative in ways.items():
-            with session.console.status(f"loading: {name}"):
+            with session.status(f"loading: {name}"):
                 pipe = Pipe(name, [python, str(SCRIPT)])
                 stack.callback(pipe.close)
                 own: JsonDict = {"paths": PATHS, "policies": _policies(pair, depths)} if speculative is mine else {}

@@ -112,7 +112,7 @@ def _model(
     due: float,
     seed: int,
 ) -> None:
-    with session.console.status(f"loading {name}"):
+    with session.status(f"loading {name}"):
         model = exactness_models.load(source, "auto", POOL_ROWS)
         fast = exactness_models.load(source, FAST, POOL_ROWS)
     measured.modes[name] = model.numerics

@@ -74,7 +74,7 @@ def run(session: Session) -> None:
     for part, found in measured.items():
         with contextlib.ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            with session.console.status(f"{part}: starting a cluster with two servers"):
+            with session.status(f"{part}: starting a cluster with two servers"):
                 made = stack.enter_context(application(folder, {"profile": PROFILE}, 2, PARTS[part]))
             urls = {ALONE: made.front(made.nodes[0]), THROUGH: f"127.0.0.1:{made.port}"}
             competitors = [OverOpenAI(url, name, {"ignore_eos": True}) for name, url in urls.items()]
@@ -91,6 +91,8 @@ def _measure(
     steps = [(*each, callers) for each in order for callers in (1, *CALLERS)]
     labels = [f"{part} {number}: {competitor.name}, {callers}" for number, competitor, callers in steps]
     for (number, competitor, callers), _ in zip(steps, session.steps(labels)):
+        if number > 1 and session.out_of_time():
+            return
         tenant = f"{number} {competitor.name} {callers}"
         if callers == 1:
             answers = competitor.run(_asks(FIRSTS, FEW_TOKENS, seed=number), 1, tenant).answers

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from covey import profile
 from covey.profile import Profile
 from covey.server import FREE, Options, Server
 from covey.types import JsonDict
+from covey_client.progress import Steps, status
 from loadtest.bench import facts
 
 QUICK, USUAL, FULL = "quick", "usual", "full"
@@ -37,7 +39,7 @@ class Wanted:
     seed: int = 1
     profile: str = profile.DEFAULT_PROFILE
     model: str = ""  # Hugging Face folder of the target; "": the profile's, else the model repository's
-    minutes: float = 22.0  # no repetition begins after so long
+    minutes: float = 22.0  # no repetition begins that would take longer than that
     repetitions: int = 0  # 0: the bench's own number for this size
     data: Path | None = None  # a trace, or the folder of outside data
     pairs: tuple[str, ...] = ()  # emulated ones; none named: all
@@ -69,10 +71,15 @@ class Session:
     interrupted: bool = False
     notes: JsonDict = field(default_factory=dict)
     _began: float = field(default_factory=time.monotonic)
+    _longest: float = 0.0  # seconds of any step
 
     def out_of_time(self, share: float = 1.0) -> bool:
-        """Whether that share of the time is up."""
-        return time.monotonic() - self._began > share * 60 * self.wanted.minutes
+        """Whether that share of the time would be up after another step as long as the longest so far."""
+        return self._longest > self.seconds_left - (1 - share) * 60 * self.wanted.minutes
+
+    @property
+    def seconds_left(self) -> float:
+        return self._began + 60 * self.wanted.minutes - time.monotonic()
 
     def repetitions(self, usual: int, full: int, quick: int = 1) -> int:
         return self.wanted.repetitions or {QUICK: quick, FULL: full}.get(self.wanted.size, usual)
@@ -83,19 +90,39 @@ class Session:
         with contextlib.ExitStack() as stack:
             if options.kept is None:
                 options = replace(options, kept=Path(stack.enter_context(tempfile.TemporaryDirectory())))
-            with self.console.status("starting the server"):
+            with self.status("starting the server"):
                 server = stack.enter_context(Server(options))
             yield server
 
-    def steps(self, labels: Sequence[str]) -> Iterator[str]:
-        """The labels one by one, with a bar; ends early, between steps, when time is up."""
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=self.console, transient=True) as progress:
+    def status(self, doing: str) -> AbstractContextManager[None]:
+        """What is done meanwhile, shown."""
+        return status(self.console, doing)
+
+    def turns(self, count: int) -> Iterator[int]:
+        """0, 1, 2 ..., the first of them whatever it takes. None of the others begins that will not fit in the time
+        that is left, if it takes as long as the longest before it."""
+        longest = 0.0
+        for turn in range(count):
+            if turn and longest > self.seconds_left:
+                return
+            began = time.monotonic()
+            yield turn
+            longest = max(longest, time.monotonic() - began)
+
+    def steps(self, labels: Sequence[str], seconds: float = math.inf) -> Iterator[str]:
+        """The labels one by one, shown; fewer of them where not all fit in so many `seconds`, which is found out as in
+        `turns`."""
+        began, longest = time.monotonic(), 0.0
+        with Steps(self.console) as progress:
             task = progress.add_task(self.bench, total=len(labels))
-            for label in labels:
-                progress.update(task, description=label)
+            for done, label in enumerate(labels):
+                started = time.monotonic()
+                if done and started + longest > began + seconds:
+                    return
+                progress.update(task, completed=done, description=label)
                 yield label
-                progress.advance(task)
+                longest = max(longest, time.monotonic() - started)
+                self._longest = max(self._longest, longest)
 
     def side_by_side(self, jobs: Sequence[tuple[K, Callable[..., V], tuple[Any, ...]]]) -> Iterator[tuple[K, V]]:
         """A key of each job and what its call gives, as they end: on all cores, and fewer of them when time is up."""

@@ -7,6 +7,7 @@ repetition has prompts of its own.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -122,32 +123,41 @@ def run(session: Session) -> None:
         for one, _ in zip(asked, session.steps([f"warming up: {one.name}" for one in asked])):
             for domain in domains:
                 one.run([Ask(prompts.load(domain)[0], 8, HOT, drafter=drafters[domain])], 1, tenant="warm-up")
-        for repetition in range(repetitions):
-            if repetition and session.out_of_time():
-                break
-            asks = []
-            for domain in domains:
-                each = 1 if quick else EACH
-                texts = workload.by_repetition(domain, repetitions, each, seed=wanted.seed)[repetition]
-                for seed, text in enumerate(texts, repetition * each):
-                    asks += [Ask(text, tokens, hot, seed, domain, drafter=drafters[domain]) for hot in (GREEDY, HOT)]
-            _repetition(session, measured, repetition, asks, asked)
-            session.notes["repetitions"] = repetition + 1
+        each, fitting, seconds = 1 if quick else EACH, None, session.seconds_left / 2  # another one is for the ratios
+        for repetition in session.turns(repetitions):
+            texts = {d: workload.by_repetition(d, repetitions, each, seed=wanted.seed)[repetition] for d in domains}
+            asks = [
+                Ask(texts[domain][prompt], tokens, hot, repetition * each + prompt, domain, drafter=drafters[domain])
+                for prompt in range(each)
+                for hot in (GREEDY, HOT)
+                for domain in domains
+            ]
+            fitting = _repetition(session, measured, repetition, asks[:fitting], asked, seconds)
+            seconds = math.inf
+            session.notes |= {"repetitions": repetition + 1, "asks_of_a_repetition": fitting}
         for one in asked:
             one.close()
 
 
 def _repetition(
-    session: Session, measured: Measured, repetition: int, asks: list[Ask], asked: list[OverTriton]
-) -> None:
-    """Each of these prompts to every depth."""
+    session: Session,
+    measured: Measured,
+    repetition: int,
+    asks: list[Ask],
+    asked: list[OverTriton],
+    seconds: float,
+) -> int:
+    """Each of these prompts to every depth, as far as the seconds go; to how many it was."""
     labels = [f"repetition {repetition + 1}: {ask.domain} at temperature {ask.temperature:g}" for ask in asks]
-    for index, (ask, _) in enumerate(zip(asks, session.steps(labels))):
-        answers = {}
+    done = 0
+    for index, _ in enumerate(session.steps(labels, seconds)):
+        ask, answers = asks[index], {}
         for one in workload.shuffled(asked, session.wanted.seed, repetition, index):
             tenant = f"{repetition} {index} {one.name}"  # finds nothing of the others' in any cache
             answers[one.name] = one.run([ask], 1, tenant=tenant).answers[0]
         measured.prompts[ask.temperature, ask.domain, repetition].append(answers)
+        done += 1
+    return done
 
 
 def show(result: JsonDict, console: Console, picture: Path) -> None:

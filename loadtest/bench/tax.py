@@ -99,7 +99,7 @@ def run(session: Session) -> None:
         raise SettingError(f"--part: got {sorted(wrong)}, allowed: {', '.join(_names())}")
     end_id = _vocabulary(folder) - 1  # one that greedy text never holds: lengths are the workload's
     competitors: list[Competitor] = []
-    with session.console.status("loading the model in this process"):
+    with session.status("loading the model in this process"):
         if IN_PROCESS in parts:
             competitors.append(InProcess.load(settings, folder, end_id))
     session.notes |= {
@@ -120,9 +120,7 @@ def run(session: Session) -> None:
         if OPENAI in parts:
             competitors.append(OverOpenAI(front.http_url, OPENAI, asked))
         _warm_up(session, competitors)
-        for repetition in range(repetitions):
-            if repetition and session.out_of_time():
-                break
+        for repetition in session.turns(repetitions):
             longest = SHORTEST * 2 if quick else LONGEST
             asks = {
                 c: workload.mixed(requests[c], shortest=SHORTEST, longest=longest, seed=wanted.seed * 1000 + repetition)
@@ -136,7 +134,7 @@ def run(session: Session) -> None:
 
 
 def _warm_up(session: Session, competitors: Sequence[Competitor]) -> None:
-    with session.console.status("warming up"):
+    with session.status("warming up"):
         for competitor in competitors:
             for concurrency in CONCURRENCIES:
                 asks = workload.mixed(concurrency, shortest=4, longest=8, seed=0)

@@ -22,10 +22,10 @@ def test_a_look_that_fails_is_not_the_last_and_none_follows_the_end(caplog: pyte
             raise CoveyError("nobody answers")
         again.set()
 
-    watch = Watch("one", look, 0.01)
+    watch = Watch("calls that hang", look, 0.01)
     assert again.wait(10)
     watch.stop()
     made = len(looks)
     time.sleep(0.1)
     assert len(looks) == made
-    assert caplog.text.count("nobody answers") == 1
+    assert caplog.text.count("cannot see calls that hang, looks again every 0.01 s: nobody answers") == 1

@@ -36,6 +36,16 @@ def test_check_names_what_is_wrong_and_goes_on(
     assert main(["profiles", "check", "good"]) == 0
 
 
+def test_check_refuses_models_that_the_start_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "typo.toml"
+    path.write_text('models = ["target", "covey", "draft_maths"]\n[speculation]\ndrafters = ["draft_maths"]\n')
+    assert main(["profiles", "check", str(path)]) == 1
+    out = capsys.readouterr().out
+    assert out.split()[0] == "wrong"
+    assert "model 'draft_maths' has no config.pbtxt" in out
+    assert "draft_math," in out, "and which there are"
+
+
 def test_check_of_an_empty_folder_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -36,7 +36,7 @@ LABELS = {
     "stage",
     "why",
     *("model", "le", "outcome", "phase", "state", "drafter", "position", "depth", "to", "instance", "reason", "job"),
-    *("slo_class", "of", "origin", "part", "operation"),
+    *("at_most", "slo_class", "of", "origin", "part", "operation"),
 }
 
 needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
@@ -89,6 +89,18 @@ def test_dashboard_and_rules_name_only_exported_metrics(metrics: ModuleType) -> 
     for expression in (*queries(), *(rule["expr"] for rule in rules())):
         assert named(expression) <= exported(metrics), expression
         assert labels(expression) <= LABELS, expression
+
+
+def test_metrics_are_named_as_promtool_wants_them(metrics: ModuleType) -> None:
+    """As `promtool check metrics` judges names by types, and that all have a help text."""
+    counters = metrics.COUNTERS | metrics.DRAFT_COUNTERS
+    others = metrics.GAUGES | metrics.DRAFT_GAUGES | {name: text for name, (text, _) in metrics.HISTOGRAMS.items()}
+    assert all(name.endswith("_total") for name in counters)
+    for name, text in {**counters, **others}.items():
+        assert text
+        assert not name.endswith(("_bucket", "_sum", "_count")), f"{name}: reserved for histograms"
+        assert not re.search(r"_(counter|gauge|histogram|summary|ms|us|ns|sec|kb|mb|gb)(_|$)", name), name
+        assert name in counters or not name.endswith("_total"), name
 
 
 def test_the_dashboard_shows_everything_that_is_exported(metrics: ModuleType) -> None:

@@ -1,5 +1,5 @@
-"""Clients that others made find Covey as they are: litellm and aiperf, each in an environment of its own (aiperf wants
-another numpy than the server), and a page in a browser, by itself and through a proxy."""
+"""Clients that others made find Covey as they are: litellm, instructor and aiperf, each in an environment of its own
+(aiperf wants another numpy than the server), and a page in a browser, by itself and through a proxy."""
 
 from __future__ import annotations
 
@@ -70,6 +70,19 @@ def test_litellm(front: Front) -> None:
     assert found["ended"] == "tool_calls"
     assert found["text"]
     assert "temperature: got -1.0" in found["refused"]
+
+
+def test_instructor(front: Front) -> None:
+    words = [
+        str(environment("instructor") / "python"),
+        str(CLIENTS / "instructor_asks.py"),
+        f"http://{front.http_url}/v1",
+    ]
+    ran = subprocess.run(words, check=False, capture_output=True, text=True, timeout=2 * SECONDS)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    found = json.loads(ran.stdout.splitlines()[-1])
+    assert found["place"] in ("Rome", "Oslo")
+    assert found["rain"] in (True, False)
 
 
 @pytest.mark.parametrize("kind", ["chat", "completions"])

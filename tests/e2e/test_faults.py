@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
@@ -18,6 +19,7 @@ import pytest
 
 from covey.care import processes, rules
 from covey.server import FREE, Options, Server
+from covey.server.front import Front
 from covey.types import NO_INTS, TargetWork, Trees
 from covey.wire import codec
 from covey_client import Client, ConnectionLost, CoveyClientError, ServerError
@@ -97,6 +99,28 @@ def test_forged_messages_disturb_nobody(mortal: Server) -> None:
                         assert "not of this server" in infer(mortal, model, forged.tolist())
             tokens += chunk.tokens
     assert tuple(tokens) == undisturbed
+
+
+def test_the_log_names_a_request_as_its_answer_does(mortal: Server) -> None:
+    """From the front to the orchestrator, whose target dies meanwhile."""
+    door = Front(replace(mortal.options, front_http_port=FREE, front_grpc_port=FREE), mortal.deaths)
+    door.start()
+    try:
+        host, _, port = door.http_url.partition(":")
+        connection = http.client.HTTPConnection(host, int(port), timeout=120)
+        asked = {"prompt": PROMPT, "max_tokens": 120, "stream": True, "ignore_eos": True}
+        connection.request("POST", "/v1/completions", json.dumps(asked))
+        with connection.getresponse() as answer:
+            name = answer.headers["x-request-id"]
+            first = answer.readline()
+            os.kill(stub(mortal, "target"), signal.SIGKILL)
+            assert b"[DONE]" in answer.read()
+        connection.close()
+    finally:
+        door.stop()
+    assert json.loads(first.removeprefix(b"data: "))["id"] == f"cmpl-{name}"
+    failed = [line for line in mortal.log_text().splitlines() if "target failed" in line]
+    assert any(f"[request {name}]" in line for line in failed), failed
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])

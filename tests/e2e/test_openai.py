@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import shutil
+import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -104,7 +106,9 @@ def test_covey_s_own_fields_and_what_drafting_brought(asking: openai.OpenAI) -> 
     assert plain.usage is not None
     assert plain.usage.completion_tokens == LENGTH
     assert plain.model_extra is not None
-    assert "metrics" not in plain.model_extra
+    nothing = plain.model_extra["metrics"]["speculative_decoding"]
+    assert nothing.pop("acceptance_histogram") == []
+    assert set(nothing.values()) == {0}
     drafted = asking.chat.completions.create(**asked, extra_body={"speculation": "fixed:3", "drafter": "draft_ngram"})
     assert drafted.model_extra is not None
     found = drafted.model_extra["metrics"]["speculative_decoding"]
@@ -189,6 +193,18 @@ def test_functions_are_called_as_they_are_declared(asking: openai.OpenAI) -> Non
     again = asking.chat.completions.create(model="covey", messages=told, max_tokens=4, extra_body={"ignore_eos": True})
     assert again.usage is not None
     assert again.usage.completion_tokens == 4
+
+
+def test_calls_that_are_forced_end(asking: openai.OpenAI) -> None:
+    """The bundled model would repeat calls as long as it may."""
+    named = {"type": "function", "function": {"name": "weather"}}
+    asked: dict[str, Any] = {"model": "covey", "messages": MESSAGES, "tools": TOOLS, "temperature": 0}
+    for forced in ({"tool_choice": "required"}, {"tool_choice": named, "parallel_tool_calls": True}):
+        said = asking.chat.completions.create(**asked, **forced, max_tokens=400)
+        assert said.choices[0].finish_reason == "tool_calls"
+        assert len(said.choices[0].message.tool_calls or ()) == 1
+        assert said.usage is not None
+        assert said.usage.completion_tokens < 100
 
 
 def test_a_model_may_answer_in_words_beside_its_tools(asking: openai.OpenAI) -> None:
@@ -380,3 +396,13 @@ def test_many_streams_at_once_and_those_who_leave(server: Server, front: Front) 
     while running(server):
         assert time.monotonic() - left < 5, "900 tokens take longer"
         time.sleep(0.02)
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_promtool_accepts_what_is_exported(server: Server, asking: openai.OpenAI) -> None:
+    asking.completions.create(model="covey", prompt=PROMPT, max_tokens=8)
+    with urllib.request.urlopen(server.metrics_url, timeout=30) as answer:
+        said = answer.read()
+    ran = subprocess.run(["promtool", "check", "metrics"], input=said, check=False, capture_output=True, timeout=60)
+    assert b"covey_" in said
+    assert b"covey_" not in ran.stdout + ran.stderr, "Triton's own names are Triton's"

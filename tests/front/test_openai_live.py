@@ -268,12 +268,15 @@ def test_errors_before_a_route_are_shaped_as_well(front: Front) -> None:
         ("POST", "/v1/completions", {"model": "gpt-4", "prompt": "a"}, 404),
         ("GET", "/v1/models/gpt-4", None, 404),
         ("GET", "/v1/nothing", None, 404),
+        ("POST", "/chat/completions", {"messages": []}, 404),  # where a client was told no /v1
+        ("GET", "/", None, 404),
         ("GET", "/v1/completions", None, 405),
         ("POST", "/v1/completions/", {"prompt": "a"}, 404),  # a redirect would name this process's own scheme
     ):
         found, said, _ = call(front, method, path, body)
         assert found == status, path
         assert json.loads(said)["error"]["message"]
+    assert isinstance(json.loads(call(front, "GET", "/v2/nothing")[1])["error"], str), "Triton's clients read a text"
 
 
 def test_only_pages_that_are_named_may_ask(front: Front) -> None:

@@ -457,6 +457,11 @@ def test_who_may_be_called() -> None:
         assert wanted is not None
         assert [each.name for each in wanted.functions] == names
         assert (wanted.required, len(wanted.told), rest) == (required, 2, {"n": 2})
+    for choice, several in ((None, "+-+"), (allowed, "+-+"), ("required", "--+"), (named, "---")):
+        for parallel, expected in zip((None, False, True), several):
+            wanted, _ = taken({"tools": TOOLS, "tool_choice": choice, "parallel_tool_calls": parallel})
+            assert wanted is not None
+            assert wanted.parallel == (expected == "+"), (choice, parallel)
     for body in ({"tools": TOOLS, "tool_choice": "none"}, {"tools": []}, {"tool_choice": "auto"}, {}):
         assert taken(body) == (None, {})
 

@@ -28,6 +28,9 @@ covey_request_queue_seconds_bucket{model="covey",le="0.5"} 4
 covey_request_queue_seconds_bucket{model="covey",le="+Inf"} 6
 covey_request_queue_seconds_sum{model="covey"} 1.5
 covey_request_queue_seconds_count{model="covey"} 6
+covey_inter_token_gaps_total{model="covey",at_most="0.5"} 4
+covey_inter_token_gaps_total{model="covey",at_most="+Inf"} 6
+covey_inter_token_gap_seconds_total{model="covey"} 1.5
 covey_spec_decode_num_drafts_total{model="covey",drafter="draft_chat"} 4
 covey_spec_decode_num_drafts_total{model="covey",drafter="draft_code"} 5
 nv_cpu_utilization 0.5
@@ -36,7 +39,11 @@ nv_cpu_utilization 0.5
 
 def test_what_means_the_same_has_vllm_s_names() -> None:
     own = '{model_name="covey",engine="0"'
-    assert vllm_metrics.of(SAID).decode().splitlines() == [
+    *lines, blank = vllm_metrics.of(SAID).decode().split("\n")
+    assert not blank
+    typed = [line.split()[2] for line in lines if line.startswith("# TYPE")]
+    assert [line.split()[2] for line in lines if line.startswith("# HELP")] == typed
+    assert [line for line in lines if not line.startswith("# HELP")] == [
         "# TYPE vllm:num_requests_running gauge",
         f"vllm:num_requests_running{own}}} 3.0",
         "# TYPE vllm:request_success_total counter",
@@ -54,6 +61,11 @@ def test_what_means_the_same_has_vllm_s_names() -> None:
         f'vllm:request_queue_time_seconds_bucket{own},le="+Inf"}} 6.0',
         f"vllm:request_queue_time_seconds_sum{own}}} 1.5",
         f"vllm:request_queue_time_seconds_count{own}}} 6.0",
+        "# TYPE vllm:inter_token_latency_seconds histogram",
+        f'vllm:inter_token_latency_seconds_bucket{own},le="0.5"}} 4.0',
+        f'vllm:inter_token_latency_seconds_bucket{own},le="+Inf"}} 6.0',
+        f"vllm:inter_token_latency_seconds_count{own}}} 6.0",
+        f"vllm:inter_token_latency_seconds_sum{own}}} 1.5",
         "# TYPE vllm:spec_decode_num_drafts_total counter",
         f"vllm:spec_decode_num_drafts_total{own}}} 9.0",
         "# TYPE vllm:kv_cache_usage_perc gauge",

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import covey
 from covey.types import JsonDict
 from loadtest.bench.__main__ import main
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+REPOSITORY = Path(covey.__file__).parents[2]
 
 
 def quick(name: str, folder: Path) -> JsonDict:
@@ -36,6 +42,34 @@ def test_speedup_asks_every_depth(tmp_path: Path) -> None:
     assert found["overall_t1"]["best_static_over_off"] > 0
     assert 0 < found["overall_t1"]["acceptance"]["fixed:2"] <= 1
     assert found["drafters"] == {"code": "draft_code"}
+
+
+def test_a_repetition_is_shortened_to_what_fits_in_the_minutes(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    assert main(["speedup", "--quick", "--minutes", "0.01", "--json", str(out)]) == 0
+    found = json.loads(out.read_text())
+    assert (found["repetitions"], found["asks_of_a_repetition"]) == (1, 1)
+    assert found["overall"]["tokens_per_second"].keys() == {"off", "fixed:2", "fixed:4"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_bench_with_what_it_has_measured(tmp_path: Path, number: signal.Signals) -> None:
+    out = tmp_path / "out.json"
+    words = [sys.executable, "-m", "loadtest.bench", "speedup", "--quick", "--json", str(out)]
+    with subprocess.Popen(
+        words, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stderr is not None
+        said = next(line for line in process.stderr if line.startswith("repetition 2"))  # the first one is over
+        process.send_signal(number)
+        shown, rest = process.communicate(timeout=120)
+    assert "%" in said
+    assert process.returncode == 130, rest
+    assert "The best fixed depth" in shown
+    found = json.loads(out.read_text())
+    assert found["interrupted"]
+    assert found["repetitions"] == 1
+    assert found["code"]["tokens_per_second"]["off"]["median"] > 0
 
 
 def test_a_closed_loop_measures_every_entrant(tmp_path: Path) -> None:

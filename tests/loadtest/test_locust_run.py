@@ -138,6 +138,31 @@ def test_locusts_own_command_line(canned_server: Running, prompts: Path) -> None
             assert re.search(rf"{transport} +\w+ {event} +[1-9]", summary), summary
 
 
+LOCUST = ["-f", "loadtest/locustfile.py", "--headless", "--only-summary"]
+
+
+def test_locust_without_a_shape_asks_as_many_at_a_time_as_it_has_users(canned_server: Running, prompts: Path) -> None:
+    ran = run(["locust"], *LOCUST, "-u", "2", "-t", "8s", *words(canned_server[0], prompts))
+    assert ran.returncode == 0, ran.stderr
+    summary = ran.stdout + ran.stderr
+    assert re.search(r"grpc +\w+ e2e +[1-9]", summary), summary
+
+
+def test_a_run_of_locust_that_measured_nothing_has_not_succeeded(canned_server: Running, tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"category": "slowly", "turns": ["slow 400"]}\n')
+    ran = run(["locust"], *LOCUST, "-u", "2", "-t", "3s", *words(canned_server[0], path))
+    assert ran.returncode == 1, ran.stderr
+    assert "no request ended" in ran.stderr
+
+
+def test_what_locust_cannot_be_asked_is_told_in_a_line(canned_server: Running, prompts: Path) -> None:
+    ran = run(["locust"], *LOCUST, "-u", "2", "-t", "8s", *words(canned_server[0], prompts, "--shape", "often"))
+    assert ran.returncode == 2
+    assert "loadtest: shape: got 'often'" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])

@@ -483,13 +483,29 @@ def test_decisions_explain_themselves() -> None:
     serving.run()
     log = serving.planner.decisions  # type: ignore[union-attr]
     entry = log.latest()[-1]
-    assert "(listed)" in entry.line()
+    assert "(listed, capped by max_tokens)" in entry.line(), "the last token needs no draft"
     assert "0:100/-" in entry.line()
     assert ">1:200/" in next(entry.line() for entry in log.latest() if entry.depth == 1)
     assert entry.plain()["predicted"] == [0.1, 0.2]
     assert entry.plain()["observed"][0] is None
     assert len(log.latest(2)) == 2
     assert log.latest(0) == []
+
+
+def test_a_decision_names_what_capped_it() -> None:
+    serving = Serving(planner(Listed(4)))
+    serving.engine.submit(request(0, [1, 2, 3], 8))
+    serving.run()
+    entries = serving.planner.decisions.latest()  # type: ignore[union-attr]
+    assert (entries[0].depth, entries[0].capped) == (4, "")
+    assert "depth 4 (listed)" in entries[0].line()
+    entry = next(each for each in entries if each.depth < 4)
+    assert f"depth {entry.depth} (listed 4, capped by max_tokens)" in entry.line()
+    assert (entry.plain()["chosen"], entry.plain()["capped"]) == (4, "max_tokens")
+    tight = Serving(planner(Listed(4)), budget=4)
+    tight.engine.submit(request(0, [1, 2, 3], 30))
+    tight.run(6)
+    assert "depth 3 (listed, capped by token budget)" in tight.planner.decisions.latest()[-1].line()  # type: ignore[union-attr]
 
 
 def test_the_log_is_a_ring() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import socket
 import struct
@@ -14,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from covey.care import processes
 from covey.errors import SettingError
@@ -71,7 +73,7 @@ def test_reasons_that_are_not_a_model_s() -> None:
     begun = 'I1124 00:37:43.281822 1 python_be.cc:2249] "TRITONBACKEND_ModelInstanceInitialize: own_1_0_0 (CPU)"'
     assert log.begun(begun) == ("own_1",)
     assert log.reason("") == ""
-    warned = 'W1124 00:11:21.767456 1 log.py:22] "covey.care.watch: the silence watch cannot look"\n'
+    warned = 'W1124 00:11:21.767456 1 log.py:22] "covey.care.watch: cannot see calls that hang"\n'
     assert log.reason(warned) == ""
     assert log.reason('E1124 00:11:21.767456 1 server.cc:22] "no room"\n' + warned) == "no room"
 
@@ -166,6 +168,26 @@ def test_the_profile_s_target_is_looked_at_before_the_bundled_one(tmp_path: Path
     with pytest.raises(SettingError, match="nowhere: no such folder"):
         preflight.weights(Options(profile=str(chosen)), ("target",))
     preflight.weights(Options(profile=str(chosen), model=str(_weights(tmp_path / "model", 1000))), ("target",))
+
+
+def test_a_drafter_without_its_weights_is_refused_by_name(tmp_path: Path) -> None:
+    chosen = tmp_path / "own.toml"
+    text = 'models = ["target", "covey", "draft_code"]\n[speculation]\ndrafters = ["draft_code"]\n'
+    chosen.write_text(f'{text}[drafter]\nfolders = ["draft_code:{tmp_path / "nowhere"}"]\n')
+    with pytest.raises(StartError, match=r"draft_code: .*nowhere: no such folder"):
+        Server(Options(http_port=FREE, grpc_port=FREE, metrics_port=FREE, profile=str(chosen))).start()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("section", ["target", "drafter"])
+def test_a_gpu_that_is_not_there_is_refused_before_anything_is_loaded(tmp_path: Path, section: str) -> None:
+    chosen = tmp_path / "own.toml"
+    text = 'models = ["target", "covey", "draft_code"]\n[speculation]\ndrafters = ["draft_code"]\n'
+    chosen.write_text(f'{text}[{section}]\ndevice = "cuda"\n')
+    server = Server(Options(http_port=FREE, grpc_port=FREE, metrics_port=FREE, profile=str(chosen)))
+    with pytest.raises(StartError, match=rf"{section}\.device: got 'cuda', but torch sees no GPU here"):
+        server.start()
+    assert not server.pid
 
 
 def test_available_memory_is_the_machine_s_or_the_container_s(tmp_path: Path) -> None:
@@ -349,6 +371,16 @@ def test_processes_are_killed_by_their_marker_and_no_others() -> None:
     finally:
         other.kill()
         other.wait()
+
+
+def test_the_ready_message_shows_one_of_openai_s_lines_first() -> None:
+    def pasted(options: Options) -> list[str]:
+        return [line for line in ready_message(options, "log").splitlines() if line.startswith("  ")]
+
+    first, *rest = pasted(Options(front_http_port=8010, front_grpc_port=8011))
+    assert shlex.split(first)[:3] == ["curl", "-s", "http://127.0.0.1:8010/v1/completions"]
+    assert json.loads(shlex.split(first)[-1])["prompt"]
+    assert pasted(Options()) == rest
 
 
 def test_the_command_to_paste_is_found_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,7 @@ starts = pathlib.Path({starts!r})
 count = len(starts.read_bytes()) if starts.exists() else 0
 starts.write_bytes(bytes(count + 1))
 if count < {crashes}:
-    print('W1124 00:11:21.767456 1 log.py:22] "covey.care.watch: the ends watch cannot look"', flush=True)
+    print('W1124 00:11:21.767456 1 log.py:22] "covey.care.watch: cannot see calls that hang"', flush=True)
     os.abort()
 """
 

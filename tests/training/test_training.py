@@ -1,5 +1,8 @@
 import copy
 import random
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,6 +46,39 @@ def test_a_resumed_target_has_the_weights_of_an_uninterrupted_one(
     resumed = run_target(tiny_target, streams, tmp_path / "resumed.pt", 3, 7)
     assert not torch.equal(whole, weights(tiny_target))
     assert torch.equal(whole, resumed)
+
+
+def test_a_signal_ends_training_between_steps_and_the_same_command_goes_on(
+    tiny_target: LlamaForCausalLM, streams: dict[str, Stream], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, stopped = run_target(tiny_target, streams, tmp_path / "whole.pt"), tmp_path / "stopped.pt"
+    handler = signal.getsignal(signal.SIGTERM)
+
+    def stop(step: int) -> bool:
+        if step == 3:
+            signal.raise_signal(signal.SIGTERM)
+        return False
+
+    with pytest.raises(KeyboardInterrupt):
+        target.train(
+            copy.deepcopy(tiny_target), Mixture(streams), {}, Budget(steps=8), stopped, settings=SETTINGS, stop=stop
+        )
+    shown = capsys.readouterr().err
+    assert "target: step 2, loss" in shown, "without a terminal too"
+    assert f"interrupted: kept in {stopped}" in shown
+    assert torch.load(stopped, weights_only=True)["step"] == 3
+    assert signal.getsignal(signal.SIGTERM) == handler
+    assert torch.equal(whole, run_target(tiny_target, streams, stopped))
+
+
+@pytest.mark.parametrize("module", ["covey.training", "covey.server"])
+def test_commands_run_in_the_folder_that_the_clone_is_in(tmp_path: Path, module: str) -> None:
+    """There `covey` is a folder without code, too."""
+    (tmp_path / "covey").symlink_to(Path(corpora.__file__).parents[3])
+    words = [sys.executable, "-m", module, "--help"]
+    ran = subprocess.run(words, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    assert module in ran.stdout
 
 
 def test_training_is_deterministic_and_lowers_the_loss(

@@ -30,7 +30,7 @@ class Counted:
             def Metric(self, labels: dict[str, str], **_more: Any) -> Any:
                 class Series:
                     def increment(self, value: float) -> None:
-                        which = labels.get("outcome", "") or labels.get("le", "")
+                        which = labels.get("outcome", "") or labels.get("at_most", "")
                         totals[name, labels.get("slo_class", ""), which] += value  # type: ignore[assignment]
 
                     def set(self, value: float) -> None: ...
@@ -145,11 +145,10 @@ def test_gaps_between_tokens_are_counted_as_a_histogram_does(monkeypatch: pytest
         bench.answer(NO_OBJECTIVE, (1.0, 1), (1.004, 3), (1.504, 1), (9.504, 2), end=Finish.LENGTH)
     bench.answer(NO_OBJECTIVE, (1.0, 5), (2.0, 1), end=Finish.LENGTH)
     totals = bench.close()
-    name = "covey_inter_token_seconds"
-    counts = {bound: totals[f"{name}_bucket", "", bound] for bound in ("0.002", "0.005", "0.2", "1.0", "5.0", "+Inf")}
+    name = "covey_inter_token_gaps_total"
+    counts = {bound: totals[name, "", bound] for bound in ("0.002", "0.005", "0.2", "1.0", "5.0", "+Inf")}
     assert counts == {"0.002": 0, "0.005": 2, "0.2": 2, "1.0": 5, "5.0": 5, "+Inf": 7}
-    assert totals[f"{name}_count", "", ""] == 7
-    assert totals[f"{name}_sum", "", ""] == pytest.approx(1.0 + 2 * 8.504)
+    assert totals["covey_inter_token_gap_seconds_total", "", ""] == pytest.approx(1.0 + 2 * 8.504)
 
 
 def test_the_counters_add_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ class Request:
 
     def __init__(self, parameters: bytes = b"{}", tensors: tuple[Tensor, ...] = ()) -> None:
         self.native = Native()
-        self._parameters, self._tensors = parameters, tensors
+        self._parameters, self._tensors, self.id = parameters, tensors, ""
 
     def get_response_sender(self) -> Native:
         return self.native
@@ -57,6 +57,9 @@ class Request:
 
     def parameters(self) -> str:
         return self._parameters.decode()
+
+    def request_id(self) -> str:
+        return self.id
 
     def requested_output_names(self) -> list[str]:
         return []

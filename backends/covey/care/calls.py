@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 from covey.care.starved import Starved
+from covey.log_about import Names, about, current
 
 LOOK_SECONDS = 0.25
 PASSES, LEAST_SECONDS = 5.0, 2.0  # a call may take so many times what is expected of it, and so long in any case
@@ -41,6 +42,7 @@ class _Open:
     seconds: float = 0.0
     pids: set[int] | None = None  # whom it was asked of; found when it is doubtful
     starved: Starved = field(default_factory=Starved)
+    names: Names = field(default_factory=current)  # of the requests that it is about
 
     def look(self, processes: Processes, now: float) -> bool:
         """Whether an answer may still come: Triton never answers some of the calls to a process that has ended."""
@@ -125,5 +127,6 @@ class Calls:
                 if call.kind[0] in hang:
                     call.bound = math.inf
         for model, call in hang.items():
-            log.warning("%s has not answered for %.1f s and its process is ended", model, call.seconds)
+            with about(call.names):
+                log.warning("%s has not answered for %.1f s and its process is ended", model, call.seconds)
             self._end(call.pids or ())

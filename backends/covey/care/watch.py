@@ -16,6 +16,7 @@ class Watch:
     process did not run, those that it looks at may not have run either, and nobody could be answered."""
 
     def __init__(self, name: str, look: Callable[[], object], seconds: float) -> None:
+        """`name` is what it sees, for those who read the log."""
         self._name, self._look, self._seconds = name, look, seconds
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -34,7 +35,7 @@ class Watch:
                 blind = False
             except CoveyError as error:
                 if not blind:  # once: a server that has ended is asked until somebody notices
-                    log.warning("the %s watch cannot look: %s", self._name, error)
+                    log.warning("cannot see %s, looks again every %g s: %s", self._name, self._seconds, error)
                 blind = True
             except Exception:  # nothing may end the thread that finds out what hangs
-                log.exception("the %s watch could not look", self._name)
+                log.exception("could not see %s, looks again in %g s", self._name, self._seconds)

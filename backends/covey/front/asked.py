@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from covey.front.failures import NotServed, refused
+from covey.log_about import only
 from covey_client.request import Request
 from covey_client.wire import INPUT_BY_NAME, MODEL, OUTPUT_BY_NAME, OUTPUTS, PROMPT, Field, unknown
 
@@ -83,7 +84,7 @@ class Asked:
         prompt = {"text_input": [self.prompt]} if isinstance(self.prompt, str) else {"input_ids": self.prompt}
         rest = {name: value if isinstance(value, list) else [value] for name, value in settings.items()}
         outputs = () if len(self.outputs) == len(OUTPUTS) else tuple(dict.fromkeys((*self.outputs, *NEEDED)))
-        return Request({**prompt, STREAM: [self.stream], **rest}, outputs=outputs)
+        return Request({**prompt, STREAM: [self.stream], **rest}, outputs=outputs, id=only())
 
 
 def served(model: object, version: object = "") -> str:

@@ -20,6 +20,7 @@ from covey.front.asked import MOST_ID, NOT_IN_PARTS, UNARY, VERSION, served
 from covey.front.door import Door, Gone
 from covey.front.failures import TooMany
 from covey.front.rooms import Room, Stay
+from covey.log_about import begin_drawn
 from covey_client.errors import CoveyClientError, DeadlineExceeded, InvalidRequest
 
 SERVICE = "inference.GRPCInferenceService"
@@ -143,6 +144,7 @@ class Service:
                     raise Gone from problem
 
         identity = ""
+        begin_drawn()
         with suppress(Gone):
             try:
                 caller = self._who(context)
@@ -196,6 +198,7 @@ def _handlers(service: Service) -> grpc.GenericRpcHandler:
 
     def unary(act: Act) -> Any:
         async def answer(messages: AsyncIterator[bytes], context: Any) -> bytes:
+            begin_drawn()
             try:
                 async with _stay(calls, _address(context)) as stay:
                     data = await _first(messages, seconds)

@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Route
 from covey.front import answers, failures, http_bodies
 from covey.front.asked import NOT_IN_PARTS, STREAM, UNARY, VERSION, served
 from covey.front.door import Door, Gone
-from covey.front.http_calls import Call, Posted, address
+from covey.front.http_calls import ID, Call, Posted, address
 from covey.front.openai import errors
 from covey.front.openai.routes import routes as openai_routes
 from covey_client.errors import CoveyClientError
@@ -110,7 +110,7 @@ def app(door: Door) -> Starlette:
         allow_origins=door.settings.origins,
         allow_methods=["GET", "POST"],
         allow_headers=["*"],
-        expose_headers=["warning", "retry-after"],
+        expose_headers=["warning", "retry-after", ID],
     )
     made = Starlette(
         routes=routes,
@@ -129,15 +129,16 @@ async def _refusal(request: Request, problem: Exception) -> Response:
     error = failures.told("an HTTP request", problem)
     again = failures.retry_after(error)
     headers = {} if again is None else {"retry-after": str(again)}
-    body = errors.body(error) if errors.ours(request.url.path) else {"error": failures.text(error)}
+    headers |= {ID: request.scope[ID]} if ID in request.scope else {}
+    body = {"error": failures.text(error)} if errors.tritons(request.url.path) else errors.body(error)
     return JSONResponse(body, failures.kind(error).http, headers)
 
 
 async def _no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    ours = errors.ours(request.url.path)
-    text = NOT_OPENAI if ours else NOWHERE
+    path = request.url.path
+    text = NOT_OPENAI if errors.ours(path) else NOWHERE
     if error.status_code != 404:
         text = f"{error.detail}: {request.method}, allowed: {(error.headers or {}).get('Allow', 'another')}"
-    body = errors.shaped(error.status_code, text) if ours else {"error": f"[INVALID_ARG] {text}"}
+    body = {"error": f"[INVALID_ARG] {text}"} if errors.tritons(path) else errors.shaped(error.status_code, text)
     return JSONResponse(body, error.status_code, error.headers)

@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from covey.front.admission import Caller
 from covey.front.door import Door, Gone
 from covey.front.turns import Turn
+from covey.log_about import begin_drawn
 
 # nginx would keep events until it has a page of them.
 EVENTS = {
@@ -23,6 +24,7 @@ EVENTS = {
     "x-accel-buffering": "no",
 }
 JSON = {"content-type": "application/json"}
+ID = "x-request-id"  # of answers, and of a request's scope: what log lines call it
 Answering = Callable[["Call", bytes], Coroutine[Any, Any, None]]
 
 
@@ -32,6 +34,7 @@ class Call:
     def __init__(self, door: Door, request: Request, send: Send) -> None:
         """Raises NoKey."""
         self.door, self.request, self._send = door, request, send
+        request.scope[ID] = begin_drawn()
         self.caller = caller_of(door, request)
         self.turn = Turn(self.caller.name, int(request.headers.get("content-length", 0)))
         self.begun = False  # the status is sent: errors can no longer be one
@@ -39,7 +42,8 @@ class Call:
 
     async def answer(self, body: bytes, headers: Mapping[str, str]) -> None:
         self.begun = True
-        await Response(body, headers=dict(headers))(self.request.scope, self.request.receive, self._send)
+        scope = self.request.scope
+        await Response(body, headers={**headers, ID: scope[ID]})(scope, self.request.receive, self._send)
         self.admitted.close()
 
     async def json(self, value: Any, headers: Mapping[str, str] | None = None) -> None:
@@ -49,7 +53,8 @@ class Call:
         """One event of a stream, which the first begins."""
         if not self.begun:
             self.begun = True
-            raw = [(name.encode(), value.encode()) for name, value in {**EVENTS, **(headers or {})}.items()]
+            own = {**EVENTS, **(headers or {}), ID: self.request.scope[ID]}
+            raw = [(name.encode(), value.encode()) for name, value in own.items()]
             await self._send({"type": "http.response.start", "status": 200, "headers": raw})
         body = b"data: %s\n\n" % data
         await self._send({"type": "http.response.body", "body": body, "more_body": True})

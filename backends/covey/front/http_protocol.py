@@ -212,7 +212,7 @@ class BoundedProtocol(H11Protocol):
 
     def _answer(self, status: int, text: str) -> None:
         said: dict[str, Any] = {"error": f"[INVALID_ARG] {text}" if status != 429 else f"[UNAVAILABLE] {text}"}
-        if errors.ours(self.conn.path):
+        if not errors.tritons(self.conn.path):
             said = errors.shaped(status, text)
         body = json.dumps(said).encode()
         again = b"retry-after: 1\r\n" if status == 429 else b""

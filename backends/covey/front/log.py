@@ -6,10 +6,14 @@ from __future__ import annotations
 import logging
 import traceback
 
+from covey.log_about import told
 from covey.log_rate import Rate
 
 
 class _Short(logging.Formatter):
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return told(super().formatMessage(record))
+
     def formatException(self, ei: object) -> str:
         assert isinstance(ei, tuple)
         kind, _, trace = ei

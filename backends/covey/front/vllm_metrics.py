@@ -16,7 +16,6 @@ RENAMED = {
     "covey_prompt_tokens_total": "prompt_tokens_total",
     "covey_generation_tokens_total": "generation_tokens_total",
     "covey_time_to_first_token_seconds": "time_to_first_token_seconds",
-    "covey_inter_token_seconds": "inter_token_latency_seconds",
     "covey_time_per_output_token_seconds": "request_time_per_output_token_seconds",
     "covey_request_seconds": "e2e_request_latency_seconds",
     "covey_request_queue_seconds": "request_queue_time_seconds",
@@ -48,6 +47,7 @@ def of(said: bytes) -> bytes:
         family = re.sub(r"_(bucket|sum|count)$", "", name)
         if family not in typed:
             typed.add(family)
+            lines.append(f"# HELP vllm:{family} As in vLLM")
             lines.append(f"# TYPE vllm:{family} {_kind(family, name)}")
         shown = "".join(f',{label}="{given}"' for label, given in labels)
         lines.append(f'vllm:{name}{{model_name="{MODEL}",engine="0"{shown}}} {value!r}')
@@ -74,6 +74,12 @@ def _series(text: str) -> Iterator[tuple[Key, float]]:
             yield (RENAMED[name] + (suffix or ""), kept), float(value)
             if name == "covey_prompt_tokens_total":  # each of them is looked for in the cache
                 yield ("prefix_cache_queries_total", kept), float(value)
+        elif name == "covey_inter_token_gaps_total":
+            yield ("inter_token_latency_seconds_bucket", (("le", labels["at_most"]),)), float(value)
+            if labels["at_most"] == "+Inf":
+                yield ("inter_token_latency_seconds_count", ()), float(value)
+        elif name == "covey_inter_token_gap_seconds_total":
+            yield ("inter_token_latency_seconds_sum", ()), float(value)
         elif name == "covey_requests_total" and labels["outcome"] in REASONS:
             yield ("request_success_total", (("finished_reason", REASONS[labels["outcome"]]),)), float(value)
         elif name == "covey_kv_blocks":

@@ -28,6 +28,8 @@ class Decision:
     tokens: int
     learnt: bool
     drafters: tuple[tuple[str, str, int], ...] = ()  # name, why, rows
+    chosen: int = 0  # the depth that `why` is about; `depth` is less where no row could draft as deep
+    capped: str = ""  # by what either is less than it could be
 
     def line(self) -> str:
         """The decision in one line, for people."""
@@ -38,8 +40,10 @@ class Decision:
         whose = "".join(f", {name} x{rows} ({why})" for name, why, rows in self.drafters)
         per_token = _ms(self.seconds / self.tokens) if self.tokens else "-"
         note = "" if self.learnt else ", not learnt from"
+        why = self.why if self.chosen == self.depth else f"{self.why} {self.chosen}"
+        why += self.capped and f", capped by {self.capped}"
         return (
-            f"round {self.round}: {self.rows} rows, lag {self.lag}: depth {self.depth} ({self.why}){whose}, "
+            f"round {self.round}: {self.rows} rows, lag {self.lag}: depth {self.depth} ({why}){whose}, "
             f"{self.tokens} tokens at {per_token} ms{note}; ms/token predicted/observed {arms}"
         )
 
@@ -51,6 +55,8 @@ class Decision:
             "lag": self.lag,
             "depth": self.depth,
             "why": self.why,
+            "chosen": self.chosen,
+            "capped": self.capped,
             "predicted": [_finite(value) for value in self.predicted],
             "observed": [_finite(value) for value in self.observed],
             "seconds": self.seconds,
@@ -82,6 +88,8 @@ class DecisionLog:
         tokens: int,
         learnt: bool,
         drafters: tuple[tuple[str, str, int], ...] = (),
+        chosen: int,
+        capped: str = "",
     ) -> None:
         """`learnt`: whether the round tells what the depth costs at this batch size."""
         self._rounds += 1
@@ -93,7 +101,21 @@ class DecisionLog:
             observed[depth] = new if mean == math.inf else mean + MEMORY * (new - mean)
         expected = tuple(predicted) or (math.inf,) * self._depths
         self._ring.append(
-            Decision(self._rounds, rows, lag, depth, why, expected, tuple(observed), seconds, tokens, learnt, drafters)
+            Decision(
+                self._rounds,
+                rows,
+                lag,
+                depth,
+                why,
+                expected,
+                tuple(observed),
+                seconds,
+                tokens,
+                learnt,
+                drafters,
+                chosen,
+                capped,
+            )
         )
 
     def latest(self, count: int = 256) -> list[Decision]:

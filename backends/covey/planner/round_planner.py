@@ -15,7 +15,7 @@ from covey.planner.decisions import DecisionLog
 from covey.planner.drafters.policy import DrafterPolicy, First
 from covey.planner.expectations import Expectations
 from covey.planner.lessons import Lesson, drafted_in, lesson_of
-from covey.planner.rows import lay_out
+from covey.planner.rows import capped, lay_out
 from covey.planner.selection import Everything, Selector
 from covey.planner.situations import situation_of
 from covey.planner.switching import SwitchCosts
@@ -69,9 +69,10 @@ class RoundPlanner:
             with self._learning:
                 depth = self.policy.choose(situation)
                 reason = self.policy.reason
-        choice = Choice(situation, depth, reason, self._previous)
         width = self._width if self.policy.width is None else self.policy.width
         plan = lay_out(batch, whose, roster, budget, depth, width, self._max_depth)
+        cap = capped(batch, plan, depth, situation.ceiling, self._max_depth) if situation.shares else ""
+        choice = Choice(situation, depth, reason, self._previous, cap)
         readers = self._drafters.readers(batch, assigned, roster)
         return replace(
             plan,
@@ -184,6 +185,8 @@ class RoundPlanner:
             lag=situation.lag,
             depth=lesson.depth,
             why=choice.reason.word,
+            chosen=choice.depth,
+            capped=choice.capped,
             predicted=choice.reason.predicted,
             seconds=lesson.seconds,
             tokens=lesson.tokens,

@@ -34,6 +34,16 @@ def named(batch: Batch, roster: Roster) -> tuple[str, ...]:
     return tuple(roster.drafter_of(active.request.drafter) for active in batch.rows[: batch.decoding])
 
 
+def capped(batch: Batch, plan: Plan, depth: int, ceiling: int, deepest: int) -> str:
+    """What kept every row from drafting as deep as was chosen, or the choice from being any of 0 to `deepest`; ""
+    where nothing did."""
+    most = int(plan.depth[: batch.decoding].max(initial=0))
+    if most < depth:
+        policy_s = [each for each in batch.rows[: batch.decoding] if each.request.speculation == "auto"]
+        return "max_tokens" if all(each.room <= most + 1 for each in policy_s) else "drafter's room"
+    return "token budget" if depth == ceiling < deepest else ""
+
+
 def draft_tokens(
     batch: Batch, drafters: Sequence[str], roster: Roster, budget: int, depths: int, width: int
 ) -> tuple[int, ...]:

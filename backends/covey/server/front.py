@@ -77,7 +77,7 @@ class Front:
             self.stop()
             raise StartError(f"the front does not listen on {self.http_url} and {self.grpc_url}: its log is above")
         silence = Silence("the front", self._running, self._asks, SILENT_SECONDS)
-        self._silence = Watch("silence", silence.look, ASK_SECONDS)
+        self._silence = Watch("whether the front answers", silence.look, ASK_SECONDS)
 
     def check(self) -> None:
         """Start it again where it has ended, at once or after rests that grow. Never waits."""

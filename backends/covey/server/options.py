@@ -10,14 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import covey
 from covey import profile
 from covey.private import KEPT_VARIABLE
 from covey.profile import DEFAULT_PROFILE, Profile
 from covey_client import InvalidRequest, secret
 
 FREE = 0  # a port of 0 is any that nobody listens on
-SOURCE = Path(covey.__file__).resolve().parents[1]  # backends/ of the checkout, when the package is installed from it
+SOURCE = Path(__file__).resolve().parents[2]  # backends/ of the checkout, when the package is installed from it
 
 ORCHESTRATOR = "covey"
 PUBLIC_MODELS = ("ensemble", "covey_unary", ORCHESTRATOR)  # in the order a drain closes them

@@ -9,7 +9,8 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-from covey import profile, registry, vocabulary
+from covey import interpreter, profile, registry, vocabulary
+from covey.errors import SettingError
 from covey.models import refusals, stored
 from covey.server.errors import StartError
 from covey.server.options import Options
@@ -19,6 +20,7 @@ PORTS = {"http_port": "HTTP_PORT", "grpc_port": "GRPC_PORT", "metrics_port": "ME
 PARAMETER = re.compile(r'key\s*:\s*"(\w+)"\s*,?\s*value\s*:?\s*\{\s*string_value\s*:\s*"([^"]*)"')  # in config.pbtxt
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 TEXT_MODELS = frozenset({"tokenize", "detokenize", "ensemble"})  # do nothing without a tokenizer
+LOOK_FOR_GPU = "import sys, torch; sys.exit(not torch.cuda.is_available())"
 LOOK_FOR_VLLM = "import sys, importlib.util; sys.exit(importlib.util.find_spec('vllm') is None)"
 HEADROOM = 256 << 20  # interpreters, torch and a smallest KV pool, beside the weights
 
@@ -87,7 +89,8 @@ def models(options: Options) -> tuple[str, ...]:
     wanted = options.models if options.models is not None else options.deployment().models
     missing = [name for name in wanted if not (repository / name / "config.pbtxt").is_file()]
     if missing:
-        raise StartError(f"model {missing[0]!r} has no config.pbtxt in {repository}")
+        known = ", ".join(sorted(path.parent.name for path in repository.glob("*/config.pbtxt")))
+        raise StartError(f"model {missing[0]!r} has no config.pbtxt in {repository}, which has {known or 'none'}")
     return wanted
 
 
@@ -109,6 +112,11 @@ def weights(options: Options, wanted: tuple[str, ...]) -> None:
     if target.kind == profile.VLLM:
         _by_vllm(options, folder)
         return
+    for name, drafter in _drafter_folders(options, wanted).items():
+        try:
+            _servable(drafter)
+        except SettingError as error:
+            raise StartError(f"{name}: {error}") from None
     if not (options.model or target.folder) and ("target" not in wanted or not (folder / "config.json").is_file()):
         return  # none, or another backend's target
     found = _servable(folder)
@@ -125,6 +133,39 @@ def weights(options: Options, wanted: tuple[str, ...]) -> None:
         raise StartError(
             f"not enough memory: {folder} needs {needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are available"
         )
+
+
+def gpu(options: Options, wanted: tuple[str, ...]) -> None:
+    """Refuses a profile that wants a GPU where torch sees none. A process of its own asks torch, which takes seconds to
+    import: only where a GPU is wanted."""
+    settings = options.deployment()
+    if settings.target.kind in ("emulated", profile.VLLM):
+        return
+    devices = {"target.device": settings.target.device}
+    if _drafter_folders(options, wanted):
+        devices["drafter.device"] = settings.drafter.device
+    asking = [name for name, device in devices.items() if device == "cuda"]
+    if (
+        asking
+        and subprocess.run([interpreter.python(), "-c", LOOK_FOR_GPU], check=False, capture_output=True).returncode
+    ):
+        raise StartError(
+            f"profile {options.profile}: {', '.join(asking)}: got 'cuda', but torch sees no GPU here: start it on a "
+            "machine with one and a CUDA build of torch, or take auto or cpu"
+        )
+
+
+def _drafter_folders(options: Options, wanted: tuple[str, ...]) -> dict[str, Path]:
+    """Where the weights are of those drafters that have some."""
+    repository, settings = options.repository_folder(), options.deployment()
+    found = {}
+    for name in wanted:
+        text = re.sub(r"#.*", "", (repository / name / "config.pbtxt").read_text(encoding="utf-8"))
+        parameters = dict(PARAMETER.findall(text))
+        if 'backend: "drafter"' in text and registry.has_weights(parameters.get("kind")):
+            folder = settings.drafter.folder_of(name) or parameters.get("folder") or repository / name / "1"
+            found[name] = Path(folder)
+    return found
 
 
 def _by_vllm(options: Options, folder: Path) -> None:
@@ -186,16 +227,11 @@ def left_out(options: Options, wanted: tuple[str, ...]) -> dict[str, str]:
     settings = options.deployment()
     if settings.target.kind == "emulated" or settings.targets:  # each orchestrator leaves out what does not fit
         return {}
-    repository, target = options.repository_folder(), _target_folder(options)
-    misfits = {}
-    for name in wanted:
-        text = re.sub(r"#.*", "", (repository / name / "config.pbtxt").read_text(encoding="utf-8"))
-        parameters = dict(PARAMETER.findall(text))
-        if 'backend: "drafter"' in text and registry.has_weights(parameters.get("kind")):
-            folder = settings.drafter.folder_of(name) or parameters.get("folder") or repository / name / "1"
-            misfit = vocabulary.misfit(folder, target)
-            if misfit:
-                misfits[name] = misfit
+    target, misfits = _target_folder(options), {}
+    for name, folder in _drafter_folders(options, wanted).items():
+        misfit = vocabulary.misfit(folder, target)
+        if misfit:
+            misfits[name] = misfit
     if options.drafter and profile.GENERAL in misfits:
         raise StartError(
             f"{options.drafter} cannot draft for this target: it has {misfits[profile.GENERAL]}; make one that fits by "

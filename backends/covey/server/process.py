@@ -144,6 +144,7 @@ class Server:
         self.options = hub.with_folders(self.options)
         self.models = preflight.models(self.options)
         preflight.weights(self.options, self.models)
+        preflight.gpu(self.options, self.models)
         self.left_out = preflight.left_out(self.options, self.models)
         self.models = tuple(name for name in self.models if name not in self.left_out)
         self.options, self._ports = port_claim.settle(self.options)
@@ -295,7 +296,7 @@ class Server:
 
     def _watch_silence(self) -> Watch:
         silence = Silence("tritonserver", lambda: self.pid, partial(answers, self.http_url), SILENT_SECONDS)
-        return Watch("silence", silence.look, LOOK_SECONDS)
+        return Watch("whether tritonserver answers", silence.look, LOOK_SECONDS)
 
     def _end_silence(self) -> None:
         if self._silence is not None:

@@ -86,14 +86,17 @@ def _drafters(options: Options, left_out: Mapping[str, str]) -> str:
     )
 
 
-def _front(options: Options) -> str:
-    """Where strangers may ask."""
+def _front(options: Options) -> tuple[str, str]:
+    """A line to paste for OpenAI's API, and where strangers may ask; nothing where there is no front."""
     if options.front_http_port is None:
-        return ""
-    host = reachable(options.front_host)
-    scheme = "https" if options.deployment().front.certificate else "http"
-    http = f"{scheme}://{host}:{options.front_http_port}"
-    return f"For strangers: {http}, OpenAI's API at {http}/v1, gRPC {host}:{options.front_grpc_port}.\n"
+        return "", ""
+    host, front = reachable(options.front_host), options.deployment().front
+    http = f"{'https' if front.certificate else 'http'}://{host}:{options.front_http_port}"
+    key = " -H 'Authorization: Bearer KEY'" if front.keys else ""
+    return (
+        f"""  curl -s {http}/v1/completions{key} -d '{{"prompt": "Once upon a time", "max_tokens": 64}}'\n""",
+        f"For strangers: {http}, OpenAI's API at {http}/v1, gRPC {host}:{options.front_grpc_port}.\n",
+    )
 
 
 def ready_message(
@@ -109,10 +112,11 @@ def ready_message(
     if "fast" in serving and options.deployment().target.numerics != "fast":
         typed += " Invariant is not to be had for it here: texts may differ at near-ties."
     said = "\nIt is emulated: texts are a hash's and timings a cost table's; no model runs." if emulated else ""
+    openai, strangers = _front(options)
     return f"""Covey is ready. Log: {log_file}{typed}{said}{_drafters(options, left_out)}
 
-  curl -s http://{http}/v2/models/covey/generate -d {body}}}'
+{openai}  curl -s http://{http}/v2/models/covey/generate -d {body}}}'
   curl -sN http://{http}/v2/models/covey/generate_stream -d {body}, "stream": true}}'
   {_command()} generate{flags} "Once upon a time"
 
-{_front(options)}Metrics: http://{host}:{options.metrics_port}/metrics. Ctrl-C drains and stops."""
+{strangers}Metrics: http://{host}:{options.metrics_port}/metrics. Ctrl-C drains and stops."""

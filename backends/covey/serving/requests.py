@@ -11,11 +11,12 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
 from covey.errors import BadField, CoveyError, RequestError
+from covey.log_about import PARAMETER, about, safe
 from covey.ports import Clock
 from covey.serving.life import Life
 from covey.serving.service import Service
@@ -44,6 +45,7 @@ class _Coming:
     tensors: Mapping[str, Any]
     parameters: dict[str, Any]
     arrival: float
+    id: str
     objective: Objective = NO_OBJECTIVE
 
 
@@ -67,7 +69,8 @@ class Requests:
             self._report(tensors[INSPECT], str(parameters.get(SECRET, "")), outlet)
             return
         self._life.asked.set()
-        self._do(_Coming(key, outlet, tensors, parameters, self._clock.now()), self._begin)
+        name = safe(parameters.get(PARAMETER, ""))
+        self._do(_Coming(key, outlet, tensors, parameters, self._clock.now(), name), self._begin)
 
     def cancel(self, key: int) -> None:
         """End a request whose sender has left."""
@@ -91,7 +94,8 @@ class Requests:
             step(coming, self._life.wait())
         except Exception as error:
             if not isinstance(error, CoveyError):
-                log.exception("request failed")
+                with about(lambda: (coming.id or str(coming.key),)):
+                    log.exception("request failed")
             if isinstance(error, RequestError):
                 self._refused(coming.objective)
             coming.outlet.fail(error)
@@ -118,13 +122,14 @@ class Requests:
 
     def _submit(self, coming: _Coming, service: Service) -> None:
         wanted = service.parser.parse(coming.key, coming.arrival, coming.tensors.get, coming.parameters)
-        request, sampling = wanted.request, wanted.request.sampling
+        request, sampling = replace(wanted.request, id=coming.id), wanted.request.sampling
         coming.objective = request.objective
         if wanted.stream and not coming.outlet.streams:
             raise BadField("stream", True, "false: this model answers once; stream from the decoupled one")
         service.streamer.begin(
             coming.key,
             coming.outlet,
+            name=request.name,
             prompt=request.prompt,
             num_prompt=request.num_prompt,
             seed=sampling.seed,

@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -39,6 +40,7 @@ from covey.training import architecture, corpora, distil, evaluate, own, report,
 from covey.training.aligned import command as aligned
 from covey.training.optimiser import Budget
 from covey.training.streams import Mixture, Stream, encode
+from covey_client.progress import Steps, status
 
 TARGET = "target"
 HELD_OUT_ROWS = 32
@@ -106,14 +108,19 @@ def main(arguments: list[str]) -> None:
         "aligned": aligned.run,
         "drafter": own.run,
     }[options.command]
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell starts what it puts in the background deaf to SIGINT
+        signal.signal(number, signal.default_int_handler)
     try:
         command(options)
     except SettingError as error:
         raise SystemExit(f"covey: {error}") from None
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
 
 
 def learn_tokenizer(options: argparse.Namespace) -> None:
-    learned = tokenizer.train(corpora.split(domain, options.data)[0] for domain in prompts.DOMAINS)
+    with status(Console(stderr=True), "learning the vocabulary"):
+        learned = tokenizer.train(corpora.split(domain, options.data)[0] for domain in prompts.DOMAINS)
     tokenizer.save(learned, tokenizer_folder(options), max_length=architecture.POSITIONS)
 
 
@@ -218,9 +225,10 @@ def read_streams(learned: Tokenizer, options: argparse.Namespace) -> tuple[dict[
     """(training, validation) streams per domain."""
     end_of_text = tokenizer.end_of_text(learned)
     both: tuple[dict[str, Stream], dict[str, Stream]] = ({}, {})
-    for domain in prompts.DOMAINS:
-        for streams, documents in zip(both, corpora.split(domain, options.data)):
-            streams[domain] = Stream(encode(learned, documents, end_of_text), options.seed)
+    with Steps() as bar:
+        for domain in bar.track(prompts.DOMAINS, description="domains read"):
+            for streams, documents in zip(both, corpora.split(domain, options.data)):
+                streams[domain] = Stream(encode(learned, documents, end_of_text), options.seed)
     return both
 
 

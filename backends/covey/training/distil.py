@@ -17,14 +17,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.progress import Progress
 from torch.func import functional_call
 from transformers import LlamaForCausalLM, PreTrainedModel
 
 from covey.models.modules import scaled
 from covey.training import checkpoint
+from covey.training.interrupts import held_back
 from covey.training.optimiser import Budget, Optimisers, Rates
 from covey.training.teacher import Lessons
+from covey_client.progress import LINE_SECONDS, Steps
 
 __all__ = ["DistilSettings", "distance", "start_from_target", "train"]
 
@@ -143,10 +144,10 @@ def train(
     saved_at = budget.seconds
     for student in students.values():
         student.train()
-    with Progress() as bar:
+    with Steps(apart=LINE_SECONDS) as bar, held_back() as interrupted:
         task = bar.add_task("drafters", total=1.0)
         variations: dict[str, list[torch.Tensor]] = {name: [] for name in students}
-        while (progress := budget.progress(step)) < 1.0 and not stop(step):
+        while (progress := budget.progress(step)) < 1.0 and not stop(step) and not interrupted.is_set():
             weight = torch.tensor(settings.variation_weight * min(1.0, progress / settings.mixed_by), device=device)
             if not joined and progress >= settings.shared_by:
                 joined = True
@@ -171,5 +172,8 @@ def train(
             if budget.seconds - saved_at > settings.save_seconds:
                 save()
                 saved_at = budget.seconds
+        if interrupted.is_set():
+            save()
+            bar.console.print(f"interrupted: kept in {path}, from where the same command goes on", soft_wrap=True)
     save()
     return history

@@ -16,6 +16,7 @@ import torch
 from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from covey.training.sampling import Sample, sample
+from covey_client.progress import LINE_SECONDS, Steps
 
 __all__ = ["DEPTH", "Report", "acceptances", "accepted_lengths", "compare", "sample_acceptances", "step_ratio"]
 
@@ -119,8 +120,9 @@ def step_ratio(
     caches = {name: model(input_ids=prompt, use_cache=True).past_key_values for name, model in copies.items()}
     seconds: dict[str, list[float]] = {name: [] for name in copies}
     token = prompt[:, :1]
-    for _ in range(rounds):
-        for name, model in copies.items():
+    with Steps(apart=LINE_SECONDS) as bar:
+        turns = [turn for _ in range(rounds) for turn in copies.items()]
+        for name, model in bar.track(turns, description="steps timed"):
             for step in range(STEPS_OF_TURN):
                 begun = time.perf_counter()
                 model(input_ids=token, past_key_values=caches[name], use_cache=True)

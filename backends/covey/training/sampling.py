@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from rich.progress import track
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+
+from covey_client.progress import Steps
 
 __all__ = ["Sample", "ends_of", "sample"]
 
@@ -39,11 +40,12 @@ def sample(
     encoded: list[list[int]] = [tokenizer(prompt).input_ids[-(longest or 0) :] for prompt in prompts]
     order = sorted(range(len(encoded)), key=lambda index: len(encoded[index]))
     samples: dict[int, Sample] = {}
-    for start in track(range(0, len(order), rows), "target's samples", transient=True):
-        chosen = order[start : start + rows]
-        continuations = continue_batch(served, [encoded[index] for index in chosen], tokens, generator)
-        for index, continuation in zip(chosen, continuations):
-            samples[index] = Sample(encoded[index], continuation)
+    with Steps() as bar:
+        for start in bar.track(range(0, len(order), rows), description="target's samples"):
+            chosen = order[start : start + rows]
+            continuations = continue_batch(served, [encoded[index] for index in chosen], tokens, generator)
+            for index, continuation in zip(chosen, continuations):
+                samples[index] = Sample(encoded[index], continuation)
     return [samples[index] for index in range(len(encoded))]
 
 

@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from rich.progress import Progress
 from transformers import LlamaForCausalLM
 
 from covey.training import checkpoint
+from covey.training.interrupts import held_back
 from covey.training.optimiser import Budget, Optimisers, Rates
 from covey.training.streams import Mixture
+from covey_client.progress import LINE_SECONDS, Steps
 
 __all__ = ["TargetSettings", "cross_entropy", "train", "validate"]
 
@@ -77,10 +78,10 @@ def train(
 
     saved_at = checked_at = budget.seconds
     model.train()
-    with Progress() as bar:
+    with Steps(apart=LINE_SECONDS) as bar, held_back() as interrupted:
         task = bar.add_task("target", total=1.0)
         losses: list[torch.Tensor] = []
-        while (progress := budget.progress(step)) < 1.0 and not stop(step):
+        while (progress := budget.progress(step)) < 1.0 and not stop(step) and not interrupted.is_set():
             loss = loss_of(model, mixture.batch(*settings.shape(progress)).to(device))
             torch.autograd.backward(loss)
             optimisers.step(step, progress)
@@ -99,6 +100,9 @@ def train(
             if budget.seconds - saved_at > settings.save_seconds:
                 save()
                 saved_at = budget.seconds
+        if interrupted.is_set():
+            save()
+            bar.console.print(f"interrupted: kept in {path}, from where the same command goes on", soft_wrap=True)
     history.append({"step": step, "validation": validate(model, validation)})
     save()
     return history

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from rich.progress import track
 from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from covey.training.sampling import sample
 from covey.training.streams import Stream
+from covey_client.progress import LINE_SECONDS, Steps
 
 __all__ = ["LessonSettings", "Lessons", "cut_prompt", "hidden_states", "prepare"]
 
@@ -117,9 +117,10 @@ def hidden_states(model: PreTrainedModel, windows: torch.Tensor, rows: int) -> t
     device = next(model.parameters()).device
     model.eval()
     parts = []
-    for start in track(range(0, len(windows), rows), "target's states", transient=True):
-        batch = windows[start : start + rows]
-        with torch.autocast(device.type, torch.bfloat16):
-            states = model.base_model(input_ids=batch.to(device), use_cache=False).last_hidden_state
-        parts.append(states.to(torch.bfloat16).cpu())
+    with Steps(apart=LINE_SECONDS) as bar:
+        for start in bar.track(range(0, len(windows), rows), description="target's states"):
+            batch = windows[start : start + rows]
+            with torch.autocast(device.type, torch.bfloat16):
+                states = model.base_model(input_ids=batch.to(device), use_cache=False).last_hidden_state
+            parts.append(states.to(torch.bfloat16).cpu())
     return torch.cat(parts)

@@ -6,9 +6,15 @@ import logging
 
 import triton_python_backend_utils as pb_utils
 
+from covey.log_about import told
 from covey.log_rate import Rate
 
 RATE = Rate()
+
+
+class _About(logging.Formatter):
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return told(super().formatMessage(record))
 
 
 class _TritonHandler(logging.Handler):
@@ -28,7 +34,7 @@ def to_triton(name: str) -> None:
     """Send the records of logger `name` to Triton; at most a few a second, each costs 50 us."""
     logger = logging.getLogger(name)
     handler = _TritonHandler()
-    handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+    handler.setFormatter(_About("%(name)s: %(message)s"))
     logger.handlers = [handler]
     logger.setLevel(logging.INFO)
     logger.propagate = False

@@ -58,10 +58,11 @@ COUNTERS = {
     "covey_memory_seconds_total": "What they took; of expand and contract, time that rounds waited",
     "covey_drafter_failures_total": "Calls to a drafter that brought nothing: late, broken or gone",
     **SET_ASIDE,
-    # A histogram of many values at once, which Triton's own would take one by one.
-    "covey_inter_token_seconds_bucket": "Gaps between rounds that brought a finished request tokens, of at most le",
-    "covey_inter_token_seconds_sum": "Their sum",
-    "covey_inter_token_seconds_count": "Their number",
+    # A histogram of many values at once: Triton's own takes them one by one, 30 us each. A histogram's names and labels
+    # are reserved for what is typed so.
+    "covey_inter_token_gaps_total": "Gaps between rounds that brought a finished request tokens, of at most so many "
+    "seconds",
+    "covey_inter_token_gap_seconds_total": "The sum of those gaps",
 }
 GAUGES = {
     "covey_target_info": "Always 1; its labels say what is served, on which device (emulated: none), in which "
@@ -118,7 +119,7 @@ HISTOGRAMS: Mapping[str, tuple[str, list[float]]] = {
         [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000],
     ),
 }
-GAPS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # covey_inter_token_seconds
+GAPS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # covey_inter_token_gaps_total
 
 Labels = tuple[tuple[str, str], ...]
 Totals = Callable[[], Iterable[tuple[str, dict[str, str], float]]]
@@ -256,9 +257,8 @@ class Metrics:
             return
         reached = np.searchsorted(np.sort(gaps), GAPS, side="right").tolist()
         for bound, count in zip((*map(str, GAPS), "+Inf"), (*reached, len(gaps))):
-            self._add("covey_inter_token_seconds_bucket", count, le=bound)
-        self._add("covey_inter_token_seconds_sum", sum(gaps))
-        self._add("covey_inter_token_seconds_count", len(gaps))
+            self._add("covey_inter_token_gaps_total", count, at_most=bound)
+        self._add("covey_inter_token_gap_seconds_total", sum(gaps))
 
     def _attained(self, slo_class: str, attainment: Attainment, tokens: int = 0, *, flagged: bool = False) -> None:
         self._add("covey_slo_requests_total", 1, slo_class=slo_class, outcome=attainment.value)

@@ -18,6 +18,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from covey.errors import BadField, CoveyError, RequestError
+from covey.log_about import PARAMETER, about, safe
 from covey.streaming import Chunk
 from covey.tritonio.peers import ASKS_FOR_STATE, REPORT, STATE
 
@@ -94,6 +95,8 @@ class Asked:
             raise BadField("parameters", error.object[error.start :], "names and values in UTF-8") from None
         except ValueError as error:
             raise BadField("parameters", error, "names and values that JSON can say") from None
+        name = safe(request.request_id())
+        parameters |= {PARAMETER: name} if name else {}
         return cls(tensors, parameters, frozenset(request.requested_output_names()))
 
 
@@ -125,16 +128,22 @@ def take_each(requests: list[Any], take: Callable[[Asked, Sender], None]) -> Non
     Never raises: a request that cannot be read or taken is answered with the error, by the only one that knows its
     sender, and the sender says from then on that it is not cancelled, to whoever `take` gave it to."""
     for request in requests:
-        sender = Sender(request)
+        name = safe(request.request_id())
+        with about((name,).__iter__ if name else tuple):
+            _take(request, take)
+
+
+def _take(request: Any, take: Callable[[Asked, Sender], None]) -> None:
+    sender = Sender(request)
+    try:
+        take(Asked.read(request), sender)
+    except Exception as error:
+        if not isinstance(error, CoveyError):
+            log.exception("a request could not be taken")
         try:
-            take(Asked.read(request), sender)
-        except Exception as error:
-            if not isinstance(error, CoveyError):
-                log.exception("a request could not be taken")
-            try:
-                sender.send(error_response(error), last=True)
-            except Exception:  # shared memory is full: nothing can be said
-                log.exception("a request is left without an answer")
+            sender.send(error_response(error), last=True)
+        except Exception:  # shared memory is full: nothing can be said
+            log.exception("a request is left without an answer")
 
 
 class SenderOutlet:

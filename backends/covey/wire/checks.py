@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from covey.errors import PortError
+from covey.log_about import safe
 from covey.types import (
     DrafterInfo,
     DraftReply,
@@ -238,6 +239,7 @@ def _opens(opens: tuple[Open, ...]) -> None:
         _numbers({"num_prompt": opening.num_prompt}, 0, len(opening.tokens))
         _numbers({"rounds": opening.rounds}, 0)
         must(isinstance(opening.tenant, str), "tenant is %r, due is a text", opening.tenant)
+        must(opening.name == safe(opening.name), "name is %r, which is no name of a request", opening.name)
         _sampling(opening.sampling)
     must(len({opening.tag for opening in opens}) == len(opens), "a tag is opened twice")
 

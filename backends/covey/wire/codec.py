@@ -48,7 +48,7 @@ from covey.wire.checks import (
 )
 from covey.wire.token import same
 
-VERSION = 13
+VERSION = 14
 REQUEST_TENSOR = "message"
 REPLY_TENSOR = "reply"
 
@@ -446,6 +446,7 @@ def _opens_out(opens: tuple[Open, ...], frees: tuple[int, ...]) -> dict[str, Any
             "num_prompt": item.num_prompt,
             "tenant": item.tenant,
             "rounds": item.rounds,
+            "name": item.name,
             "sampling": {name: getattr(item.sampling, name) for name in _SETTINGS},  # `asdict` would copy each token
         }
         for item in opens
@@ -481,7 +482,9 @@ def _open_in(item: Any, tokens: Ints) -> Open:
     sampling["bad_words"] = tuple(tuple(word) for word in sampling["bad_words"])
     sampling["logit_bias"] = tuple((token, value) for token, value in sampling["logit_bias"])
     sampling["rule"] = Rule(sampling["rule"])
-    return Open(item["tag"], tokens, item["num_prompt"], Sampling(**sampling), item["tenant"], item["rounds"])
+    return Open(
+        item["tag"], tokens, item["num_prompt"], Sampling(**sampling), item["tenant"], item["rounds"], item["name"]
+    )
 
 
 def _numbers(field: Any, count: int) -> list[Any]:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from covey_client.commands import flags
@@ -20,6 +19,7 @@ from covey_client.costs.samples import Samples
 from covey_client.costs.shapes import Batch, Prefill, Shape, shapes
 from covey_client.costs.table import CostTable
 from covey_client.errors import InvalidRequest, ServerError
+from covey_client.progress import LINE_SECONDS, Steps
 from covey_client.reports import Facts, Reports
 
 VISITS, ROUNDS = 2, 24  # of every shape, in another order each time; rounds in a visit
@@ -105,8 +105,7 @@ def measure(bench: Bench, wanted: Sequence[Shape], *, quick: bool) -> tuple[Samp
     visits, rounds = (QUICK_VISITS, QUICK_ROUNDS) if quick else (VISITS, ROUNDS)
     samples, order = Samples(), random.Random(0)
     met: set[Shape] = set()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    with Steps(apart=LINE_SECONDS) as progress:
         task = progress.add_task("measuring", total=visits * len(wanted))
         for _ in range(visits):
             for shape in order.sample(wanted, len(wanted)):

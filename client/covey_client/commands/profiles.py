@@ -68,6 +68,7 @@ def run_check(given: argparse.Namespace) -> int:
     _refuse_without_server()
     from covey import profile
     from covey.errors import SettingError
+    from covey.server import Options, preflight
 
     names = given.names or sorted(path.stem for path in profile.profiles_folder().glob("*.toml"))
     if not names:
@@ -77,6 +78,7 @@ def run_check(given: argparse.Namespace) -> int:
     for name in names:
         try:
             found = profile.load(name)
+            preflight.models(Options(profile=name))
         except SettingError as error:
             broken += 1
             console.print(f"[red]wrong[/red]  {name}", end="  ")

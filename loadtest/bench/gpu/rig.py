@@ -172,10 +172,10 @@ class Rig:
 
     def _load(self) -> Loaded:
         wanted = self.session.wanted
-        with self.session.console.status(f"building the pair {self.size}"):
+        with self.session.status(f"building the pair {self.size}"):
             layers = default_layers(self.config)
             pair = build(self.config, layers, wanted.agreement, wanted.seed, self.device, self.dtype)
-        with self.session.console.status("loading the pair"):
+        with self.session.status("loading the pair"):
             target = self._model(first_layers(pair.target, self.layers), "target", self.room.budget)
             drafter = self._model(first_layers(pair.target, layers), DRAFTER, PASS_TOKENS)
             for model, deepest in ((target, SpeculationSettings().max_depth), (drafter, 0)):

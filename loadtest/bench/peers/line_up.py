@@ -150,7 +150,7 @@ def line_up(session: Session, folder: str = "") -> Iterator[Cast]:
     with ExitStack() as stack:
 
         def alone(name: str, module: str, **given: object) -> tuple[Pipe, JsonDict]:
-            with session.console.status(f"loading: {name}"):
+            with session.status(f"loading: {name}"):
                 pipe, said = ours(name, module, target=pair.target, **given)
             stack.callback(pipe.close)
             return pipe, said

@@ -26,7 +26,7 @@ def texts(session: Session, pair: Pair) -> JsonDict:
     count, tokens = (QUICK_PROMPTS, QUICK_TOKENS) if quick else (PROMPTS, TOKENS)
     asks = pair.asks(count, tokens, 0.0, session.wanted.seed)
     found: JsonDict = {}
-    with session.console.status("texts in float32"), tempfile.TemporaryDirectory() as kept:
+    with session.status("texts in float32"), tempfile.TemporaryDirectory() as kept:
         given = {"profile_name": pair.profile_name, "numerics": "auto", "dtype": FLOAT32}
         pipe, _ = ours("alone in float32", "alone", target=pair.target, **given)
         with closing(pipe):

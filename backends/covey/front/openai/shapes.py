@@ -12,6 +12,7 @@ from typing import Any
 from covey.front.openai.calls import joined
 from covey.front.openai.pieces import Offsets, Piece
 from covey.front.openai.said import Said
+from covey.log_about import only
 from covey_client.response import Chunk, Usage
 
 FINISH = {"eos": "stop"}  # a stop word's and the length's own reasons have OpenAI's names
@@ -50,7 +51,7 @@ class Shape:
     created: int = field(default_factory=lambda: int(time.time()))
 
     def __post_init__(self) -> None:
-        self.id = f"{'chatcmpl' if self.chat else 'cmpl'}-{uuid.uuid4().hex}"
+        self.id = f"{'chatcmpl' if self.chat else 'cmpl'}-{only() or uuid.uuid4().hex}"
 
     def whole(
         self, chunks: Sequence[Chunk], found: Sequence[dict[str, Any] | None], said: Sequence[Said], n: int
@@ -113,16 +114,14 @@ def usage(found: Sequence[Usage], n: int) -> dict[str, Any]:
 
 
 def metrics(chunks: Sequence[Chunk]) -> dict[str, Any]:
-    """How drafting went in all choices together; nothing where nobody drafted."""
+    """How drafting went in all choices together; zeros where nobody drafted."""
     found = [chunk.usage for chunk in chunks if chunk.usage.draft_tokens]
-    if not found:
-        return {}
     drafted, accepted = sum(each.draft_tokens for each in found), sum(each.accepted_draft_tokens for each in found)
     histogram = [sum(place) for place in zip_longest(*(each.acceptance_histogram for each in found), fillvalue=0)]
     steps = sum(histogram)
     said = {
         "mean_acceptance_length": sum(count * (place + 1) for place, count in enumerate(histogram)) / max(1, steps),
-        "draft_acceptance_rate": accepted / drafted,
+        "draft_acceptance_rate": accepted / max(1, drafted),
         "acceptance_histogram": histogram,
         "num_spec_steps": steps,
         "num_draft_tokens": drafted,

@@ -37,7 +37,7 @@ class Tools:
     told: tuple[dict[str, Any], ...]  # what the chat template is given
     functions: tuple[Function, ...]  # those of them that may be called
     required: bool  # else the model may answer in words
-    parallel: bool  # more than one call in an answer
+    parallel: bool  # more than one call in an answer; nothing but the grammar would end calls that are forced
 
 
 def taken(body: Mapping[str, Any]) -> tuple[Tools | None, dict[str, Any]]:
@@ -65,7 +65,9 @@ def taken(body: Mapping[str, Any]) -> tuple[Tools | None, dict[str, Any]]:
         return None, rest
     shown = tuple({"type": "function", "function": _without_strict(each["function"])} for each in told or ())
     allowed = tuple(by_name[name] for name in names) if names else tuple(functions)
-    return Tools(shown, allowed, mode == "required", parallel is not False), rest
+    required, named = mode == "required", isinstance(choice, dict) and choice.get("type") == "function"
+    several = not named and (parallel is True if required else parallel is not False)
+    return Tools(shown, allowed, required, several), rest
 
 
 def _function(value: Any) -> Function:

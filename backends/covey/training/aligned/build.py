@@ -12,14 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from rich.console import Console
-from rich.progress import Progress
 from transformers import PretrainedConfig, PreTrainedModel
 
 from covey.errors import SettingError
 from covey.training.aligned.agreement import Agreement, Panel, entropies, looping, measure, random_ids
 from covey.training.aligned.shapes import check_layers
 from covey.training.aligned.weights import blank, damp, draw_head, draw_weights, first_layers
+from covey_client.progress import Steps
 
 __all__ = ["ENTROPY", "TOLERANCE", "Pair", "build"]
 
@@ -76,8 +75,7 @@ def build(
 
 def search(agreement_at: Callable[[float], float], wanted: float) -> float:
     """The damping that agrees as wanted: bisected where the straight line between the ends of what is left has it."""
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Steps() as bar:
         task = bar.add_task("damping", total=STEPS + 2)
 
         def agrees(damping: float) -> float:

@@ -1,0 +1,33 @@
+"""Signals that end a training end it between two steps, so that what is kept is whole."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Event
+from typing import Any
+
+
+@contextmanager
+def held_back() -> Iterator[Event]:
+    """Meanwhile the first SIGINT or SIGTERM sets the event, and raises KeyboardInterrupt in the end. The second one
+    does what it did before. For the main thread."""
+    held = Event()
+    former: dict[int, Any] = {}
+
+    def restore() -> None:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+    def hold(_number: int, _frame: object) -> None:
+        held.set()
+        restore()
+
+    former |= {number: signal.signal(number, hold) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield held
+    finally:
+        restore()
+    if held.is_set():
+        raise KeyboardInterrupt

@@ -1,0 +1,37 @@
+"""Progress where there is no terminal."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from covey_client.progress import Steps, status
+
+
+def lines(console: Console) -> list[str]:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def test_a_line_for_each_step() -> None:
+    console = Console(file=io.StringIO())
+    with Steps(console) as bar:
+        task = bar.add_task("", total=4)
+        for step in range(4):
+            bar.update(task, completed=step, description=f"step {step} [of four]")
+    assert [line.partition(" %")[0] for line in lines(console)] == [f"step {n} [of four]: {25 * n}" for n in range(4)]
+
+
+def test_quick_steps_share_lines() -> None:
+    console = Console(file=io.StringIO())
+    with Steps(console, apart=3600.0) as bar:
+        assert list(bar.track(range(100), description="samples")) == list(range(100))
+    assert len(lines(console)) == 1
+    assert lines(console)[0].startswith("samples: ")
+
+
+def test_what_is_done_meanwhile_is_said_first() -> None:
+    console = Console(file=io.StringIO())
+    with status(console, "starting the server"):
+        assert lines(console) == ["starting the server"]
