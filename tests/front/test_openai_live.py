@@ -125,11 +125,8 @@ def test_an_echo_with_log_probs_scores_the_prompt(asking: openai.OpenAI) -> None
 
 
 def test_what_other_servers_have_is_refused_with_what_to_use(front: Front, asking: openai.OpenAI) -> None:
-    for name, value, use in (
-        ("best_of", 2, "use n, and"),
-        ("suffix", "a", "use a prompt"),
-        ("prompt_logprobs", 1, "echo"),
-    ):
+    instead: dict[str, tuple[Any, str]] = {"best_of": (2, "use n, and"), "suffix": ("a", "use a prompt")}
+    for name, (value, use) in {**instead, "prompt_logprobs": (1, "use echo and")}.items():
         with pytest.raises(openai.BadRequestError, match=use) as caught:
             asking.completions.create(model="covey", prompt="count 1", extra_body={name: value})
         assert caught.value.param == name
