@@ -98,9 +98,9 @@ class Output:
         item["status"], self._growing = status, False
         yield self._whole("output_item.done")
 
-    def _event(self, name: str, **fields: Any) -> Event:
+    def _event(self, kind: str, /, **fields: Any) -> Event:
         at = {"item_id": self.items[-1]["id"], "output_index": len(self.items) - 1}
-        return {"type": f"response.{name}", **at, **fields}
+        return {"type": f"response.{kind}", **at, **fields}
 
     def _whole(self, name: str) -> Event:
         return {"type": f"response.{name}", "output_index": len(self.items) - 1, "item": self.items[-1]}
