@@ -17,6 +17,7 @@ TASKS: dict[str, dict[str, Any]] = {
     "covey_choice": {
         "output_type": "multiple_choice",
         "doc_to_choice": "{{choices}}",
+        "target_delimiter": "",
         "doc_to_target": "{{answer}}",
         "metric_list": [{"metric": "acc"}],
     },
