@@ -362,6 +362,7 @@ class Streamer:
         ids = np.concatenate([item.tokens for item in items]) if len(items) > 1 else last.tokens
         scores = np.concatenate([item.logprobs for item in items]) if len(items) > 1 else last.logprobs
         top = Top.joined([item.top for item in items]) if len(items) > 1 else last.top
+        answer.prompt_scores = next((item.scores for item in items if len(item.scores.logprobs)), answer.prompt_scores)
         finish = last.finish
         text = ""
         if answer.detokenizer is not None:
@@ -389,8 +390,6 @@ class Streamer:
     def _deliver(
         self, answer: _Answer, text: str, ids: Ints, scores: Floats, top: Top, finish: Finish | None, last: Progress
     ) -> None:
-        if len(last.scores.logprobs):
-            answer.prompt_scores = last.scores
         failed = last.error if finish is Finish.ERROR else None
         if finish is Finish.CANCELLED:
             failed = Cancelled("cancelled by the client")

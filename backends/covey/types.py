@@ -232,7 +232,7 @@ NO_TOP = Top.none(0)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores:
-    """Log-probabilities of some tokens of a prompt, and the likeliest tokens at their places."""
+    """Has the log-probabilities of some tokens of a prompt, and the likeliest tokens at their places."""
 
     logprobs: Floats
     top: Top = NO_TOP  # without places where no request wants it
@@ -242,7 +242,7 @@ class Scores:
         return cls(np.concatenate([part.logprobs for part in parts]), Top.joined([part.top for part in parts]))
 
     def at(self, places: Any, width: int | None = None) -> Scores:
-        """Those of the given places, and of each so many of the likeliest."""
+        """Return those of the given places, with so many of the likeliest at each."""
         return Scores(self.logprobs[places], self.top.at(places, width) if self.top.width else self.top)
 
 

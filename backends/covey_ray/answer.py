@@ -90,7 +90,7 @@ class Answer:
             await self.close()
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """The rest of the answer as it comes; where it is lost, its stream breaks off."""
+        """Yield the rest of the answer as it comes; where it is lost, its stream breaks off."""
         try:
             async for piece in self._bytes():
                 yield piece

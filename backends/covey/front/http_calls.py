@@ -46,7 +46,7 @@ class Call:
         await self.answer(json.dumps(value).encode(), {**JSON, **(headers or {})})
 
     async def event(self, data: bytes, headers: Mapping[str, str] | None = None, name: str = "") -> None:
-        """One event of a stream, which the first begins; `name` is its kind, where the protocol has several."""
+        """Send one event of a stream, which the first begins; `name` is its kind, where the protocol has several."""
         if not self.begun:
             self.begun = True
             raw = [(name.encode(), value.encode()) for name, value in {**EVENTS, **(headers or {})}.items()]

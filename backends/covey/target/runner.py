@@ -300,7 +300,7 @@ class TargetRunner:
         return ending, self._verify(logits, ended, rows_of(trees, ending), packing.depth, divergence), scores
 
     def _scored(self, rows: list[Sequence], chunk: list[int]) -> Ints:
-        """Return at how many of each row's next tokens the log-probability of the prompt's token behind it is wanted."""
+        """Return how many of each row's next tokens stand before a token whose log-probability is wanted."""
         table = self._settings
         if not table.prompt_logprobs.any():
             return np.zeros(len(rows), np.int32)
@@ -310,6 +310,7 @@ class TargetRunner:
         return np.clip(last - cached, 0, chunk).astype(np.int32)
 
     def _score(self, logits: Logits, rows: list[Sequence], scored: Ints) -> Scores:
+        """Score the tokens behind the first `scored[r]` of each row's next ones, whose logits these are."""
         spans = [
             slice(row.num_cached_tokens + 1, row.num_cached_tokens + 1 + count) for row, count in zip(rows, scored)
         ]

@@ -1,4 +1,4 @@
-"""The body of /v1/responses as that of a chat which asks the same. Knows no model.
+"""Turns the body of /v1/responses into that of a chat which asks the same. Knows no model.
 
 A turn of the assistant comes as several items, of which a chat makes one message:
 
@@ -51,7 +51,8 @@ READ = (*ONLY, "input", "instructions", "max_output_tokens", "text", "reasoning"
 
 
 def as_chat(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Raises InvalidRequest. What has no effect gets a name that no chat knows, so that the answer names it."""
+    """Return the chat's body; raises InvalidRequest. What has no effect gets a name that no chat knows, so that the
+    answer names it."""
     given = {name: value for name, value in body.items() if value is not None}
     check_only(given, ONLY, INSTEAD, "route")
     chat = {name: value for name, value in given.items() if name not in (*READ, "metadata")}
@@ -81,7 +82,7 @@ def as_chat(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def renamed(error: InvalidRequest) -> InvalidRequest:
-    """The error of a chat's field by the name that it has here."""
+    """Return the error of a chat's field by the name that the field has here."""
     name = CALLED.get(error.field, "")
     return type(error)(str(error).replace(error.field, name, 1), name) if name else error
 
@@ -100,7 +101,7 @@ def _format(value: Any) -> Any:
 
 
 def _function(value: Any) -> Any:
-    """A tool as chats have it: the function's own fields stand in an object of theirs."""
+    """Return a tool as chats have it, where the function's own fields stand in an object of theirs."""
     if not isinstance(value, dict) or value.get("type") != "function":
         return value
     function = {name: each for name, each in value.items() if name != "type" and each is not None}

@@ -1,4 +1,4 @@
-"""The output of a response: items, and the events that tell them as they grow.
+"""Builds the output of a response, which is items, and the events that tell them as they grow.
 
     output_item.added, content_part.added, output_text.delta ..., output_text.done, content_part.done, output_item.done
 
@@ -19,7 +19,7 @@ PREFIXES = {MESSAGE: "msg", REASONING: "rs", CALL: "fc"}
 
 
 class Output:
-    """One answer's so far."""
+    """Owns the items of one answer so far."""
 
     def __init__(self) -> None:
         self.items: list[dict[str, Any]] = []
@@ -28,10 +28,11 @@ class Output:
 
     @property
     def reasoning(self) -> str:
-        """What was thought."""
+        """Return the text of all that was thought."""
         return "".join(item["content"][0]["text"] for item in self.items if item["type"] == REASONING)
 
     def feed(self, said: Said, log_probs: Sequence[Any] = ()) -> Iterator[Event]:
+        """Add what one chunk says, and the log-probabilities of its tokens."""
         self._log_probs += log_probs
         if said.reasoning:
             yield from self._text(REASONING, said.reasoning)
@@ -46,7 +47,7 @@ class Output:
                 yield self._event("function_call_arguments.delta", delta=delta)
 
     def end(self, status: str) -> Iterator[Event]:
-        """Nothing comes any more. An answer without a word is an empty message."""
+        """Close the last item with this status. An answer without a word becomes an empty message."""
         if not self.items:
             yield from self._begin_text(MESSAGE)
         yield from self._close(status)
@@ -59,7 +60,7 @@ class Output:
         yield self._event(f"{part['type']}.delta", content_index=0, delta=delta, **self._taken(part))
 
     def _taken(self, part: dict[str, Any]) -> dict[str, Any]:
-        """The log-probabilities that belong to a part from now on."""
+        """Move the log-probabilities that no part has yet into this one, and return them as an event has them."""
         if "logprobs" not in part:
             return {}
         taken, self._log_probs = self._log_probs, []

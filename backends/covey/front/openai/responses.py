@@ -1,4 +1,4 @@
-"""/v1/responses: a chat whose answer is a list of items. Nothing is stored."""
+"""Answers /v1/responses: a chat whose answer is a list of items. Nothing is stored."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Told = tuple[str, bytes]  # an event's kind, and the event
 
 
 class Response:
-    """The answer to one request."""
+    """Owns the answer to one request: `said` is what it says as a whole."""
 
     def __init__(self, body: Mapping[str, Any], wanted: Wanted) -> None:
         given, text, reasoning = wanted.given.settings, body.get("text") or {}, body.get("reasoning") or {}
@@ -61,11 +61,11 @@ class Response:
 
     @property
     def begun(self) -> list[Told]:
-        """The first events."""
+        """Return the first events."""
         return [self._own(name) for name in ("created", "in_progress")]
 
     async def events(self, chunk: Chunk) -> list[Told]:
-        """What one chunk brings, up to the end of the output."""
+        """Return what one chunk brings, up to the end of the output."""
         said = generation.said_in(self._wanted.readings[0], chunk)
         found = await generation.log_probs_of(self._wanted, chunk, Offsets())
         events = [self._told(event) for event in self._output.feed(said, found["content"] if found else ())]
@@ -74,7 +74,7 @@ class Response:
         return events
 
     async def ended(self, call: Call, chunk: Chunk) -> Told:
-        """The last event; `chunk` is the last, or the whole answer."""
+        """Return the last event; `chunk` is the last one, or the whole answer."""
         thought, count = self._output.reasoning, 0
         if thought:
             count, _ = await self._wanted.model.texts.encode(call.turn, thought, special=False)
