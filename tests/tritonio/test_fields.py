@@ -33,11 +33,11 @@ def parse(parser: RequestParser, parameters: dict[str, Any] | None = None, **ten
 def test_nothing_is_written_where_the_prompt_is_scored_alone() -> None:
     found = parse(parser(), max_tokens=0, return_prompt_log_probs=True)
     assert (found.max_tokens, found.sampling.prompt_logprobs) == (0, True)
-    with pytest.raises(BadField, match="^max_tokens: got 0, allowed: 1 and more, or 0 beside return_prompt_log_probs"):
+    with pytest.raises(BadField, match=r"^max_tokens: got 0, allowed: 1 and more, or 0 beside return_prompt_log_probs"):
         parse(parser(), max_tokens=0)
     info = dataclasses.replace(HashTarget().info(), device="emulated")
     emulated = RequestParser(None, info, LimitSettings(), Roster((), ManualClock()))
-    with pytest.raises(BadField, match="^return_prompt_log_probs: got True, allowed: false: an emulated target"):
+    with pytest.raises(BadField, match=r"^return_prompt_log_probs: got True, allowed: false: an emulated target"):
         parse(emulated, return_prompt_log_probs=True)
 
 
