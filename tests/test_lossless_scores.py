@@ -69,6 +69,15 @@ def test_scores_and_output_come_together() -> None:
     assert len(found.tokens[3]) == 4
 
 
+def test_a_pass_scores_some_tokens_and_reads_others_beside_them() -> None:
+    scheduler = Scheduler(max_running=4, max_waiting=4, token_budget=1024, growth_tokens=0, block_size=32)
+    for key, sampling in enumerate((SCORING, SCORING, Sampling())):
+        scheduler.submit(request(key, [5] * 300, 4, sampling=sampling), 0.0)
+    batch = scheduler.plan(100, 0.0)
+    found = {active.key: size for active, size in zip(batch.rows, batch.chunk.tolist())}
+    assert found == {0: SCORED, 2: 300}
+
+
 @pytest.mark.parametrize("blocks", [100, 24])
 def test_who_gives_way_amid_its_scores_has_them_all(tmp_path_factory: pytest.TempPathFactory, blocks: int) -> None:
     folder = tiny_models.build(tmp_path_factory.mktemp("scores"), "llama")
