@@ -17,6 +17,7 @@ from covey.types import (
     ResizeStatus,
     RowStatus,
     Sampling,
+    Scores,
     TargetInfo,
     TargetReply,
     TargetWork,
@@ -130,6 +131,8 @@ class Collector:
 
     def __init__(self) -> None:
         self.tokens: dict[int, list[int]] = {}
+        self.logprobs: dict[int, list[float]] = {}
+        self.scores: dict[int, Scores] = {}  # of prompts
         self.ended: dict[int, Progress] = {}
         self.on_publish: Callable[[], None] = lambda: None
 
@@ -137,6 +140,10 @@ class Collector:
         for item in batch:
             assert item.key not in self.ended, "progress after the end"
             self.tokens.setdefault(item.key, []).extend(item.tokens.tolist())
+            self.logprobs.setdefault(item.key, []).extend(item.logprobs.tolist())
+            if len(item.scores.logprobs):
+                assert item.key not in self.scores, "a prompt's scores come once"
+                self.scores[item.key] = item.scores
             if item.finish is not None:
                 self.ended[item.key] = item
         self.on_publish()

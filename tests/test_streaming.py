@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from covey.clock import RealClock
 from covey.errors import CoveyError, PortError
 from covey.streaming import Cancelled, Chunk, Served, Streamer
-from covey.types import Finish, Progress, Top
+from covey.types import Finish, Progress, Scores, Top
 
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 
@@ -142,6 +142,27 @@ def test_a_stream_and_a_single_answer_carry_the_same(bench: Bench) -> None:
     assert np.concatenate([chunk.top_ids for chunk in one.chunks]).tolist() == last.top_ids.tolist()
     assert len(last.top_logprobs) == 26
     assert bench.streamer.open == 0
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_prompt_s_scores_come_with_the_first_response(bench: Bench, stream: bool) -> None:
+    slow, ids = Listener(), bench.ids("Hi ")
+    slow.gate.clear()
+    bench.begin(1, busy := Listener())
+    bench.streamer.begin(2, slow, prompt=ids, seed=9, stream=stream, logprobs=False, num_prompt=2, prompt_logprobs=True)
+    top = Top(np.array([[5, 6]], np.int32), np.zeros((1, 2), np.float32))
+    first, second = (Progress(2, ids[:1], np.zeros(1, np.float32)) for _ in range(2))
+    bench.streamer.publish([first._replace(scores=Scores(np.float32([-0.5]), top)), second])  # both at once
+    bench.say(1, "a", Finish.LENGTH)
+    assert busy.done.wait(60) or stream
+    slow.gate.set()
+    bench.say(2, "b", Finish.LENGTH)
+    assert slow.done.wait(60)
+    begin, *others = slow.chunks
+    assert begin.prompt_ids.tolist() == ids[:2].tolist()
+    assert (begin.prompt_logprobs.tolist(), begin.prompt_top_ids.tolist()) == ([-0.5], [5, 6])
+    assert not any(len(chunk.prompt_ids) + len(chunk.prompt_logprobs) for chunk in others)
+    assert len(others) == int(stream)
 
 
 def test_what_piles_up_is_sent_as_one(bench: Bench) -> None:

@@ -6,12 +6,25 @@ Knows no other request and no clock: whoever asks says what time it is, in the s
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from covey.types import NO_FLOATS, NO_INTS, NO_TOP, Finish, Floats, Ints, Open, Progress, Request, Top
+from covey.types import (
+    NO_FLOATS,
+    NO_INTS,
+    NO_SCORES,
+    NO_TOP,
+    Finish,
+    Floats,
+    Ints,
+    Open,
+    Progress,
+    Request,
+    Scores,
+    Top,
+)
 
 
 @dataclass(slots=True)
@@ -51,6 +64,8 @@ class ActiveRequest:
     opened: bool = False  # the target knows the tag
     open_sent: bool = False  # an opening was sent: the target may hold the tag, whatever became of the pass
     reused: int = 0
+    scores: list[Scores] = field(default_factory=list)  # of its prompt, of which its listener has not been told
+    scored: int = 0  # tokens of its prompt, behind the first
     rounds: int = 0  # verify rounds
     drafted: int = 0
     accepted: int = 0
@@ -82,6 +97,19 @@ class ActiveRequest:
     def decoding(self) -> bool:
         """Whether the next pass computes its last known token and so yields a new one."""
         return self.opened and self.known - self.num_cached_tokens == 1
+
+    @property
+    def scoring(self) -> bool:
+        """Return whether scores of its prompt are yet to come."""
+        return self.request.sampling.prompt_logprobs and self.scored < self.request.num_prompt - 1
+
+    def score(self, scores: Scores) -> None:
+        """Take what a pass brought, up to where its KV reaches. After a replay it begins with what is known."""
+        behind = min(self.num_cached_tokens, self.request.num_prompt - 1)
+        new = behind - self.scored
+        if new > 0:
+            self.scores.append(scores.at(slice(len(scores.logprobs) - new, None), self.request.sampling.top_logprobs))
+            self.scored = behind
 
     @property
     def deadline(self) -> float:
@@ -157,8 +185,14 @@ class ActiveRequest:
             flagged=self.flagged,
             drafters=tuple((name, *counts) for name, counts in self.by_drafter.items()),
             top=top,
+            scores=self._taken_scores() if len(tokens) or finish is Finish.LENGTH else NO_SCORES,
             queued=None if self.admitted is None else self.admitted - self.request.arrival,
         )
+
+    def _taken_scores(self) -> Scores:
+        """Return the scores that its listener has not been told, and forget them."""
+        scores, self.scores = self.scores, []
+        return Scores.joined(scores) if scores else NO_SCORES
 
     def last_word(self, finish: Finish, error: Exception | None = None) -> Progress:
         """Tells its listener that it has ended with what was told before."""
@@ -166,10 +200,10 @@ class ActiveRequest:
 
     def opening(self) -> Open:
         """Return what a target or drafter that does not know the tag must be told."""
-        request = self.request
-        return Open(
-            self.key, self.tokens(), request.num_prompt, request.sampling, request.tenant, self.rounds, request.name
-        )
+        request, sampling = self.request, self.request.sampling
+        if sampling.prompt_logprobs and not self.scoring:
+            sampling = replace(sampling, prompt_logprobs=False)  # its KV may be reused
+        return Open(self.key, self.tokens(), request.num_prompt, sampling, request.tenant, self.rounds, request.name)
 
 
 def crop(active: ActiveRequest, tokens: list[int]) -> tuple[list[int], Finish | None]:

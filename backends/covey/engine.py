@@ -240,7 +240,7 @@ class Engine:
         status, cached, accepted, reused = (
             array.tolist() for array in (reply.status, reply.num_cached_tokens, reply.accepted, reply.reused)
         )
-        offsets, tokens = reply.offsets.tolist(), reply.tokens.tolist()
+        offsets, tokens, scored = reply.offsets.tolist(), reply.tokens.tolist(), reply.scored.tolist()
         starved = False
         for row, active in enumerate(batch.rows):
             if status[row] == RowStatus.STALE:
@@ -255,6 +255,8 @@ class Engine:
                 continue
             active.num_cached_tokens = cached[row]
             active.reused += reused[row]
+            if scored and scored[row] < scored[row + 1]:
+                active.score(reply.scores.at(slice(scored[row], scored[row + 1])))
             start, end = offsets[row], offsets[row + 1]
             if start == end:
                 continue

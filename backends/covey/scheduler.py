@@ -34,6 +34,7 @@ PATIENCE = 10.0  # seconds
 LONGEST_REST = 60  # seconds that a refused caller is told to wait
 SPARED = 0.9  # share of what objectives allow a round to last that prompts may fill
 GRAMMARS = 8192  # bytes of new requests' grammars in a pass, or one: the longest take 50 ms to open, and others wait
+SCORED = 128  # prompt tokens with log-probabilities in a pass: the logits of each are as many as the vocabulary
 SPREAD = 8  # rounds in which a row is to make good what it is behind, or may lose what it is ahead
 Readable = Callable[[int, float, float, float], int | None]
 
@@ -200,7 +201,7 @@ class Scheduler:
             if tokens is not None:
                 budget = min(budget, max(tokens, 1, self._due_now(reading, now)))
                 self._bearable_tokens = budget
-        grammars = 0
+        grammars, scored = 0, SCORED
         for active in reading:
             if budget <= 0:
                 break
@@ -209,6 +210,11 @@ class Scheduler:
                 continue
             grammars += grammar
             size = min(budget, active.known - active.num_cached_tokens)
+            if active.scoring:
+                size = min(size, scored)
+                if not size:
+                    continue
+                scored -= size
             budget -= size
             rows.append(active)
             chunk.append(size)

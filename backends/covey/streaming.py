@@ -26,7 +26,20 @@ from covey.log_about import about
 from covey.objectives import judge
 from covey.ports import Clock
 from covey.text import Detokenizer, context_of, last_output
-from covey.types import NO_FLOATS, NO_INTS, NO_OBJECTIVE, Attainment, Finish, Floats, Ints, Objective, Progress, Top
+from covey.types import (
+    NO_FLOATS,
+    NO_INTS,
+    NO_OBJECTIVE,
+    NO_SCORES,
+    Attainment,
+    Finish,
+    Floats,
+    Ints,
+    Objective,
+    Progress,
+    Scores,
+    Top,
+)
 
 log = logging.getLogger("covey.streaming")
 
@@ -55,6 +68,10 @@ class Chunk:
     drafters: tuple[tuple[str, int, int], ...] = ()  # name, tokens drafted and accepted
     top_ids: Ints = field(default_factory=lambda: NO_INTS)  # of each token as many, the likeliest first
     top_logprobs: Floats = field(default_factory=lambda: NO_FLOATS)
+    prompt_ids: Ints = field(default_factory=lambda: NO_INTS)  # on the first, where its scores are wanted
+    prompt_logprobs: Floats = field(default_factory=lambda: NO_FLOATS)  # from the second token on
+    prompt_top_ids: Ints = field(default_factory=lambda: NO_INTS)
+    prompt_top_logprobs: Floats = field(default_factory=lambda: NO_FLOATS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +147,8 @@ class _Answer:
     logprobs: bool
     started: float
     objective: Objective = NO_OBJECTIVE
+    prompt: Ints = field(default_factory=lambda: NO_INTS)  # where its scores are wanted; until it is sent, as are these
+    prompt_scores: Scores = NO_SCORES
     first: float | None = None
     last: float = 0.0
     gaps: list[float] = field(default_factory=list)
@@ -229,6 +248,7 @@ class Streamer:
         objective: Objective = NO_OBJECTIVE,
         num_prompt: int | None = None,
         name: str = "",
+        prompt_logprobs: bool = False,
     ) -> None:
         """Expect progress of a request; call before the engine gets it. Its times count from `arrival`; without one,
         from now. The tokens of `prompt` behind the first `num_prompt` are output that came before: text and stop words
@@ -252,6 +272,7 @@ class Streamer:
             logprobs,
             started=self._clock.now() if arrival is None else arrival,
             objective=objective,
+            prompt=prompt[:num_prompt] if prompt_logprobs else NO_INTS,
             before=before,
             name=name or str(key),
         )
@@ -349,6 +370,7 @@ class Streamer:
         ids = np.concatenate([item.tokens for item in items]) if len(items) > 1 else last.tokens
         scores = np.concatenate([item.logprobs for item in items]) if len(items) > 1 else last.logprobs
         top = Top.joined([item.top for item in items]) if len(items) > 1 else last.top
+        answer.prompt_scores = next((item.scores for item in items if len(item.scores.logprobs)), answer.prompt_scores)
         finish = last.finish
         text = ""
         if answer.detokenizer is not None:
@@ -402,6 +424,8 @@ class Streamer:
         state = self._state(answer, ids, finish) if answer.outlet.needs_state else None
         if answer.prefix:
             text, answer.prefix = answer.prefix + text, ""
+        prompt, prompt_scores = answer.prompt, answer.prompt_scores
+        answer.prompt, answer.prompt_scores = NO_INTS, NO_SCORES
         answer.sent = self._clock.now()
         try:
             answer.outlet.send(
@@ -426,6 +450,10 @@ class Streamer:
                     last.drafters,
                     top.ids.reshape(-1),
                     top.logprobs.reshape(-1),
+                    prompt,
+                    prompt_scores.logprobs,
+                    prompt_scores.top.ids.reshape(-1),
+                    prompt_scores.top.logprobs.reshape(-1),
                 )
             )
         except CoveyError:

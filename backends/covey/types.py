@@ -72,6 +72,7 @@ class Sampling:
     seed: int = 0  # unsigned, 64 bits
     logprobs: bool = False
     top_logprobs: int = 0  # of so many of the likeliest tokens at each place
+    prompt_logprobs: bool = False  # of the prompt's tokens as well
     rule: Rule = Rule.COUPLED
     grammar: str = ""  # which the output has to fit, as llguidance writes it (`covey.grammar`)
 
@@ -230,6 +231,25 @@ class Top:
 NO_TOP = Top.none(0)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Scores:
+    """Has the log-probabilities of some tokens of a prompt, and the likeliest tokens at their places."""
+
+    logprobs: Floats
+    top: Top = NO_TOP  # without places where no request wants it
+
+    @classmethod
+    def joined(cls, parts: Sequence[Scores]) -> Scores:
+        return cls(np.concatenate([part.logprobs for part in parts]), Top.joined([part.top for part in parts]))
+
+    def at(self, places: Any, width: int | None = None) -> Scores:
+        """Return those of the given places, with so many of the likeliest at each."""
+        return Scores(self.logprobs[places], self.top.at(places, width) if self.top.width else self.top)
+
+
+NO_SCORES = Scores(NO_FLOATS)
+
+
 @dataclass(frozen=True, slots=True)
 class TargetReply:
     """The tokens that one pass committed: `tokens[offsets[r]:offsets[r + 1]]` for row r, of which the first
@@ -253,6 +273,10 @@ class TargetReply:
     divergence: Floats = field(default_factory=lambda: NO_FLOATS)  # empty: not asked for
     chances: Floats = field(default_factory=lambda: NO_FLOATS)
     top: Top = NO_TOP  # aligned with tokens, where any row asked for it; else without places
+    # Row r has `scores` of its prompt's tokens from `scored[r]` to `scored[r + 1]`, the last of them that of the last
+    # token that its KV predicts, or the prompt's last; `scored` is empty where no row asked for any.
+    scored: Ints = field(default_factory=lambda: NO_INTS)
+    scores: Scores = NO_SCORES
 
 
 class ResizeStatus(IntEnum):
@@ -484,6 +508,7 @@ class Progress(NamedTuple):
     flagged: bool = False  # at its arrival its objective was not expected to be met
     drafters: tuple[tuple[str, int, int], ...] = ()  # in the order in which they first drafted: name, drafted, accepted
     top: Top = NO_TOP  # aligned with tokens, where it was asked for
+    scores: Scores = NO_SCORES  # of the prompt, from its second token on, with the first of the output
     queued: float | None = None  # seconds that it waited before it first ran
 
 

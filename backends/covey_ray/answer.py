@@ -89,6 +89,14 @@ class Answer:
         finally:
             await self.close()
 
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Yield the rest of the answer as it comes; where it is lost, its stream breaks off."""
+        try:
+            async for piece in self._bytes():
+                yield piece
+        finally:
+            await self.close()
+
     async def close(self) -> None:
         """Have the replica go on no longer."""
         if self._pieces is not None:

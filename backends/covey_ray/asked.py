@@ -65,7 +65,7 @@ def routed_by(body: Mapping[str, Any], headers: Mapping[str, str], path: str) ->
     prompts begin. Tenants share no KV, so their prompts are none of each other's."""
     if session := headers.get(SESSION):
         return f"session {session}"
-    prompt, messages = body.get("prompt"), body.get("messages")
+    prompt, messages = body.get("prompt") or body.get("input"), body.get("messages")
     if isinstance(messages, list):
         texts = [each.get("content") for each in messages if isinstance(each, dict)]
         text = "\n".join(each if isinstance(each, str) else json.dumps(each) for each in texts)

@@ -24,6 +24,7 @@ from covey_ray.asked import BROKEN, FORWARDED, HEALTH, Asked, routed_by
 
 KEPT = ("content-type", "retry-after", "warning", "x-request-id")  # headers of answers
 EVENTS = "text/event-stream"
+RESPONSES = "/v1/responses"  # whose events cannot be told from their repetition
 NOWHERE = (
     "no such route here: OpenAI's API is at /v1, health at /health; metrics and Triton's protocol are each server's"
 )
@@ -55,7 +56,8 @@ class Ingress:
         try:
             head = await answer.head()
             if head.headers.get("content-type", "").startswith(EVENTS):
-                return StreamingResponse(answer.events(head), head.status, _kept(head.headers))
+                events = answer.pieces() if path == RESPONSES else answer.events(head)
+                return StreamingResponse(events, head.status, _kept(head.headers))
             head, content = await answer.whole(head)
         except (*BROKEN, RayError, RayServeException) as error:
             return JSONResponse(errors.shaped(BUSY, f"no server answers: {error}"), BUSY, AGAIN)

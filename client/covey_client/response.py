@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 _KINDS: dict[str, Callable[..., Any]] = {"INT32": int, "UINT64": int, "FP32": float, "BOOL": bool, "BYTES": str}
 _FORMATS = {"INT32": "i", "UINT64": "Q", "FP32": "f", "BOOL": "?"}
 _Made = TypeVar("_Made")
+Places = tuple[tuple[tuple[int, float], ...], ...]  # of tokens: ids with their log-probabilities
+_OF_PROMPT = ("prompt_ids", "prompt_log_probs", "prompt_top_ids", "prompt_top_log_probs")  # of the first chunk
+_LISTS = ("tokens", "log_probs", "top_ids", "top_log_probs", *_OF_PROMPT)
 
 
 @dataclass(frozen=True)
@@ -68,14 +71,26 @@ class Chunk:
     emulated: bool = False  # a device that stands in for another made this: the text is no model's
     top_ids: tuple[int, ...] = ()  # see `top`
     top_log_probs: tuple[float, ...] = ()
+    prompt_ids: tuple[int, ...] = ()  # on the first, where `return_prompt_log_probs` asks for it, with what follows
+    prompt_log_probs: tuple[float, ...] = ()  # from the second token on
+    prompt_top_ids: tuple[int, ...] = ()  # see `prompt_top`
+    prompt_top_log_probs: tuple[float, ...] = ()
 
     @property
-    def top(self) -> tuple[tuple[tuple[int, float], ...], ...]:
+    def top(self) -> Places:
         """Return, for each token, the likeliest ones at its place with their log-probabilities, the likeliest first; as
         many as `top_logprobs` asked for."""
-        count = len(self.top_ids) // max(1, len(self.tokens))
-        pairs = list(zip(self.top_ids, self.top_log_probs))
-        return tuple(tuple(pairs[place * count : (place + 1) * count]) for place in range(len(self.tokens)))
+        return _places_of(len(self.tokens), self.top_ids, self.top_log_probs)
+
+    @property
+    def prompt_top(self) -> Places:
+        """Return the same for each of `prompt_log_probs`."""
+        return _places_of(len(self.prompt_log_probs), self.prompt_top_ids, self.prompt_top_log_probs)
+
+
+def _places_of(places: int, ids: Sequence[int], log_probs: Sequence[float]) -> Places:
+    count, pairs = len(ids) // max(1, places), list(zip(ids, log_probs))
+    return tuple(tuple(pairs[place * count : (place + 1) * count]) for place in range(places))
 
 
 @dataclass(frozen=True)
@@ -86,14 +101,8 @@ class Completion(Chunk):
     def join(cls, chunks: Iterable[Chunk]) -> Completion:
         """One answer out of its chunks, of which the last one closes it."""
         parts = list(chunks)
-        joined = {
-            "text": "".join(part.text for part in parts),
-            "tokens": tuple(token for part in parts for token in part.tokens),
-            "log_probs": tuple(value for part in parts for value in part.log_probs),
-            "top_ids": tuple(token for part in parts for token in part.top_ids),
-            "top_log_probs": tuple(value for part in parts for value in part.top_log_probs),
-        }
-        return cls(**vars(parts[-1]) | joined)
+        joined = {name: tuple(value for part in parts for value in getattr(part, name)) for name in _LISTS}
+        return cls(**vars(parts[-1]) | joined | {"text": "".join(part.text for part in parts)})
 
 
 def from_grpc(message: service_pb2.ModelInferResponse) -> Chunk | None:

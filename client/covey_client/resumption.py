@@ -89,6 +89,10 @@ class Resumption:
             log_probs=chunk.log_probs[known:],
             top_ids=chunk.top_ids[top:],
             top_log_probs=chunk.top_log_probs[top:],
+            prompt_ids=(),  # which the first response had
+            prompt_log_probs=(),
+            prompt_top_ids=(),
+            prompt_top_log_probs=(),
         )
 
 

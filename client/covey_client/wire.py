@@ -76,8 +76,8 @@ INPUTS = (
         "max_tokens",
         "INT32",
         OWN,
-        "most tokens of output; else `limits.max_tokens`, 256, or what the context leaves",
-        low=1,
+        "most tokens of output; else `limits.max_tokens`, 256, or what the context leaves; 0 beside "
+        "`return_prompt_log_probs` alone",
         high=1 << 30,
     ),
     Field("stream", "BOOL", DELIVERY, "send tokens as they come, not the whole answer at its end", False),
@@ -137,6 +137,14 @@ INPUTS = (
         0,
         high=MAX_TOP_LOGPROBS,
     ),
+    Field(
+        "return_prompt_log_probs",
+        "BOOL",
+        SAMPLING,
+        "answer with the prompt's `prompt_log_probs`, too, none of whose KV is reused",
+        False,
+        named="prompt_logprobs",
+    ),
     Field("exclude_input_in_output", "BOOL", OWN, "leave the prompt out of `text_output`", True),
     Field("num_draft_tokens", "INT32", OWN, "0 is `speculation` `off`, k is `fixed:k`", high=MAX_DRAFT_TOKENS),
     Field("num_prompt_tokens", "INT32", OWN, "how many ids are the original prompt; without it all", low=1),
@@ -165,6 +173,10 @@ OUTPUTS = (
         many=True,
         named="top_log_probs",
     ),
+    Field("prompt_ids", "INT32", CHUNK, "the prompt's tokens, in the first response, where asked for", many=True),
+    Field("prompt_log_probs", "FP32", CHUNK, "their log-probabilities, from the second token on", many=True),
+    Field("prompt_top_ids", "INT32", CHUNK, "the `top_logprobs` likeliest at the place of each of these", many=True),
+    Field("prompt_top_log_probs", "FP32", CHUNK, "their log-probabilities", many=True),
     Field("finish_reason", "BYTES", CHUNK, "empty until the last response: `eos`, `stop` or `length`"),
     Field("used_seed", "UINT64", CHUNK, "gives the same answer again, also where the server drew it", named="seed"),
     Field("num_input_tokens", "INT32", USAGE, "tokens of the prompt", named="input_tokens"),
@@ -228,6 +240,7 @@ class Settings(TypedDict, total=False):
     end_id: int | None
     return_log_probs: bool | None
     top_logprobs: int | None
+    return_prompt_log_probs: bool | None
     exclude_input_in_output: bool | None
     num_draft_tokens: int | None
     num_prompt_tokens: int | None

@@ -40,7 +40,8 @@ def chunks(rng: random.Random, tokens: tuple[int, ...] = WHOLE, seed: int = 7) -
         end = len(text) if last else end
         said_last, scores = "length" if last else "", tuple(map(float, part))
         top = tuple(2 * token + beside for token in part for beside in (0, 1))
-        found.append(Chunk(text[said:end], part, scores, said_last, seed, Usage(), top_ids=top, top_log_probs=top))
+        more = {"top_ids": top, "top_log_probs": top, "prompt_ids": () if found else (4, 5)}
+        found.append(Chunk(text[said:end], part, scores, said_last, seed, Usage(), **more))
         said = min(end, len(text))
     return found
 
@@ -100,6 +101,7 @@ def test_the_text_is_what_it_would_have_been(seed: int) -> None:
     rng, asked = random.Random(seed), list[object]()
     found = Completion.join(Stream(*broken(rng, Call, asked)))
     assert (found.text, found.tokens, found.log_probs) == (TEXT, WHOLE, tuple(map(float, WHOLE)))
+    assert found.prompt_ids == (4, 5)
     assert len(asked) == 7
     assert asked[0] is None
     assert asked[-1] == 7, "the server drew it"

@@ -1,5 +1,5 @@
-"""Clients that others made find Covey as they are: litellm, instructor and aiperf, each in an environment of its own
-(aiperf wants another numpy than the server), and a page in a browser, by itself and through a proxy."""
+"""Clients that others made find Covey as they are: litellm, instructor, lm-eval and aiperf, each in an environment of
+its own (aiperf wants another numpy than the server), and a page in a browser, by itself and through a proxy."""
 
 from __future__ import annotations
 
@@ -83,6 +83,33 @@ def test_instructor(front: Front) -> None:
     found = json.loads(ran.stdout.splitlines()[-1])
     assert found["place"] in ("Rome", "Oslo")
     assert found["rain"] in (True, False)
+
+
+def test_lm_eval(server: Server, front: Front, tmp_path: Path) -> None:
+    """Texts are scored, and written, as OpenAI's own library is told."""
+    python = environment("lm-eval", "lm-eval[api]", "transformers") / "python"
+    url, tokenizer = f"http://{front.http_url}/v1", server.options.repository_folder() / "target" / "1"
+    words = [str(python), str(CLIENTS / "lm_eval_asks.py"), url, str(tokenizer), str(tmp_path)]
+    alone = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
+    ran = subprocess.run(words, check=False, capture_output=True, text=True, timeout=2 * SECONDS, env=alone)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    found = json.loads(ran.stdout.splitlines()[-1])
+    own = []
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        for choice in found["choices"]:
+            text = found["text"] + choice
+            scores = client.completions.create(model="covey", prompt=text, echo=True, max_tokens=0, logprobs=1)
+            told = scores.choices[0].logprobs
+            assert told is not None
+            places = zip(told.text_offset or [], told.token_logprobs or [])
+            own.append(sum(score for at, score in places if at >= len(found["text"]) and score is not None))
+        written = client.completions.create(
+            model="covey", prompt=found["text"], max_tokens=12, temperature=0.0, stop=["\n"]
+        )
+    assert found["likelihoods"] == pytest.approx(own, abs=1e-6)
+    assert len(set(own)) == len(own)
+    assert found["accuracy"] == float(own.index(max(own)) == 0)
+    assert found["words"] == written.choices[0].text
 
 
 @pytest.mark.parametrize("kind", ["chat", "completions"])

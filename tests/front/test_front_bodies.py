@@ -127,7 +127,7 @@ def test_only_the_outputs_that_are_asked_for_are_answered() -> None:
         ({"text_input": "a", "temperature": 1e39}, "temperature"),
         (b'{"text_input":"a","temperature":1e999}', "temperature"),
         ({"text_input": "a", "top_p": 0}, "top_p"),
-        ({"text_input": "a", "max_tokens": 0}, "max_tokens"),
+        ({"text_input": "a", "max_tokens": -1}, "max_tokens"),
         ({"text_input": "a", "max_tokens": True}, "max_tokens"),
         ({"text_input": "a", "max_tokens": 1.5}, "max_tokens"),
         ({"text_input": "a", "max_tokens": [1, 2]}, "max_tokens"),

@@ -197,9 +197,9 @@ def test_tritonclient_over_grpc(front: Front) -> None:
     assert error is None
     assert result.get_response().id == "a"
     assert result.get_response().parameters["triton_final_response"].bool_param
-    wrong = inputs(tritonclient.grpc, "count 1", max_tokens=np.array([0], np.int32))
+    wrong = inputs(tritonclient.grpc, "count 1", max_tokens=np.array([-1], np.int32))
     client.async_stream_infer("covey", wrong)
-    assert "max_tokens: got 0" in str(came.get(timeout=20)[1])
+    assert "max_tokens: got -1" in str(came.get(timeout=20)[1])
     client.async_stream_infer("covey", inputs(tritonclient.grpc, "count 1"))
     assert came.get(timeout=20)[1] is None, "one wrong request ends no stream"
     client.stop_stream()
@@ -210,8 +210,8 @@ def test_statuses(front: Front) -> None:
     for path in ("/v2/repository/index", "/v2/models/doomed/generate", "/v2/models/covey/versions/2/generate", "/x"):
         assert post(front, path, {"text_input": "count 1"})[0] == 404, path
     assert call(front, "GET", GENERATE)[0] == 405
-    status, said = post(front, GENERATE, {"text_input": "a", "max_tokens": 0})
-    assert (status, said["error"]) == (400, "[INVALID_ARG] max_tokens: got 0, allowed: 1 to 1073741824")
+    status, said = post(front, GENERATE, {"text_input": "a", "max_tokens": -1})
+    assert (status, said["error"]) == (400, "[INVALID_ARG] max_tokens: got -1, allowed: 0 to 1073741824")
     assert post(front, GENERATE, {"text_input": "a", "stream": True})[0] == 400
     body = json.dumps({"text_input": "error [UNAVAILABLE] queue full; try again in 3 s"}).encode()
     status, _, headers = call(front, "POST", GENERATE, body)

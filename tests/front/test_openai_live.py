@@ -110,6 +110,35 @@ def test_fields_are_sent_on_by_covey_s_names(asking: openai.OpenAI) -> None:
     assert sent(asking, logprobs=3)["top_logprobs"] == 3
 
 
+def test_an_echo_with_log_probs_scores_the_prompt(asking: openai.OpenAI) -> None:
+    found = sent(asking, echo=True, logprobs=1, max_tokens=0)
+    assert (found["return_prompt_log_probs"], found["max_tokens"]) == (True, 0)
+    assert found["exclude_input_in_output"] is False
+    assert "return_prompt_log_probs" not in sent(asking, echo=True)
+    said = asking.completions.create(model="covey", prompt="outputs", echo=True, logprobs=1)
+    wanted = set(json.loads(said.choices[0].text)["wanted"])
+    assert {"prompt_ids", "prompt_log_probs", "prompt_top_ids", "prompt_top_log_probs"} <= wanted
+    for more in ({}, {"echo": True}, {"logprobs": 1}):
+        with pytest.raises(openai.BadRequestError, match="or 0 with echo and logprobs") as caught:
+            sent(asking, max_tokens=0, **more)
+        assert caught.value.param == "max_tokens"
+
+
+def test_what_other_servers_have_is_refused_with_what_to_use(front: Front, asking: openai.OpenAI) -> None:
+    instead: dict[str, tuple[Any, str]] = {"best_of": (2, "use n, and"), "suffix": ("a", "use a prompt")}
+    for name, (value, use) in {**instead, "prompt_logprobs": (1, "use echo and")}.items():
+        with pytest.raises(openai.BadRequestError, match=use) as caught:
+            asking.completions.create(model="covey", prompt="count 1", extra_body={name: value})
+        assert caught.value.param == name
+    for path, use in (
+        ("/v1/embeddings", "a server of an embedding model"),
+        ("/v1/messages", "use /v1/chat/completions or /v1/responses"),
+        ("/v1/responses/resp_1", "send the whole conversation"),
+    ):
+        status, body, _ = call(front, "POST", path, {"model": "covey"})
+        assert (status, use in json.loads(body)["error"]["message"]) == (404, True)
+
+
 def test_only_what_answers_are_made_of_is_asked_for(asking: openai.OpenAI) -> None:
     for more, beside in (
         ({}, set()),

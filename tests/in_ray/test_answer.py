@@ -185,6 +185,23 @@ def test_a_whole_answer_that_is_lost_is_asked_for_again() -> None:
     assert asyncio.run(run())[1] == b"the whole"
 
 
+def test_a_response_s_events_are_forwarded_until_they_break_off() -> None:
+    pieces = [b"event: response.created\ndata: {}\n\n", b"event: response.in_progress\n"]
+    replicas = Replicas(begins("one", *pieces, GONE))
+    found = list[bytes]()
+
+    async def run() -> None:
+        answer = Answer(replicas, ASKED)
+        await answer.head()
+        async for piece in answer.pieces():
+            found.append(piece)
+
+    with pytest.raises(ActorUnavailableError):
+        asyncio.run(run())
+    assert found == pieces
+    assert (len(replicas.asked), replicas.cancelled) == (1, 1)
+
+
 def test_nobody_is_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PATIENCE", -1.0)
     assert streamed(Replicas(begins("one", event("Once "), GONE)))[0] == "Once "

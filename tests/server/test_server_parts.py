@@ -344,6 +344,15 @@ def test_the_command_line_says_everything(tmp_path: Path, monkeypatch: pytest.Mo
     options = parse(["--http-port", "1", "--model", "/m", "--verbose", "--", "--log-format=ISO8601"])
     assert (options.http_port, options.model, options.verbose, options.admin_secret) == (1, "/m", 1, "s")
     assert options.host == "127.0.0.1"
+    named = parse(["--served-model-name", "a/b", "c", "--", "--log-format=ISO8601"])
+    assert (named.served_model_name, named.extra, options.served_model_name) == (
+        ("a/b", "c"),
+        ("--log-format=ISO8601",),
+        (),
+    )
+    for wrong in (["a", "a"], [""], []):
+        with pytest.raises(SystemExit):
+            parse(["--served-model-name", *wrong])
     found = installation.find(None)
     words = command.command(options, found, Path("/b"), ("covey",), "p_")
     assert "--backend-config=python,shm-region-prefix-name=p_" in words

@@ -30,6 +30,17 @@ def parse(parser: RequestParser, parameters: dict[str, Any] | None = None, **ten
     return parser.parse(1, 0.0, given.get, parameters).request
 
 
+def test_nothing_is_written_where_the_prompt_is_scored_alone() -> None:
+    found = parse(parser(), max_tokens=0, return_prompt_log_probs=True)
+    assert (found.max_tokens, found.sampling.prompt_logprobs) == (0, True)
+    with pytest.raises(BadField, match=r"^max_tokens: got 0, allowed: 1 and more, or 0 beside return_prompt_log_probs"):
+        parse(parser(), max_tokens=0)
+    info = dataclasses.replace(HashTarget().info(), device="emulated")
+    emulated = RequestParser(None, info, LimitSettings(), Roster((), ManualClock()))
+    with pytest.raises(BadField, match=r"^return_prompt_log_probs: got True, allowed: false: an emulated target"):
+        parse(emulated, return_prompt_log_probs=True)
+
+
 @pytest.mark.parametrize("name", [field.name for field in INPUTS])
 def test_a_setting_that_comes_as_a_parameter_is_not_ignored(name: str) -> None:
     with pytest.raises(BadField, match=rf"^{name}: got 1, allowed: an input tensor of this name"):

@@ -9,6 +9,7 @@ import pytest
 
 from covey.errors import PortError
 from covey.types import (
+    NO_INTS,
     DrafterInfo,
     DraftReply,
     DraftWork,
@@ -20,6 +21,7 @@ from covey.types import (
     ResizeStatus,
     Rule,
     Sampling,
+    Scores,
     TargetInfo,
     TargetReply,
     TargetWork,
@@ -167,6 +169,11 @@ DRAFT = DraftWork(ints(1, 2), ints(5, 6), ints(0, 1, 3), ints(1, 2, 3), ints(4, 
 REPLY = TargetReply(
     ints(0, 1), ints(3, 0), ints(0, 3), ints(1, 0), ints(0, 2, 2), ints(8, 9), np.zeros(2, np.float32), 5, 10, 1, 0.5
 )
+REPLY = dataclasses.replace(
+    REPLY,
+    scored=ints(0, 0, 2),
+    scores=Scores(np.float32([-1, -2]), Top(ints(5, 6).reshape(2, 1), np.zeros((2, 1), np.float32))),
+)
 DRAFTED = DraftReply(ints(0, 2, 0), ints(4, 0, 6), TREES, 3, 0.5, 0.25)
 CHANCES = np.float32([[0.5, 1.0, 0.0], [0.0, 0.25, 1e-6]])
 READ = dataclasses.replace(DRAFT, depth=ints(0, 0), reading=Reading(ints(3, -1), 0, CHANCES))
@@ -249,6 +256,8 @@ DAMAGED: list[tuple[Any, list[dict[str, Any]]]] = [
     (REPLY, [{"offsets": ints(0, 2, 1)}, {"tokens": ints(8, -9)}, {"logprobs": np.zeros(1, np.float32)}]),
     (REPLY, [{"top": Top(ints(1, 2, 3), np.zeros(3, np.float32))}, {"top": Top(ints(1, 2), np.zeros(4, np.float32))}]),
     (REPLY, [{"top": Top(ints(-2, 2), np.zeros(2, np.float32))}]),
+    (REPLY, [{"scored": ints(0, 1, 3)}, {"scored": ints(0, 2)}, {"scored": NO_INTS}]),
+    (REPLY, [{"scores": Scores(np.zeros(2, np.float32), Top(ints(-2, 1), np.zeros(2, np.float32)))}]),
     (REPLY, [{"free_blocks": 11}, {"free_blocks": -1}, {"seconds": float("nan")}, {"seconds": -1.0}, {"epoch": -1}]),
     (REPLY, [{"divergence": np.float32(each)} for each in ([0.5], [0.5, 1.5], [np.nan, 0], [0, -0.5])]),
     (DRAFTED, [*PLANTED, {"status": ints(0, -1, 0)}, {"seen": ints(1, 2)}, {"draft_seconds": float("inf")}]),

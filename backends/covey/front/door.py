@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from covey.front.admission import DOWN, Admission, Caller
@@ -14,6 +14,7 @@ from covey.profile import Profile
 from covey_client.async_client import AsyncStream
 from covey_client.errors import Overloaded
 from covey_client.response import Completion
+from covey_client.wire import MODEL
 
 
 class Gone(Exception):
@@ -24,9 +25,17 @@ class Door:
     """One front's; made in the event loop."""
 
     def __init__(
-        self, profile: Profile, grpc_url: str, metrics_url: str, deaths: int, folders: Mapping[str, str]
+        self,
+        profile: Profile,
+        grpc_url: str,
+        metrics_url: str,
+        deaths: int,
+        folders: Mapping[str, str],
+        names: Sequence[str] = (),
     ) -> None:
-        """`folders` of the targets, by name where there are several."""
+        """`folders` of the targets, by name where there are several. `names` are those by which OpenAI's routes know
+        the model; without any it is `covey`."""
+        self.names = tuple(names) or (MODEL,)
         self.settings = profile.front
         self.prompt_bytes = profile.limits.prompt_bytes
         self.most_tokens = profile.limits.max_tokens  # of a request that says nothing

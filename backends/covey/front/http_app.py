@@ -27,7 +27,8 @@ NOWHERE = (
     "model control, shared memory, statistics, tracing and logs are only on Triton's own ports; OpenAI's API is at /v1"
 )
 NOT_OPENAI = (
-    "no such route here: /v1 has chat/completions, completions and models, and beside it are /tokenize, /detokenize"
+    "no such route here: /v1 has chat/completions, completions, responses and models, and beside it are /tokenize, "
+    "/detokenize"
 )
 AGAIN = {"retry-after": "2"}
 

@@ -64,14 +64,14 @@ class Sequences:
     def __len__(self) -> int:
         return len(self._open)
 
-    def open(self, opening: Open, settings: int) -> Sequence:
+    def open(self, opening: Open, settings: int, *, anew: bool = False) -> Sequence:
         """Take a request, with the KV that earlier ones of its tenant left for its first blocks. At least its last
-        token is computed again: its logits are needed."""
+        token is computed again: its logits are needed; with `anew` all are."""
         tokens = opening.tokens
         buffer = np.zeros(len(tokens) + 64, np.int32)
         buffer[: len(tokens)] = tokens
         sequence = Sequence(opening.tag, buffer, len(tokens), opening.tenant, settings, opening.rounds)
-        if self._reuse:
+        if self._reuse and not anew:
             hashes = chain_hashes(tokens[:-1], self.block_size, opening.tenant)
             sequence.blocks = self.pool.find(hashes)
             self.pool.share(sequence.blocks)

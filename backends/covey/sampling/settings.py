@@ -26,6 +26,7 @@ _NUMBERS = {
     "seed": np.uint64,  # already spread by `seed_words`
     "logprobs": np.bool_,
     "top_logprobs": np.int64,
+    "prompt_logprobs": np.bool_,
     "biased": np.bool_,  # logits get a bias
     "constrained": np.bool_,  # a grammar says which tokens may follow
     "penalised": np.bool_,  # the draw depends on the tokens before it
@@ -50,6 +51,7 @@ class SettingsTable:
     seed: Words
     logprobs: npt.NDArray[np.bool_]
     top_logprobs: Index
+    prompt_logprobs: npt.NDArray[np.bool_]
     biased: npt.NDArray[np.bool_]
     constrained: npt.NDArray[np.bool_]
     penalised: npt.NDArray[np.bool_]
@@ -84,7 +86,8 @@ class SettingsTable:
         self.min_tokens[row] = s.min_tokens
         self.num_prompt[row] = num_prompt
         self.seed[row : row + 1] = seed_words(np.array([s.seed & 0xFFFFFFFFFFFFFFFF], np.uint64))
-        self.logprobs[row] = s.logprobs
+        self.logprobs[row] = s.logprobs or s.prompt_logprobs
+        self.prompt_logprobs[row] = s.prompt_logprobs
         self.top_logprobs[row] = s.top_logprobs
         self.biased[row] = bool(s.logit_bias)
         if s.logit_bias:  # as arrays once, and not at each draw
@@ -104,6 +107,7 @@ class SettingsTable:
         if self.samplings[row] is None:
             raise KeyError(f"row {row} is not in use")
         self.samplings[row] = None
+        self.prompt_logprobs[row] = False
         self.biases.pop(row, None)
         self._free.append(row)
 

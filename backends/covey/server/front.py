@@ -139,6 +139,7 @@ class Front:
             *("--upstream", f"{upstream}:{options.grpc_port}"),
             *("--upstream-metrics", f"{upstream}:{options.metrics_port}", "--deaths", str(self._deaths.fd)),
             *("--profile", str(own.resolve()) if own.is_file() else options.profile),
+            *(word for name in options.served_model_name for word in ("--served-model-name", name)),
             *(word for name, folder in _folders(options).items() for word in ("--folder", f"{name}={folder}")),
         ]
         self._process = subprocess.Popen(
@@ -164,7 +165,11 @@ def wanted(options: Options) -> bool:
 
 
 def with_ports(options: Options) -> Options:
-    """The same options with every FREE port of the front chosen; refuses ports that somebody listens on."""
+    """The same options with every FREE port of the front chosen; refuses ports that somebody listens on, and names of
+    the model that a target has."""
+    for name in options.served_model_name:
+        if name in _folders(options):
+            raise StartError(f"--served-model-name: got {name!r}, allowed: names that no target has")
     held = []
     chosen: dict[str, int] = {}
     try:

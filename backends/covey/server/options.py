@@ -47,6 +47,7 @@ class Options:
     front_http_port: int | None = None
     front_grpc_port: int | None = None
     front_host: str = "127.0.0.1"
+    served_model_name: tuple[str, ...] = ()  # by which OpenAI's routes know the model; none: `covey`
     profile: str = DEFAULT_PROFILE  # name or path, as covey.profile.load takes it
     model: str = ""  # the target, a folder or a name on the hub; "": what the model repository names
     drafter: str = ""  # the same of a model that drafts for it; "": those of the profile
@@ -100,6 +101,7 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument("--front-http-port", type=int, metavar="PORT", help="of the front, which strangers may reach")
     parser.add_argument("--front-grpc-port", type=int, metavar="PORT")
     parser.add_argument("--front-host", default=usual.front_host, help="address that the front listens on")
+    parser.add_argument("--served-model-name", nargs="+", default=[], metavar="NAME", help="of the model in /v1")
     named = "folder, or name on the Hugging Face hub (MODEL or MODEL@REVISION), of the"
     parser.add_argument("--model", default="", metavar="MODEL", help=f"{named} target")
     parser.add_argument("--drafter", default="", metavar="MODEL", help=f"{named} model that drafts for it")
@@ -117,4 +119,7 @@ def parse(arguments: Sequence[str]) -> Options:
     given = vars(parser.parse_args(arguments))
     if (given["front_http_port"] is None) != (given["front_grpc_port"] is None):
         parser.error("the front has two ports: give --front-http-port and --front-grpc-port")
-    return Options(**given | {"extra": tuple(given["extra"])})
+    names = given["served_model_name"]
+    if "" in names or len(set(names)) < len(names):
+        parser.error(f"--served-model-name: got {names}, allowed: names that are not empty, each once")
+    return Options(**given | {"extra": tuple(given["extra"]), "served_model_name": tuple(names)})

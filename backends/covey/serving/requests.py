@@ -135,6 +135,7 @@ class Requests:
             seed=sampling.seed,
             stream=wanted.stream,
             logprobs=sampling.logprobs,
+            prompt_logprobs=sampling.prompt_logprobs,
             stop_words=wanted.stop_words,
             prefix=wanted.prefix,
             arrival=coming.arrival,

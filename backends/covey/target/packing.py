@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Rows
 
 import numpy as np
+import numpy.typing as npt
 
 from covey.kv.sequences import Sequence
 from covey.models.lanes import Lanes, Pass, Windows, windows_of
@@ -52,9 +53,12 @@ def path_to(parents: Ints, node: int) -> Ints:
 
 class Packing:
     """One pass over `rows`, row r computing `chunk[r]` known tokens and then its tree. `ends[r]` says whether its last
-    known token is computed, so that tokens can be drawn; `depth` is every node's depth."""
+    known token is computed, so that tokens can be drawn; `depth` is every node's depth. Of each row the logits of the
+    first `scored[r]` tokens are wanted as well: `of_prompt` says which of the logits those are."""
 
-    def __init__(self, rows: Rows[Sequence], chunk: list[int], trees: Trees, *, windows: bool = False) -> None:
+    def __init__(
+        self, rows: Rows[Sequence], chunk: list[int], trees: Trees, scored: Ints | None = None, *, windows: bool = False
+    ) -> None:
         size = np.asarray(chunk, np.int32)
         cached = np.fromiter((sequence.num_cached_tokens for sequence in rows), np.int32, len(rows))
         known = np.fromiter((sequence.known for sequence in rows), np.int32, len(rows))
@@ -67,10 +71,16 @@ class Packing:
         slots = _joined([row.slots[start:end] for row, start, end in zip(rows, starts, ends)])
         ended = reached == known
         self.ends: list[bool] = ended.tolist()
+        self.of_prompt: npt.NDArray[np.bool_] | None = None
         if max(chunk) == 1 and ended.all():  # as a rule nothing is left out
             out = np.arange(len(at), dtype=np.int32)
         else:
-            out = np.flatnonzero((at >= np.repeat(size - 1, sizes)) & np.repeat(ended, sizes)).astype(np.int32)
+            wanted = (at >= np.repeat(size - 1, sizes)) & np.repeat(ended, sizes)
+            if scored is not None:
+                of_prompt = at < np.repeat(scored, sizes)
+                wanted |= of_prompt
+                self.of_prompt = of_prompt[wanted]
+            out = np.flatnonzero(wanted).astype(np.int32)
         tables = np.zeros((len(rows), max(len(row.table) for row in rows)), np.int32)
         for row, sequence in enumerate(rows):
             tables[row, : len(sequence.table)] = sequence.table

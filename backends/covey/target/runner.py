@@ -26,16 +26,19 @@ from covey.models.compute import Compute
 from covey.models.identity import files_of, identity, of_model
 from covey.models.runtimes import NATIVE, TORCH, runtime_of
 from covey.profile import TargetSettings
-from covey.sampling.arrays import Logits
-from covey.sampling.drawing import Context, SettingsTable, draw
+from covey.sampling.arrays import Logits, plain, select
+from covey.sampling.drawing import Context, SettingsTable, draw, log_probabilities
+from covey.sampling.likeliest import likeliest
 from covey.target.ahead import Ahead, Precomputed
 from covey.target.divergence import UNJUDGED
 from covey.target.packing import Packing, path_to
 from covey.target.resizing import resize
 from covey.target.verification import Mask, Places, Verified, merged, pick, rows_of, verify
 from covey.types import (
+    LEAST_LOGPROB,
     NO_FLOATS,
     NO_INTS,
+    NO_SCORES,
     NO_TOP,
     Ints,
     Open,
@@ -43,6 +46,7 @@ from covey.types import (
     ResizeStatus,
     RowStatus,
     Sampling,
+    Scores,
     TargetInfo,
     TargetReply,
     TargetWork,
@@ -169,7 +173,7 @@ class TargetRunner:
     def _open(self, opening: Open) -> Sequence:
         row = self._settings.add(opening.sampling, opening.num_prompt)
         self._grammars.add(row, opening.sampling)
-        return self._sequences.open(opening, row)
+        return self._sequences.open(opening, row, anew=opening.sampling.prompt_logprobs)
 
     def _close(self, sequence: Sequence, _ended: bool) -> None:
         self._sequences.close(sequence)
@@ -198,8 +202,10 @@ class TargetRunner:
         accepted = np.zeros(len(status), np.int32)
         tokens, logprobs, chances, top = NO_INTS, NO_FLOATS, NO_FLOATS, NO_TOP
         divergence = np.full(len(status), UNJUDGED, np.float32) if work.divergence else NO_FLOATS
+        counts, scores = np.zeros(len(status), np.int32), NO_SCORES
         if rows:
-            ending, verified = self._precomputed_or_computed(rows, chunk, trees, precomputed, work.divergence)
+            counts[status == RowStatus.OK] = self._scored(rows, chunk)
+            ending, verified, scores = self._precomputed_or_computed(rows, chunk, trees, precomputed, work.divergence)
             for row, sequence in enumerate(rows):
                 sequence.num_cached_tokens += chunk[row]
             if verified is not None:
@@ -207,6 +213,8 @@ class TargetRunner:
                 self._commit(ended, verified)
                 answered = np.flatnonzero(status == RowStatus.OK)[ending]
                 for row in verified.faulty.nonzero()[0].tolist():
+                    scores = scores.at(np.repeat(np.arange(len(counts)) != answered[row], counts))
+                    counts[answered[row]] = 0
                     if not self._begin_anew(ended[row]):
                         status[answered[row]] = RowStatus.FAULT
                 accepted[answered], offsets[answered + 1] = verified.accepted, verified.emitted
@@ -234,6 +242,8 @@ class TargetRunner:
             divergence=divergence,
             chances=chances,
             top=top,
+            scored=np.cumsum([0, *counts], dtype=np.int32) if counts.any() else NO_INTS,
+            scores=scores,
         )
 
     def _precomputed_or_computed(
@@ -243,7 +253,7 @@ class TargetRunner:
         trees: Trees,
         precomputed: Precomputed | None,
         divergence: bool,
-    ) -> tuple[Mask, Verified | None]:
+    ) -> tuple[Mask, Verified | None, Scores]:
         """Verify these rows, with the logits that were computed ahead where there are any: see `_compute`."""
         if precomputed is None:
             return self._compute(rows, chunk, trees, divergence)
@@ -253,14 +263,14 @@ class TargetRunner:
             return self._compute(rows, chunk, trees, divergence)
         old = pick(precomputed.verified, np.asarray([at for at in found if at is not None], np.int64))
         if known.all():
-            return known, old
+            return known, old, NO_SCORES
         rest = [row for row, at in enumerate(found) if at is None]
-        ends, new = self._compute(
+        ends, new, scores = self._compute(
             [rows[row] for row in rest], [chunk[row] for row in rest], rows_of(trees, ~known), divergence
         )
         ending = known.copy()
         ending[rest] = ends
-        return ending, old if new is None else merged(~known[ending], old, new)
+        return ending, old if new is None else merged(~known[ending], old, new), scores
 
     def _plain(self, rows: list[Sequence]) -> Verified:
         verified = self._compute(rows, [1] * len(rows), Trees.empty(len(rows)), False)[1]
@@ -269,21 +279,45 @@ class TargetRunner:
 
     def _compute(
         self, rows: list[Sequence], chunk: list[int], trees: Trees, divergence: bool
-    ) -> tuple[Mask, Verified | None]:
-        """One pass over the model: which rows reach their last token, and what those emit. Writes KV, and changes no
-        row: what was computed can be dropped."""
+    ) -> tuple[Mask, Verified | None, Scores]:
+        """One pass over the model: which rows reach their last token, what those emit, and the scores of all rows'
+        prompts. Writes KV, and changes no row: what was computed can be dropped."""
         return self._thread.run(self._computed, rows, chunk, trees, divergence)
 
     def _computed(
         self, rows: list[Sequence], chunk: list[int], trees: Trees, divergence: bool
-    ) -> tuple[Mask, Verified | None]:
-        packing = Packing(rows, chunk, trees, windows=self._model.windows)
+    ) -> tuple[Mask, Verified | None, Scores]:
+        scored, scores = self._scored(rows, chunk), NO_SCORES
+        packing = Packing(rows, chunk, trees, scored, windows=self._model.windows)
         logits = self._model.forward(packing.work)
+        if packing.of_prompt is not None and packing.of_prompt.any():
+            scores = self._score(select(plain(logits), packing.of_prompt.nonzero()[0]), rows, scored)
+            logits = select(plain(logits), (~packing.of_prompt).nonzero()[0])
         ending = np.asarray(packing.ends)
         if not ending.any():
-            return ending, None
+            return ending, None, scores
         ended = [sequence for sequence, ends in zip(rows, packing.ends) if ends]
-        return ending, self._verify(logits, ended, rows_of(trees, ending), packing.depth, divergence)
+        return ending, self._verify(logits, ended, rows_of(trees, ending), packing.depth, divergence), scores
+
+    def _scored(self, rows: list[Sequence], chunk: list[int]) -> Ints:
+        """Return how many of each row's next tokens stand before a token whose log-probability is wanted."""
+        table = self._settings
+        if not table.prompt_logprobs.any():
+            return np.zeros(len(rows), np.int32)
+        settings = np.fromiter((row.settings for row in rows), np.int32, len(rows))
+        cached = np.fromiter((row.num_cached_tokens for row in rows), np.int32, len(rows))
+        last = np.where(table.prompt_logprobs[settings], table.num_prompt[settings] - 1, 0)
+        return np.clip(last - cached, 0, chunk).astype(np.int32)
+
+    def _score(self, logits: Logits, rows: list[Sequence], scored: Ints) -> Scores:
+        """Score the tokens behind the first `scored[r]` of each row's next ones, whose logits these are."""
+        spans = [
+            slice(row.num_cached_tokens + 1, row.num_cached_tokens + 1 + count) for row, count in zip(rows, scored)
+        ]
+        tokens = np.concatenate([row.buffer[span] for row, span in zip(rows, spans)]).astype(np.int64)
+        settings = np.repeat([row.settings for row in rows], scored)
+        found = np.maximum(log_probabilities(logits, self._settings, settings, tokens), np.float32(LEAST_LOGPROB))
+        return Scores(found, likeliest(logits, self._settings, settings, np.arange(len(tokens), dtype=np.int32)))
 
     def _admit(self, work: TargetWork) -> tuple[Ints, list[Sequence], list[int], Trees]:
         """Return the rows that this pass can compute: known to both sides alike, and with room in the pool. A tree that

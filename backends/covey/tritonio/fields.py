@@ -97,6 +97,11 @@ class RequestParser:
         left = self._context() - len(prompt)
         max_tokens = read.integer("max_tokens", default=max(1, min(self._limits.max_tokens, left)))
         self._check_room(len(prompt), max_tokens)
+        scores = "return_prompt_log_probs"
+        if read.boolean(scores) and self._info.device == EMULATED:
+            raise BadField(scores, True, "false: an emulated target has no probabilities")
+        if not max_tokens and not read.boolean(scores):
+            raise BadField("max_tokens", 0, f"1 and more, or 0 beside {scores}")
         end_id = read.integer("end_id", high=self._info.vocab_size - 1)
         num_prompt = read.integer("num_prompt_tokens", default=len(prompt), high=len(prompt))
         sampling = Sampling(

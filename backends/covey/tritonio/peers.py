@@ -20,7 +20,8 @@ INSPECT = "inspect"
 REPORT = "report"
 
 # Of a chunk on its way from one model to another, beside its state.
-ARRAYS = ("ids", "logprobs", "top_ids", "top_logprobs")
+_OF_PROMPT = ("prompt_ids", "prompt_logprobs", "prompt_top_ids", "prompt_top_logprobs")
+ARRAYS = ("ids", "logprobs", "top_ids", "top_logprobs", *_OF_PROMPT)
 VALUES = tuple(field.name for field in fields(Chunk) if field.name not in (*ARRAYS, "state"))
 
 

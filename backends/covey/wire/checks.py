@@ -103,6 +103,9 @@ def check_target_reply(reply: TargetReply, rows: int | None) -> None:
     if len(reply.chances):
         _rows(len(reply.tokens), chances=reply.chances)
         _shares("chances", reply.chances)
+    scored = reply.scored if len(reply.scored) else np.zeros(len(reply.status) + 1, np.int32)
+    check_offsets("scored", scored, len(reply.status), len(reply.scores.logprobs))
+    _within(-1, scores_top_ids=reply.scores.top.ids.reshape(-1))
     if len(reply.divergence):
         _rows(len(reply.status), divergence=reply.divergence)
         shares = (reply.divergence >= 0) & (reply.divergence <= 1) | (reply.divergence == -1)

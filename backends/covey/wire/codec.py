@@ -31,6 +31,7 @@ from covey.types import (
     ResizeStatus,
     Rule,
     Sampling,
+    Scores,
     TargetInfo,
     TargetReply,
     TargetWork,
@@ -90,6 +91,10 @@ TARGET_REPLY = Layout(
         "chances": "f4",
         "top_ids": "i4",
         "top_logprobs": "f4",
+        "scored": "i4",
+        "scores": "f4",
+        "scores_top_ids": "i4",
+        "scores_top_logprobs": "f4",
     },
 )
 DRAFT_WORK = Layout(
@@ -247,6 +252,10 @@ def encode_target_reply(reply: TargetReply) -> Ints:
         chances=reply.chances,
         top_ids=reply.top.ids,
         top_logprobs=reply.top.logprobs,
+        scored=reply.scored,
+        scores=reply.scores.logprobs,
+        scores_top_ids=reply.scores.top.ids,
+        scores_top_logprobs=reply.scores.top.logprobs,
     )
 
 
@@ -256,6 +265,8 @@ def decode_target_reply(message: Ints, rows: int | None = None) -> TargetReply:
     free_blocks, total_blocks, epoch = _numbers(fields.pop("head"), 3)
     (seconds,) = _numbers(fields.pop("seconds"), 1)
     top = _top_in(fields.pop("top_ids"), fields.pop("top_logprobs"), len(fields["tokens"]))
+    scores = fields.pop("scores")
+    of_prompt = _top_in(fields.pop("scores_top_ids"), fields.pop("scores_top_logprobs"), len(scores))
     reply = TargetReply(
         num_cached_tokens=fields.pop("cached"),
         free_blocks=free_blocks,
@@ -263,6 +274,7 @@ def decode_target_reply(message: Ints, rows: int | None = None) -> TargetReply:
         epoch=epoch,
         seconds=seconds,
         top=top,
+        scores=Scores(scores, of_prompt),
         **fields,
     )
     check_target_reply(reply, rows)

@@ -17,6 +17,7 @@ REFUSED: Mapping[str, str] = {
     "min_p": BESIDE_DRAFTS,
     "logit_bias_ids": BESIDE_DRAFTS,
     "logit_bias": BESIDE_DRAFTS,
+    "return_prompt_log_probs": "vLLM's own server has them",
     "slo_class": BY_PRIORITY,
     "slo_ttft_ms": BY_PRIORITY,
     "slo_tpot_ms": BY_PRIORITY,

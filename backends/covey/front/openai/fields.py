@@ -16,7 +16,11 @@ from covey_client.errors import InvalidRequest
 from covey_client.wire import INPUT_BY_NAME, MAX_BIASES, PROMPT
 
 RENAMED = {"max_completion_tokens": "max_tokens", "stop": "stop_words"}
-DELIVERED = (*PROMPT, STREAM, "return_log_probs", "top_logprobs", "exclude_input_in_output", "num_prompt_tokens")
+SCORES = "return_prompt_log_probs"
+DELIVERED = (
+    *(*PROMPT, STREAM, "return_log_probs", "top_logprobs", SCORES),
+    *("exclude_input_in_output", "num_prompt_tokens"),
+)
 GRAMMAR_FIELDS = ("grammar_json", "grammar_regex", "grammar_lark")
 TRANSLATED = ("stop_words", "logit_bias", "logit_bias_ids", *GRAMMAR_FIELDS)
 OWN = frozenset(INPUT_BY_NAME) - {*DELIVERED, *TRANSLATED}
@@ -40,6 +44,13 @@ ONLY: Mapping[str, tuple[Any, ...]] = {
     "tools": ([],),
     "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
+}
+INSTEAD = {
+    "best_of": "n, and logprobs to choose by",
+    "function_call": "tool_choice",
+    "functions": "tools",
+    "prompt_logprobs": "echo and logprobs of /v1/completions",
+    "suffix": "a prompt with the model's own tokens for what is to be filled in",
 }
 CHAT = ("messages", "add_generation_prompt", "chat_template_kwargs", "reasoning_effort", "top_logprobs")
 COMPLETION = ("prompt", "echo")
@@ -92,10 +103,7 @@ class Given:
 def read(body: Mapping[str, Any], *, chat: bool, most_tokens: int) -> Given:
     """Raises InvalidRequest. `most_tokens`: the output's length where the body says none."""
     given = {name: value for name, value in body.items() if value is not None}
-    for name, allowed in ONLY.items():
-        if name in given and given[name] not in allowed:
-            said = f"only {', '.join(map(repr, allowed))}" if allowed else "nothing"
-            raise refused(name, given[name], f"{said}: this server has no {name}")
+    check_only(given, ONLY, INSTEAD, "server")
     settings = DEFAULTS | {name: given[name] for name in OWN if name in given}
     if "max_completion_tokens" in given:
         settings["max_tokens"] = given["max_completion_tokens"]
@@ -113,9 +121,10 @@ def read(body: Mapping[str, Any], *, chat: bool, most_tokens: int) -> Given:
         settings |= {"return_log_probs": True, "top_logprobs": top}
     settings |= _bias(given.get("logit_bias", {})) | _grammar(given)
     if not chat and _flag(given, "echo"):
-        if log_probs:
-            raise refused("echo", True, "false, where logprobs are asked for: a prompt has none here")
-        settings["exclude_input_in_output"] = False
+        settings |= {"exclude_input_in_output": False, **({SCORES: True} if log_probs else {})}
+    if settings.get("max_tokens") == 0 and SCORES not in settings:
+        name = "max_completion_tokens" if "max_completion_tokens" in given else "max_tokens"
+        raise refused(name, 0, "1 and more" + ("" if chat else ", or 0 with echo and logprobs"))
     stream, options = _flag(given, STREAM), given.get("stream_options", {})
     if not isinstance(options, dict) or (options and not stream):
         raise refused("stream_options", options, "an object, where stream is true")
@@ -125,6 +134,17 @@ def read(body: Mapping[str, Any], *, chat: bool, most_tokens: int) -> Given:
     usage, running = (_flag(options, name) for name in IN_STREAM_OPTIONS)
     n = _count(given.get("n", 1))
     return Given(settings, n, stream, usage, usage and running, log_probs, tuple(unknown), known)
+
+
+def check_only(
+    given: Mapping[str, Any], only: Mapping[str, tuple[Any, ...]], instead: Mapping[str, str], where: str
+) -> None:
+    """Refuse fields that are known and done with these values alone."""
+    for name, allowed in only.items():
+        if name in given and given[name] not in allowed:
+            said = f"only {', '.join(map(repr, allowed))}" if allowed else "nothing"
+            use = f"; use {instead[name]}" if name in instead else ""
+            raise refused(name, given[name], f"{said}: this {where} has no {name}{use}")
 
 
 def derived(seed: int, number: int) -> int:

@@ -37,6 +37,7 @@ OUTPUTS = (
     *("total_draft_tokens", "total_accepted_draft_tokens", "acceptance_histogram"),
 )
 LOG_PROBS = ("output_log_probs", "output_top_ids", "output_top_log_probs")
+OF_PROMPT = ("prompt_ids", "prompt_log_probs", "prompt_top_ids", "prompt_top_log_probs")
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ async def completions(call: Call, body: bytes) -> None:
 async def _answer(call: Call, body: bytes, *, chat: bool) -> None:
     said = json_object(body)
     try:
-        wanted = await _wanted(call, said, chat)
+        wanted = await wanted_of(call, said, chat)
         with ExitStack() as held:
             for _ in wanted.asked[1:]:
                 held.enter_context(call.door.admitted(call.caller, 0))
@@ -70,7 +71,7 @@ async def _answer(call: Call, body: bytes, *, chat: bool) -> None:
         raise fields.renamed(error, said, chat=chat) from None
 
 
-async def _wanted(call: Call, said: Mapping[str, Any], chat: bool) -> Wanted:
+async def wanted_of(call: Call, said: Mapping[str, Any], chat: bool) -> Wanted:
     door, tools = call.door, None
     if chat:
         tools, said = taken(said)
@@ -132,7 +133,7 @@ def _asked(door: Door, model: Model, found: Sequence[str | list[int]], given: Gi
     settings: Mapping[str, Any] = {**given.settings, **({"target": model.target} if model.target else {})}
     common = {name: value if isinstance(value, list) else [value] for name, value in settings.items()}
     common["stream"] = [given.stream or len(found) * given.n > 1]
-    outputs = (*OUTPUTS, *LOG_PROBS) if given.log_probs else OUTPUTS
+    outputs = (*OUTPUTS, *(LOG_PROBS if given.log_probs else ()), *(OF_PROMPT if fields.SCORES in settings else ()))
     first, *others = (
         Asked.of(
             MODEL, {**_tensor(prompt), **({} if place else common)}, prompt_bytes=door.prompt_bytes, outputs=outputs
@@ -151,8 +152,8 @@ def _tensor(prompt: str | list[int]) -> dict[str, list[Any]]:
 async def _whole(call: Call, wanted: Wanted) -> None:
     given, shape = wanted.given, wanted.shape
     found = await choices.whole(call.door, call.caller, wanted.asked, given.n)
-    probabilities = [await _log_probs(wanted, chunk, Offsets()) for chunk in found]
-    said = [_said(reading, chunk) for reading, chunk in zip(wanted.readings, found)]
+    probabilities = [await log_probs_of(wanted, chunk, Offsets()) for chunk in found]
+    said = [said_in(reading, chunk) for reading, chunk in zip(wanted.readings, found)]
     await call.json(shape.whole(found, probabilities, said, given.n), fields.warning(given))
 
 
@@ -165,9 +166,9 @@ async def _stream(call: Call, wanted: Wanted) -> None:
             async for index, chunk in coming:
                 first = index not in last
                 last[index] = chunk
-                said = _said(wanted.readings[index], chunk)
+                said = said_in(wanted.readings[index], chunk)
                 if first or not said.empty or given.log_probs:
-                    probabilities = await _log_probs(wanted, chunk, offsets[index])
+                    probabilities = await log_probs_of(wanted, chunk, offsets[index])
                     part = shape.part(index, chunk, probabilities, said, first=first)
                     if given.usage:
                         part["usage"] = usage([chunk.usage], 1) if given.running_usage else None
@@ -185,14 +186,15 @@ async def _stream(call: Call, wanted: Wanted) -> None:
     await call.end()
 
 
-def _said(reading: Reader | None, chunk: Chunk) -> Said:
+def said_in(reading: Reader | None, chunk: Chunk) -> Said:
     return Said(chunk.text, finish_reason=chunk.finish_reason) if reading is None else reading.feed(chunk)
 
 
-async def _log_probs(wanted: Wanted, chunk: Chunk, offsets: Offsets) -> dict[str, Any] | None:
+async def log_probs_of(wanted: Wanted, chunk: Chunk, offsets: Offsets) -> dict[str, Any] | None:
     if not wanted.given.log_probs:
         return None
-    pieces = await wanted.model.texts.pieces({*chunk.tokens, *chunk.top_ids})
+    ids = {*chunk.tokens, *chunk.top_ids, *chunk.prompt_ids, *chunk.prompt_top_ids}
+    pieces = await wanted.model.texts.pieces(ids)
     return log_probs(wanted.shape.chat, chunk, pieces, offsets)
 
 

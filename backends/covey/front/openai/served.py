@@ -1,4 +1,4 @@
-"""The models that a caller may name: `covey`, and each of several targets."""
+"""The models that a caller may name: `covey`, or the names that were given for it, and each of several targets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 from covey.front.door import Door
 from covey.front.failures import NotServed, refused
 from covey.front.openai.texts import Texts
-from covey_client.wire import MODEL
 
 
 @dataclass(frozen=True)
@@ -26,20 +25,20 @@ class Model:
 
 
 def names(door: Door) -> list[str]:
-    return [MODEL, *(name for name in door.texts if name)]
+    return [*door.names, *(name for name in door.texts if name)]
 
 
 def served(door: Door, name: Any, target: Any = None) -> Model:
     """The model of that name; `target` is what the request says beside it."""
-    allowed = names(door)
+    allowed, targets = names(door), [name for name in door.texts if name]
     if name is None:
-        name = MODEL
+        name = allowed[0]
     if name not in allowed:
         raise NotServed(str(refused("model", name, ", ".join(allowed))), "model")
     if target in (None, ""):
-        target = "" if name == MODEL else name
-    if target not in ("", *allowed[1:]):
-        raise refused("target", target, ", ".join(allowed[1:]) or "none: this server has one alone")
-    if name not in (MODEL, target):
+        target = "" if name in door.names else name
+    if target not in ("", *targets):
+        raise refused("target", target, ", ".join(targets) or "none: this server has one alone")
+    if name not in (*door.names, target):
         raise refused("target", target, f"{name!r}, the model that is asked for")
     return Model(str(name), str(target), door.texts.get(str(target)))

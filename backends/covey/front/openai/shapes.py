@@ -19,8 +19,9 @@ FINISH = {"eos": "stop"}  # a stop word's and the length's own reasons have Open
 
 
 def log_probs(chat: bool, chunk: Chunk, pieces: Mapping[int, Piece], offsets: Offsets) -> dict[str, Any]:
-    """Of one chunk's tokens, with the `pieces` of all ids; `offsets` has seen its choice's earlier ones."""
-    own = [pieces[token] for token in chunk.tokens]
+    """Of one chunk's tokens, with the `pieces` of all ids; `offsets` has seen its choice's earlier ones. Those of the
+    prompt come before them, where it is told: its first token has none."""
+    own = [pieces[token] for token in (*chunk.prompt_ids, *chunk.tokens)]
     if chat:
         if chunk.finish_reason == "eos":
             own = own[:-1]  # OpenAI's chats tell no token that ends them
@@ -28,11 +29,13 @@ def log_probs(chat: bool, chunk: Chunk, pieces: Mapping[int, Piece], offsets: Of
         found = zip(own, chunk.log_probs, tops)
         content = [{**_entry(piece, value), "top_logprobs": top} for piece, value, top in found]
         return {"content": content, "refusal": None}
-    likeliest = [{pieces[token].token: value for token, value in place} for place in chunk.top]
+    first = [None] if chunk.prompt_ids else []
+    places = (*chunk.prompt_top, *chunk.top)
+    likeliest = [{pieces[token].token: value for token, value in place} for place in places]
     return {
         "tokens": [piece.token for piece in own],
-        "token_logprobs": list(chunk.log_probs),
-        "top_logprobs": likeliest if chunk.top_ids else None,
+        "token_logprobs": [*first, *chunk.prompt_log_probs, *chunk.log_probs],
+        "top_logprobs": [*first, *likeliest] if chunk.top_ids or chunk.prompt_top_ids else None,
         "text_offset": offsets.of(own),
     }
 

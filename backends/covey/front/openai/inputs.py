@@ -1,0 +1,155 @@
+"""Turns the body of /v1/responses into that of a chat which asks the same. Knows no model.
+
+A turn of the assistant comes as several items, of which a chat makes one message:
+
+    reasoning, message, function_call, function_call  ->  {"role": "assistant", "reasoning_content", "content",
+    function_call_output                                   "tool_calls": [...]}, {"role": "tool", ...}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from covey.front.failures import refused
+from covey.front.openai.fields import check_only
+from covey.front.openai.prompts import MOST_MESSAGES
+from covey_client.errors import InvalidRequest
+
+LOG_PROBS, ENCRYPTED = "message.output_text.logprobs", "reasoning.encrypted_content"
+ITEMS = ("message", "reasoning", "function_call", "function_call_output")
+# Fields with another name in a chat: they are translated, and refused under the other name.
+CALLED = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "reasoning_effort": "reasoning.effort",
+    "logprobs": "include",
+}
+ONLY: Mapping[str, tuple[Any, ...]] = {
+    **dict.fromkeys((*CALLED, "max_completion_tokens", "n", "conversation", "previous_response_id"), ()),
+    **dict.fromkeys(("context_management", "max_tool_calls", "prompt"), ()),
+    "background": (False,),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+    "truncation": ("disabled",),
+}
+CONVERSATION = "the whole conversation as input: nothing is stored here"
+INSTEAD = {
+    **CALLED,
+    "background": "stream",
+    "conversation": CONVERSATION,
+    "max_completion_tokens": "max_output_tokens",
+    "max_tool_calls": "parallel_tool_calls false: calls are answered by who asks",
+    "n": "a request for each",
+    "previous_response_id": CONVERSATION,
+    "prompt": "instructions and input",
+    "store": CONVERSATION,
+}
+# Fields that this module reads, or that say what is so anyway.
+READ = (*ONLY, "input", "instructions", "max_output_tokens", "text", "reasoning", "include", "tools", "tool_choice")
+
+
+def as_chat(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the chat's body; raises InvalidRequest. What has no effect gets a name that no chat knows, so that the
+    answer names it."""
+    given = {name: value for name, value in body.items() if value is not None}
+    check_only(given, ONLY, INSTEAD, "route")
+    chat = {name: value for name, value in given.items() if name not in (*READ, "metadata")}
+    chat["messages"] = _messages(given.get("input"), given.get("instructions"))
+    if "max_output_tokens" in given:
+        chat["max_tokens"] = given["max_output_tokens"]
+    text, reasoning = _object(given, "text"), _object(given, "reasoning")
+    if "format" in text:
+        chat["response_format"] = _format(text.pop("format"))
+    if "effort" in reasoning:
+        chat["reasoning_effort"] = reasoning.pop("effort")
+    chat |= {f"text.{name}": value for name, value in text.items()}
+    chat |= {f"reasoning.{name}": value for name, value in reasoning.items()}
+    include = given.get("include", [])
+    if not isinstance(include, list) or not all(each in (LOG_PROBS, ENCRYPTED) for each in include):
+        raise refused("include", include, f"a list of {LOG_PROBS} and {ENCRYPTED}")
+    if LOG_PROBS in include or given.get("top_logprobs"):
+        chat["logprobs"] = True
+    if ENCRYPTED in include:
+        chat[f"include {ENCRYPTED}"] = True
+    if "tools" in given:
+        tools = given["tools"]
+        chat["tools"] = [_function(each) for each in tools] if isinstance(tools, list) else tools
+    if "tool_choice" in given:
+        chat["tool_choice"] = _choice(given["tool_choice"])
+    return chat
+
+
+def renamed(error: InvalidRequest) -> InvalidRequest:
+    """Return the error of a chat's field by the name that the field has here."""
+    name = CALLED.get(error.field, "")
+    return type(error)(str(error).replace(error.field, name, 1), name) if name else error
+
+
+def _object(given: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = given.get(name, {})
+    if not isinstance(value, dict):
+        raise refused(name, value, "an object")
+    return {key: each for key, each in value.items() if each is not None}
+
+
+def _format(value: Any) -> Any:
+    if not isinstance(value, dict) or value.get("type") != "json_schema":
+        return value
+    return {"type": "json_schema", "json_schema": {key: each for key, each in value.items() if key != "type"}}
+
+
+def _function(value: Any) -> Any:
+    """Return a tool as chats have it, where the function's own fields stand in an object of theirs."""
+    if not isinstance(value, dict) or value.get("type") != "function":
+        return value
+    function = {name: each for name, each in value.items() if name != "type" and each is not None}
+    return {"type": "function", "function": function}
+
+
+def _choice(value: Any) -> Any:
+    if isinstance(value, dict) and value.get("type") == "allowed_tools":
+        named = value.get("tools")
+        tools = [_function(each) for each in named] if isinstance(named, list) else named
+        return {"type": "allowed_tools", "allowed_tools": {"mode": value.get("mode"), "tools": tools}}
+    return _function(value)
+
+
+def _messages(value: Any, instructions: Any) -> list[dict[str, Any]]:
+    items = [{"role": "user", "content": value}] if isinstance(value, str) else value
+    if not isinstance(items, list) or not 1 <= len(items) <= MOST_MESSAGES:
+        raise refused("input", value, f"a text, or a list of 1 to {MOST_MESSAGES} items")
+    if not isinstance(instructions, (str, type(None))):
+        raise refused("instructions", instructions, "a text")
+    found: list[dict[str, Any]] = [] if instructions is None else [{"role": "system", "content": instructions}]
+    for item in items:
+        _add(found, item)
+    return found
+
+
+def _add(found: list[dict[str, Any]], item: Any) -> None:
+    kind = item.get("type", "message") if isinstance(item, dict) else item
+    if not isinstance(item, dict) or kind not in ITEMS:
+        raise refused("input", kind, f"items of type {', '.join(ITEMS)}")
+    last = found[-1] if found and found[-1]["role"] == "assistant" else None
+    if kind == "message":
+        message = {"role": item.get("role"), "content": item.get("content")}
+        if last is not None and message["role"] == "assistant" and last.keys() == {"role", "reasoning_content"}:
+            last |= message
+        else:
+            found.append(message)
+    elif kind == "reasoning":
+        parts = item.get("content") or []
+        texts = [each.get("text") for each in parts if isinstance(each, dict)] if isinstance(parts, list) else [None]
+        if not all(isinstance(text, str) for text in texts):
+            raise refused("input", parts, "reasoning with content that is a list of parts with a text")
+        if texts:
+            found.append({"role": "assistant", "reasoning_content": "\n".join(map(str, texts))})
+    elif kind == "function_call":
+        if last is None:
+            found.append(last := {"role": "assistant"})
+        function = {"name": item.get("name"), "arguments": item.get("arguments")}
+        last.setdefault("tool_calls", []).append({"id": item.get("call_id"), "type": "function", "function": function})
+    else:
+        found.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")})

@@ -1,0 +1,155 @@
+"""Answers /v1/responses: a chat whose answer is a list of items. Nothing is stored."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from contextlib import aclosing
+from typing import Any
+
+from covey.front import failures
+from covey.front.door import Gone
+from covey.front.http_bodies import json_object
+from covey.front.http_calls import Call
+from covey.front.openai import choices, errors, fields, generation, inputs
+from covey.front.openai.generation import Wanted
+from covey.front.openai.items import Event, Output
+from covey.front.openai.pieces import Offsets
+from covey.front.openai.shapes import metrics
+from covey_client.errors import InvalidRequest
+from covey_client.response import Chunk
+
+INCOMPLETE = "incomplete"
+Told = tuple[str, bytes]  # an event's kind, and the event
+
+
+class Response:
+    """Owns the answer to one request: `said` is what it says as a whole."""
+
+    def __init__(self, body: Mapping[str, Any], wanted: Wanted) -> None:
+        given, text, reasoning = wanted.given.settings, body.get("text") or {}, body.get("reasoning") or {}
+        self._output, self._wanted = Output(), wanted
+        self._number = 0  # of the next event
+        self.said: dict[str, Any] = {
+            "id": f"resp_{uuid.uuid4().hex}",
+            "object": "response",
+            "created_at": int(time.time()),
+            "status": "in_progress",
+            "background": False,
+            "error": None,
+            "incomplete_details": None,
+            "instructions": body.get("instructions"),
+            "max_output_tokens": body.get("max_output_tokens"),
+            "metadata": body.get("metadata") or {},
+            "model": wanted.model.name,
+            "output": self._output.items,
+            "parallel_tool_calls": body.get("parallel_tool_calls") is not False,
+            "previous_response_id": None,
+            "reasoning": {"effort": reasoning.get("effort"), "summary": None},
+            "store": False,
+            "temperature": given["temperature"],
+            "text": {"format": text.get("format") or {"type": "text"}},
+            "tool_choice": body.get("tool_choice") or "auto",
+            "tools": body.get("tools") or [],
+            "top_logprobs": body.get("top_logprobs") or 0,
+            "top_p": given.get("top_p", 1.0),
+            "truncation": "disabled",
+            "usage": None,
+        }
+
+    @property
+    def begun(self) -> list[Told]:
+        """Return the first events."""
+        return [self._own(name) for name in ("created", "in_progress")]
+
+    async def events(self, chunk: Chunk) -> list[Told]:
+        """Return what one chunk brings, up to the end of the output."""
+        said = generation.said_in(self._wanted.readings[0], chunk)
+        found = await generation.log_probs_of(self._wanted, chunk, Offsets())
+        events = [self._told(event) for event in self._output.feed(said, found["content"] if found else ())]
+        if said.finish_reason:
+            events += map(self._told, self._output.end(_status(said.finish_reason)))
+        return events
+
+    async def ended(self, call: Call, chunk: Chunk) -> Told:
+        """Return the last event; `chunk` is the last one, or the whole answer."""
+        thought, count = self._output.reasoning, 0
+        if thought:
+            count, _ = await self._wanted.model.texts.encode(call.turn, thought, special=False)
+        usage, status = chunk.usage, _status(chunk.finish_reason)
+        self.said |= {
+            "status": status,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == INCOMPLETE else None,
+            "usage": {
+                "input_tokens": usage.input_tokens,
+                "input_tokens_details": {"cached_tokens": usage.reused_tokens},
+                "output_tokens": usage.output_tokens,
+                "output_tokens_details": {"reasoning_tokens": count},
+                "total_tokens": usage.input_tokens + usage.output_tokens,
+            },
+            "seed": chunk.seed,
+            **({"slo_attainment": chunk.slo_attainment} if chunk.slo_attainment else {}),
+            **metrics([chunk]),
+        }
+        return self._own(status)
+
+    def failed(self, error: Exception) -> Told:
+        told = errors.body(failures.told("an answer over HTTP", error))["error"]
+        self.said |= {"status": "failed", "error": {"code": told["code"] or told["type"], "message": told["message"]}}
+        return self._own("failed")
+
+    def _own(self, name: str) -> Told:
+        return self._told({"type": f"response.{name}", "response": self.said})
+
+    def _told(self, event: Event) -> Told:
+        self._number += 1
+        return event["type"], json.dumps({**event, "sequence_number": self._number - 1}).encode()
+
+
+def _status(finish_reason: str) -> str:
+    return INCOMPLETE if finish_reason == "length" else "completed"
+
+
+async def responses(call: Call, body: bytes) -> None:
+    said = json_object(body)
+    try:
+        chat = inputs.as_chat(said)
+        try:
+            wanted = await generation.wanted_of(call, chat, chat=True)
+            await (_stream if wanted.given.stream else _whole)(call, Response(said, wanted), wanted)
+        except InvalidRequest as error:
+            raise fields.renamed(error, chat, chat=True) from None
+    except InvalidRequest as error:
+        raise inputs.renamed(error) from None
+
+
+async def _whole(call: Call, response: Response, wanted: Wanted) -> None:
+    (chunk,) = await choices.whole(call.door, call.caller, wanted.asked, 1)
+    await response.events(chunk)
+    await response.ended(call, chunk)
+    await call.json(response.said, fields.warning(wanted.given))
+
+
+async def _stream(call: Call, response: Response, wanted: Wanted) -> None:
+    headers = fields.warning(wanted.given)
+
+    async def tell(events: Iterable[Told]) -> None:
+        for name, data in events:
+            await call.event(data, headers, name)
+
+    try:
+        async with aclosing(choices.parts(call.door, call.caller, wanted.asked, 1)) as coming:
+            async for _, chunk in coming:
+                if not call.begun:
+                    await tell(response.begun)
+                await tell(await response.events(chunk))
+        await tell([await response.ended(call, chunk)])
+    except Gone:
+        raise
+    except Exception as problem:
+        if not call.begun:
+            raise
+        await tell([response.failed(problem)])
+    await call.end()

@@ -1,0 +1,141 @@
+"""What a body of /v1/responses asks of a chat, and the items and events of its answer, without a server."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from covey.front.openai import inputs, prompts
+from covey.front.openai.items import Output
+from covey.front.openai.said import Said
+from covey_client.errors import InvalidRequest
+
+CALL = {"type": "function_call", "call_id": "c1", "name": "now", "arguments": '{"a": 1}'}
+
+
+def test_a_turn_of_several_items_is_one_message() -> None:
+    items = [
+        {"role": "user", "content": [{"type": "input_text", "text": "When?"}]},
+        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I look."}]},
+        CALL,
+        {**CALL, "call_id": "c2"},
+        {"type": "function_call_output", "call_id": "c1", "output": "Noon."},
+        {"type": "reasoning", "summary": [], "encrypted_content": "x"},
+        {"role": "assistant", "content": "It is noon."},
+    ]
+    found = prompts.messages(inputs.as_chat({"input": items, "instructions": "Be short."})["messages"])
+    assert [each["role"] for each in found] == ["system", "user", "assistant", "tool", "assistant"]
+    turn = found[2]
+    assert (turn["reasoning_content"], turn["content"]) == ("Hm.", "I look.")
+    assert [call["id"] for call in turn["tool_calls"]] == ["c1", "c2"]
+    assert turn["tool_calls"][0]["function"] == {"name": "now", "arguments": {"a": 1}}
+    assert (found[3]["tool_call_id"], found[3]["content"]) == ("c1", "Noon.")
+    assert "tool_calls" not in found[4]
+
+
+def test_fields_get_the_names_that_chats_have() -> None:
+    schema = {"name": "x", "schema": {"type": "object"}, "strict": True}
+    body = {
+        "input": "Hi",
+        "max_output_tokens": 5,
+        "temperature": 0.5,
+        "top_k": 3,
+        "text": {"format": {"type": "json_schema", **schema}, "verbosity": "low"},
+        "reasoning": {"effort": "low", "summary": None},
+        "tools": [{"type": "function", "name": "now", "parameters": None}],
+        "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "now"}]},
+        "include": [inputs.LOG_PROBS, inputs.ENCRYPTED],
+        "top_logprobs": 2,
+        "store": False,
+        "metadata": {"a": "b"},
+        "previous_response_id": None,
+    }
+    named = {"type": "function", "function": {"name": "now"}}
+    assert inputs.as_chat(body) == {
+        "messages": [{"role": "user", "content": "Hi"}],
+        **{"max_tokens": 5, "temperature": 0.5, "top_k": 3, "logprobs": True, "top_logprobs": 2},
+        "response_format": {"type": "json_schema", "json_schema": schema},
+        "reasoning_effort": "low",
+        "tools": [named],
+        "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [named]}},
+        **{"text.verbosity": "low", f"include {inputs.ENCRYPTED}": True},  # which the answer says is without effect
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "told"),
+    [
+        ({"store": True}, "store", "the whole conversation"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id", "the whole conversation"),
+        ({"background": True}, "background", "use stream"),
+        ({"max_tokens": 5}, "max_tokens", "use max_output_tokens"),
+        ({"truncation": "auto"}, "truncation", "only 'disabled'"),
+        ({"include": ["file_search_call.results"]}, "include", inputs.LOG_PROBS),
+        ({"text": 5}, "text", "an object"),
+        ({"instructions": ["a"]}, "instructions", "a text"),
+        ({"input": []}, "input", "1 to"),
+        ({"input": [{"type": "item_reference", "id": "a"}]}, "input", "function_call_output"),
+        ({"input": [{"type": "reasoning", "content": [{"text": 5}]}]}, "input", "parts with a text"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_its_name(body: dict[str, Any], field: str, told: str) -> None:
+    with pytest.raises(InvalidRequest, match=told) as caught:
+        inputs.as_chat({"input": "Hi", **body})
+    assert caught.value.field == field
+
+
+def test_errors_of_a_chat_s_fields_have_the_names_of_the_body() -> None:
+    error = inputs.renamed(InvalidRequest("max_tokens: got 0, allowed: 1 and more", "max_tokens"))
+    assert (error.field, str(error)) == ("max_output_tokens", "max_output_tokens: got 0, allowed: 1 and more")
+    other = InvalidRequest("top_p: got 2", "top_p")
+    assert inputs.renamed(other) is other
+
+
+def test_items_grow_one_after_the_other() -> None:
+    """Thoughts, words, and two calls of which `max_tokens` cuts off the second."""
+    output, events = Output(), []
+    named = [{"index": at, "id": f"c{at}", "function": {"name": "now", "arguments": ""}} for at in (0, 1)]
+    for said, scores in (
+        (Said(reasoning="H"), []),
+        (Said(reasoning="m."), ["of no text yet"]),
+        (Said("I loo"), ["a"]),
+        (Said("k.", tool_calls=[named[0], {"index": 0, "function": {"arguments": "{}"}}]), ["b"]),
+        (Said(tool_calls=[named[1], {"index": 1, "function": {"arguments": '{"a'}}]), []),
+    ):
+        events += [json.loads(json.dumps(event)) for event in output.feed(said, scores)]
+    events += [json.loads(json.dumps(event)) for event in output.end("incomplete")]
+    thought, words, one, two = output.items
+    assert output.reasoning == thought["content"][0]["text"] == "Hm."
+    assert words["content"][0] == {
+        **{"type": "output_text", "text": "I look.", "annotations": []},
+        "logprobs": ["of no text yet", "a", "b"],
+    }
+    assert [(each["call_id"], each["arguments"], each["status"]) for each in (one, two)] == [
+        ("c0", "{}", "completed"),
+        ("c1", '{"a', "incomplete"),
+    ]
+    kinds = [event["type"].removeprefix("response.") for event in events]
+    around = ("output_item.added", "content_part.added"), ("content_part.done", "output_item.done")
+    calls = [
+        "output_item.added",
+        *("function_call_arguments.delta", "function_call_arguments.done"),
+        "output_item.done",
+    ]
+    assert kinds == [
+        *(*around[0], *("reasoning_text.delta", "reasoning_text.delta", "reasoning_text.done"), *around[1]),
+        *(*around[0], *("output_text.delta", "output_text.delta", "output_text.done"), *around[1]),
+        *(*calls, *calls),
+    ]
+    assert events[0]["item"]["content"] == [], "as it was when it began"
+    assert [event["output_index"] for event in events] == [0] * 7 + [1] * 7 + [2] * 4 + [3] * 4
+    assert all(event["item_id"] == output.items[event["output_index"]]["id"] for event in events if "item_id" in event)
+
+
+def test_an_answer_without_a_word_is_an_empty_message() -> None:
+    output = Output()
+    assert [event["type"] for event in output.end("completed")][-1] == "response.output_item.done"
+    (item,) = output.items
+    assert (item["status"], item["content"][0]["text"]) == ("completed", "")
