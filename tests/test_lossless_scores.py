@@ -78,7 +78,7 @@ def test_a_pass_scores_some_tokens_and_reads_others_beside_them() -> None:
     assert found == {0: SCORED, 2: 300}
 
 
-@pytest.mark.parametrize("blocks", [100, 18])
+@pytest.mark.parametrize("blocks", [100, 19])
 def test_who_gives_way_amid_its_scores_has_them_all(tmp_path_factory: pytest.TempPathFactory, blocks: int) -> None:
     folder = tiny_models.build(tmp_path_factory.mktemp("scores"), "llama")
     settings = TargetSettings(dtype="float64", threads=1, kv_blocks=blocks, block_size=4)
