@@ -175,7 +175,7 @@ def test_a_drafter_that_dies_costs_drafts_alone_and_comes_back(monkeypatch: pyte
     drafter, failures = Dying(1.0), []
     drafter.dead = False
     loop = Loop(Listening(3), {"hash": drafter})
-    monkeypatch.setattr(Channel, "_report", lambda _channel, error: failures.append(error))
+    monkeypatch.setattr(Channel, "_report", lambda _channel, _call, error: failures.append(error))
     runner = Runner(loop, rows=4)
     runner.serve({"a": [1, 2]}, 20)
     before = runner.accepted
