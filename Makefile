@@ -27,11 +27,12 @@ ARGS         ?=
 PYTHONS      ?= python3.10 python3.11 python3.12
 VERSION      := import sys; print("%d.%d" % sys.version_info[:2])
 
-.PHONY: help setup serve loadtest test test-all lint generate constraints clean python
+.PHONY: help setup serve demo loadtest test test-all lint generate constraints clean python
 
 help:
 	@echo "make setup     create .venv and install; does nothing when nothing changed"
 	@echo "make serve     start the server [HOST= HTTP_PORT= GRPC_PORT= METRICS_PORT= FRONT_HOST= FRONT_HTTP_PORT= FRONT_GRPC_PORT= PROFILE= MODEL=folder-or-name DRAFTER=folder-or-name NAMES='name ...' DTYPE=bfloat16 DEQUANTISE=1]"
+	@echo "make demo      what Covey does, as pictures drawn from running servers, in runs/demo; five minutes [ARGS='depth ...']"
 	@echo "make loadtest  a minute of load on a running server, then an HTML report [HOST= GRPC_PORT= ... ARGS='--shape poisson:4 ...' COMPARE=folder]"
 	@echo "make test      every kind of test, the real server included; minutes"
 	@echo "make test-all  the large grids whole"
@@ -67,6 +68,9 @@ serve: setup
 	  --metrics-port $(METRICS_PORT) --front-host $(FRONT_HOST) --front-http-port $(FRONT_HTTP_PORT) \
 	  --front-grpc-port $(FRONT_GRPC_PORT) --profile $(PROFILE) $(if $(MODEL),--model '$(MODEL)') $(if $(DRAFTER),--drafter '$(DRAFTER)') \
 	  $(if $(NAMES),--served-model-name $(NAMES)) $(if $(DTYPE),--dtype '$(DTYPE)') $(if $(DEQUANTISE),--dequantise)
+
+demo: setup
+	@exec $(BIN)/python -m loadtest.demo $(ARGS)
 
 loadtest: setup
 	@exec $(BIN)/python -m loadtest --url $(HOST):$(GRPC_PORT) --http-url $(HOST):$(HTTP_PORT) --metrics-url $(HOST):$(METRICS_PORT) \

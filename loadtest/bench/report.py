@@ -30,6 +30,7 @@ class Panel:
     log_x: bool = False
     from_zero: bool = True
     log_y: bool = False
+    marks: Sequence[tuple[float, str]] = ()  # places on the x axis with their names
 
 
 def number(value: object, digits: int = 2) -> str:
@@ -75,6 +76,9 @@ def panels(path: Path, title: str, shown: Sequence[Panel]) -> None:
             plot.plot(*zip(*points), **(_style(name, of[name]) | {"label": name} if name in of else FAINT))
         if panel in apart:
             plot.legend(fontsize=8)
+        for at, text in panel.marks:
+            plot.axvline(at, color="0.6", linewidth=0.8, zorder=0)
+            plot.text(at, 0.99, f" {text}", transform=plot.get_xaxis_transform(), rotation=90, va="top", fontsize=7)
         plot.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
         _scale(plot, panel)
     for plot in grid.flat[len(shown) :]:

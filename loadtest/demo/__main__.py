@@ -1,0 +1,137 @@
+"""`python -m loadtest.demo [STEP ...]`. Exit status: 0 done, 1 a text differed or a server failed, 130 interrupted."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+
+from covey import profile
+from covey.errors import CoveyError
+from covey.server import ServerDied, StartError
+from covey.types import JsonDict
+from covey_client import CoveyClientError
+from loadtest.bench import elastic_bundled, report
+from loadtest.bench.derive import derive
+from loadtest.bench.session import QUICK, USUAL, Session, Wanted
+from loadtest.demo import page, steps
+from loadtest.demo.stage import Stage
+from loadtest.demo.steps import Shown
+
+ALL = "all"
+QUICK_PACE = 0.4
+BUNDLED, EMULATED, SMALL = "bundled", "emulated", "small"
+DEVICES = {
+    BUNDLED: "this machine, bundled models",
+    EMULATED: "an emulated 24 GB card (7B target, 0.5B drafter): times are slept, a hash makes the texts",
+    SMALL: "this machine, bundled models, 8 MB of KV memory",
+}
+FEW_PLACES = 16  # requests that run at once, so that others wait
+
+
+@dataclass(frozen=True)
+class Step:
+    title: str
+    server: str
+    play: Callable[[Stage], Shown]
+
+
+STEPS = {
+    "depth": Step("Depth follows load", BUNDLED, steps.depth),
+    "drafters": Step("Drafters follow the text", BUNDLED, steps.drafters),
+    "urgent": Step("An urgent class is held while others wait", EMULATED, steps.urgent),
+    "memory": Step("Memory is given and taken back", SMALL, steps.memory),
+    "death": Step("A drafter is killed and comes back", BUNDLED, steps.death),
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    given = _parse(arguments)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell starts what it puts in the background deaf to SIGINT
+        signal.signal(number, signal.default_int_handler)
+    given.out.mkdir(parents=True, exist_ok=True)
+    console = Console(stderr=True)
+    session = Session("demo", Wanted(given.out / "demo.json", QUICK if given.quick else USUAL), console)
+    found: dict[str, JsonDict] = {}
+    session.summarise = lambda: {"steps": {name: found[name] for name in STEPS if name in found}}
+    status, asked = 0, {given.steps} if isinstance(given.steps, str) else set(given.steps)
+    try:
+        for server in DEVICES:
+            chosen = [name for name in STEPS if {ALL, name} & asked and STEPS[name].server == server]
+            if chosen:
+                _serve(session, server, chosen, found)
+    except KeyboardInterrupt:
+        session.interrupted = True
+        console.print("interrupted: the page has what is drawn")
+        status = 130
+    except (CoveyError, CoveyClientError, StartError, ServerDied) as error:
+        console.print(f"demo: {error}", style="red", markup=False)
+        status = 1
+    result = session.write()
+    print(page.write(given.out, result["steps"]))
+    return 1 if any(each["differ"] for each in found.values()) else status
+
+
+def _serve(session: Session, server: str, names: Sequence[str], found: dict[str, JsonDict]) -> None:
+    """Play these steps on one server; their pictures are drawn as they end."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = replace(session.wanted.options(), profile=str(_profile(server, Path(folder) / "demo.toml")))
+        with session.server(options) as running:
+            for name in names:
+                step = STEPS[name]
+                pace = QUICK_PACE if session.wanted.size == QUICK else 1.0
+                with Stage(name, running, session, pace) as stage:
+                    shown = step.play(stage)
+                    differ = stage.compared()
+                found[name] = _drawn(session, name, shown, len(stage.answers), differ)
+
+
+def _drawn(session: Session, name: str, shown: Shown, answers: int, differ: int) -> JsonDict:
+    step, folder = STEPS[name], session.wanted.out.parent
+    command = f".venv/bin/python -m loadtest.demo {name}"
+    texts = f"{answers} texts, {differ or 'none'} different from plain decoding's."
+    report.panels(
+        folder / f"{name}.png", f"{step.title}: {DEVICES[step.server]}\n{command}: {texts}", list(shown.panels)
+    )
+    session.console.print(f"{name}: {shown.sentence} {texts}", highlight=False, style="red" if differ else None)
+    return {
+        "title": step.title,
+        "devices": DEVICES[step.server],
+        "command": command,
+        "sentence": shown.sentence,
+        "texts": texts,
+        "answers": answers,
+        "differ": differ,
+    }
+
+
+def _profile(server: str, path: Path) -> Path:
+    if server == SMALL:
+        path.write_text(elastic_bundled.PROFILE.format(arm=elastic_bundled.Arm("demo", "thresholds")))
+        return path
+    if server == EMULATED:
+        return derive(profile.load("emulated-7b"), path, scheduler={"max_running": FEW_PLACES})
+    return derive(profile.load(profile.DEFAULT_PROFILE), path, speculation={"drafter_policy": "covey"})
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    known = "\n".join(f"  {name:10} {step.title}" for name, step in STEPS.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtest.demo",
+        description=f"Covey at work, as pictures drawn from running servers.\n\nsteps:\n{known}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("steps", nargs="*", default=ALL, choices=(ALL, *STEPS), metavar="STEP")
+    parser.add_argument("--quick", action="store_true", help="shorter phases")
+    parser.add_argument("--out", type=Path, default=Path("runs", "demo"), help="folder for the pictures and index.html")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

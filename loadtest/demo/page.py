@@ -1,0 +1,39 @@
+"""The pictures as one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+
+from covey.types import JsonDict
+from loadtest.report import STYLE
+
+FILE = "index.html"
+
+
+def write(folder: Path, steps: Mapping[str, JsonDict]) -> Path:
+    """`steps`: by the name of their picture in that folder, what each is about and found. Returns where."""
+    drawn = "".join(_figure(folder / f"{name}.png", step) for name, step in steps.items())
+    path = folder / FILE
+    path.write_text(
+        f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Covey at work</title><style>{STYLE}
+figure {{ margin: 1.5rem 0; }} figure img {{ max-width: 100%; }}</style></head><body>
+<h1>Covey at work</h1>
+{drawn or "<p>Nothing was drawn: the run was interrupted before its first step ended.</p>"}
+</body></html>
+""",
+        encoding="utf-8",
+    )
+    return path
+
+
+def _figure(picture: Path, step: JsonDict) -> str:
+    data = base64.b64encode(picture.read_bytes()).decode()
+    return (
+        f"<figure><h3>{escape(step['title'])}</h3><p>{escape(step['sentence'])} {escape(step['texts'])}</p>"
+        f'<img alt="{escape(step["title"])}" src="data:image/png;base64,{data}">'
+        f"<figcaption>On {escape(step['devices'])}: <code>{escape(step['command'])}</code></figcaption></figure>"
+    )

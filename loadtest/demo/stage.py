@@ -1,0 +1,166 @@
+"""A running server that is asked and looked at; in the end every answer is compared with plain decoding."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from covey import prompts
+from covey.server import Server
+from covey.types import JsonDict
+from covey_client import Client, CoveyClientError
+from covey_client.reports import Reports, Round
+from covey_client.response import Completion
+from loadtest.bench.session import Session
+from loadtest.bench.work import Ask
+
+Points = list[tuple[float, float]]
+LOOK_SECONDS = 0.5
+DECISIONS = 200  # that a server tells at a look
+PATIENCE = 90.0  # seconds for what is to come by itself
+TIMEOUT = 300.0  # of a request: a busy machine is no error
+TOKENS = 64
+PLAIN = 16  # callers of the comparison
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a server reported: the planner's decisions and the engine's rounds since the last look."""
+
+    at: float
+    seconds: float  # since the last look
+    decisions: Sequence[JsonDict]
+    rounds: Sequence[Round]
+    memory: JsonDict
+
+    @property
+    def away(self) -> list[str]:
+        """Drafters that cannot be asked."""
+        return [name for name, each in self.memory["drafters"].items() if each["state"] != "serving"]
+
+    def rows(self, drafter: str = "") -> float:
+        """Rows of all decisions, or those that this drafter drafted for."""
+        if not drafter:
+            return sum(float(each["rows"]) for each in self.decisions)
+        return sum(float(d["rows"]) for each in self.decisions for d in each["drafters"] if d["drafter"] == drafter)
+
+
+@dataclass(frozen=True)
+class Answered:
+    at: float
+    ask: Ask
+    answer: Completion
+
+
+class Stage:
+    """One server during one step. Times are seconds since the step began."""
+
+    def __init__(self, name: str, server: Server, session: Session, pace: float) -> None:
+        """`pace`: of the seconds that a step takes."""
+        self.server, self.marks = server, list[tuple[float, str]]()
+        self.looks: list[Look] = []
+        self.answers: list[Answered] = []
+        self._name, self._session, self._pace = name, session, pace
+        self._reports, self._client = Reports(server.http_url), Client(server.grpc_url, timeout=TIMEOUT)
+        self._began, self._numbers = time.monotonic(), itertools.count(1)
+        self._failed: list[CoveyClientError] = []
+        self._ended = threading.Event()
+        self._watching = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> Stage:
+        self._watching.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._client.close()  # answers under way end here
+        self._watching.join()
+
+    def ask(self, domain: str, **settings: Any) -> Callable[[int], Ask]:
+        """Makes the request of a number: none has another one's seed."""
+        texts = prompts.load(domain)
+        return lambda number: Ask(texts[number % len(texts)], TOKENS, 1.0, number, domain, settings=settings)
+
+    @contextmanager
+    def asking(self, callers: int, ask: Callable[[int], Ask]) -> Iterator[None]:
+        """So many callers meanwhile, who ask again when they have their answer."""
+        stopped = threading.Event()
+        threads = self._start(callers, map(ask, self._numbers), stopped, self.answers)
+        try:
+            yield
+        finally:
+            stopped.set()
+        self._join(threads)
+
+    def wait(self, doing: str, seconds: float, until: Callable[[Look], bool] | None = None) -> None:
+        """Mark the time, and wait: for so long, or until a look finds what is waited for."""
+        self.marks.append((self._now(), doing))
+        with self._session.status(f"{self._name}: {doing}"):
+            seen, began = len(self.looks), time.monotonic()
+            deadline = began + (PATIENCE if until else self._pace * seconds)
+            while not self._failed and (left := deadline - time.monotonic()) > 0:
+                if until and any(map(until, self.looks[seen:])):
+                    break
+                time.sleep(min(0.1, left))
+
+    def compared(self) -> int:
+        """Every question again, decoded plainly, as a tenant who finds nothing of it in a cache; how many differ."""
+        settings = {"speculation": "off", "tenant": "plain"}
+        plain: list[Answered] = []
+        asks = [replace(each.ask, settings={**each.ask.settings, **settings}) for each in self.answers]
+        with self._session.status(f"{self._name}: {len(asks)} answers beside those of plain decoding"):
+            self._join(self._start(PLAIN, iter(asks), threading.Event(), plain))
+        texts = {each.ask.seed: each.answer.tokens for each in plain}
+        return sum(texts[each.ask.seed] != each.answer.tokens for each in self.answers)
+
+    def points(self, value: Callable[[Look], float | None]) -> Points:
+        found = [(look.at, value(look)) for look in self.looks]
+        return [(at, each) for at, each in found if each is not None]
+
+    def _start(
+        self, callers: int, asks: Iterable[Ask], stopped: threading.Event, into: list[Answered]
+    ) -> list[threading.Thread]:
+        def call() -> None:
+            for ask in asks:
+                if stopped.is_set() or self._failed:
+                    return
+                try:
+                    into.append(self._answered(ask))
+                except CoveyClientError as error:
+                    self._failed.append(error)
+
+        threads = [threading.Thread(target=call, daemon=True) for _ in range(callers)]
+        for thread in threads:
+            thread.start()
+        return threads
+
+    def _answered(self, ask: Ask) -> Answered:
+        given: Any = {"max_tokens": ask.max_tokens, "temperature": ask.temperature, "seed": ask.seed, **ask.settings}
+        answer = self._client.generate(ask.ids or ask.text, **given)
+        return Answered(self._now(), ask, answer)
+
+    def _join(self, threads: Sequence[threading.Thread]) -> None:
+        """Raises the error of a request that failed."""
+        for thread in threads:
+            thread.join()
+        if self._failed:
+            raise self._failed[0]
+
+    def _look(self) -> None:
+        decided, rounds, last = -1, self._reports.last_round(), 0.0
+        while not self._ended.wait(LOOK_SECONDS):
+            with suppress(CoveyClientError):  # a gap in the picture
+                decisions = self._reports.decisions(DECISIONS)["decisions"]
+                now, found, memory = self._now(), self._reports.rounds(rounds), self._reports.memory()
+                fresh = [each for each in decisions if each["round"] > decided] if decided >= 0 else []
+                self.looks.append(Look(now, now - last, fresh, found, memory))
+                decided = max((each["round"] for each in decisions), default=0)
+                rounds, last = max((each.round for each in found), default=rounds), now
+
+    def _now(self) -> float:
+        return time.monotonic() - self._began

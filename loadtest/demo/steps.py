@@ -1,0 +1,197 @@
+"""One function for each step: what is asked of a running server, and what is drawn of what it reported."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from covey import prompts
+from covey.care import processes
+from loadtest.bench.report import Panel
+from loadtest.bench.work import Ask
+from loadtest.demo.stage import Answered, Look, Points, Stage
+
+CALLERS = (1, 2, 4, 8, 16, 32)
+BURST, CALM = 48, 2  # callers
+LONG, LONG_CALLERS = 400, 32  # tokens of a prompt
+SECONDS = "seconds"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a step found: a sentence with its figures, and the panels of its picture."""
+
+    sentence: str
+    panels: Sequence[Panel]
+
+
+def depth(stage: Stage) -> Shown:
+    """More and more callers, then fewer."""
+    ask = _mixed(stage)
+    with ExitStack() as callers:
+        for before, count in zip((0, *CALLERS), CALLERS):
+            callers.enter_context(stage.asking(count - before, ask))
+            stage.wait(f"{count} callers" if count > 1 else "1 caller", 4)
+        few = [_depth(look) or 0.0 for look in stage.looks if 0 < _running(look) <= CALLERS[1]]
+        many = [_depth(look) or 0.0 for look in stage.looks if _running(look) >= CALLERS[-2]]
+    return Shown(
+        f"At {CALLERS[1]} requests or fewer the planner has {_mean(few)} tokens drafted in a round, from "
+        f"{CALLERS[-2]} on {_mean(many)}: drafts are cheap while there is room, and cost everybody time when there is "
+        "none.",
+        [
+            _panel(stage, "Load", "requests that run", {"requests": stage.points(_running)}),
+            _panel(stage, "Depth, as chosen at every round", "tokens drafted", {"depth": stage.points(_depth)}),
+        ],
+    )
+
+
+def drafters(stage: Stage) -> Shown:
+    """One kind of text after the other."""
+    favourites = []
+    for domain in prompts.DOMAINS:
+        seen = len(stage.looks)
+        with stage.asking(CALM, stage.ask(domain)):
+            stage.wait(domain, 5)
+        favourites.append(f"{domain}: {_favourite(stage, stage.looks[seen:])}")
+    return Shown(
+        f"Who drafts most for which text ({', '.join(favourites)}) is learnt from what is accepted; nobody told the "
+        "server what the texts are.",
+        [_panel(stage, "Who drafts", "% of rows", _shares(stage))],
+    )
+
+
+def urgent(stage: Stage) -> Shown:
+    """Long requests keep all places; urgent ones come, first without their class, then with it."""
+    size = 1000
+    answers: dict[str, list[Answered]] = {}
+
+    def long(number: int) -> Ask:
+        ids = tuple(random.Random(number).choices(range(3, size), k=LONG))
+        return Ask("", 96, 1.0, number, ids=ids, settings={"slo_class": "batch"})
+
+    with stage.asking(LONG_CALLERS, long):
+        stage.wait(f"{LONG_CALLERS} long requests", 4)
+        for name, settings in (("without class", {}), ("interactive", {"slo_class": "interactive"})):
+            before = stage.answers
+            with stage.asking(2, stage.ask("code", **settings)):
+                stage.wait(f"urgent ones, {name}", 10)
+            answers[name] = [each for each in before if not each.ask.ids and each.ask.settings == settings]
+    answers["long ones"] = [each for each in stage.answers if each.ask.ids]
+    first = {name: _points(found, lambda each: each.answer.usage.ttft_ms) for name, found in answers.items()}
+    each_token = {name: _points(found, lambda each: each.answer.usage.tpot_ms) for name, found in answers.items()}
+    plain, told = (median([ms for _, ms in first[name]] or [0.0]) for name in ("without class", "interactive"))
+    return Shown(
+        f"An urgent request that waits its turn has its first token after {plain:.0f} ms (median); one of class "
+        f"interactive after {told:.0f} ms, while the others wait.",
+        [
+            _panel(stage, "First token", "ms", first, log=True),
+            _panel(stage, "Each further token", "ms", each_token, log=True),
+        ],
+    )
+
+
+def memory(stage: Stage) -> Shown:
+    """A burst on little KV memory, then calm."""
+    ask = _mixed(stage, min_tokens=64)
+    with stage.asking(CALM, ask):
+        stage.wait("2 callers", 3)
+        with stage.asking(BURST - CALM, ask):
+            stage.wait(f"{BURST} callers", 0, lambda look: bool(look.away) and look.memory["blocks_gained"] > 0)
+            stage.wait("pool has grown", 4)
+        stage.wait("calm", 0, lambda look: not look.away and not look.memory["blocks_gained"])
+        stage.wait("as before", 3)
+    pools = [look.memory["pool_bytes"] / 2**20 for look in stage.looks]
+    gone = sorted({name for look in stage.looks for name in look.away})
+    names = list(stage.looks[0].memory["drafters"])
+    held: dict[str, Points] = {"KV pool": stage.points(lambda look: look.memory["pool_bytes"] / 2**20)}
+    held |= {name: stage.points(lambda look, name=name: _held(look, name)) for name in names}  # type: ignore[misc]
+    return Shown(
+        f"In the burst {' and '.join(gone) or 'nobody'} left memory and the KV pool grew from {pools[0]:.0f} to "
+        f"{max(pools):.0f} MiB; in the calm it gave the bytes back ({pools[-1]:.0f} MiB) and they were loaded again.",
+        [
+            _panel(stage, "Memory", "MiB", held),
+            _panel(
+                stage,
+                "Load",
+                "requests",
+                {"running": stage.points(_running), "waiting": stage.points(lambda look: _last(look, "waiting"))},
+            ),
+        ],
+    )
+
+
+def death(stage: Stage) -> Shown:
+    """The drafter that is asked most is killed under load."""
+    with stage.asking(4, stage.ask("code")):
+        stage.wait("code is asked for", 6)
+        victim = _favourite(stage, stage.looks)
+        os.kill(processes.named(stage.server.pid)[victim], signal.SIGKILL)
+        stage.wait(f"{victim} killed", 0, lambda look: victim in look.away)
+        killed = stage.looks[-1].at
+        stage.wait("", 0, lambda look: victim not in look.away)
+        stage.wait("back", 6)
+    back = stage.marks[-1][0]
+    return Shown(
+        f"{victim} was killed with SIGKILL and served again {back - killed:.1f} s later; requests went on without it, "
+        "and none failed.",
+        [
+            _panel(stage, "Who drafts", "% of rows", _shares(stage)),
+            _panel(stage, "All callers together", "tokens/s", {"tokens": stage.points(_rate)}),
+        ],
+    )
+
+
+def _mixed(stage: Stage, **settings: object) -> Callable[[int], Ask]:
+    asks = [stage.ask(domain, **settings) for domain in prompts.DOMAINS]
+    return lambda number: asks[number % len(asks)](number)
+
+
+def _panel(stage: Stage, title: str, y: str, lines: dict[str, Points], *, log: bool = False) -> Panel:
+    there = {name: points for name, points in lines.items() if points}
+    return Panel(title, SECONDS, y, there, log_y=log, marks=tuple(stage.marks))
+
+
+def _points(answers: Sequence[Answered], value: Callable[[Answered], float]) -> Points:
+    return sorted((each.at, value(each)) for each in answers)
+
+
+def _running(look: Look) -> float:
+    return _last(look, "running")
+
+
+def _last(look: Look, name: str) -> float:
+    return float(getattr(look.rounds[-1], name)) if look.rounds else 0.0
+
+
+def _depth(look: Look) -> float | None:
+    return fmean(each["depth"] for each in look.decisions) if look.decisions else None
+
+
+def _rate(look: Look) -> float:
+    return float(sum(each["tokens"] for each in look.decisions)) / look.seconds
+
+
+def _mean(values: Sequence[float]) -> str:
+    return f"{fmean(values):.1f}" if values else "-"
+
+
+def _shares(stage: Stage) -> dict[str, Points]:
+    names = stage.looks[0].memory["drafters"]
+    return {
+        name: stage.points(lambda look, name=name: 100 * look.rows(name) / look.rows() if look.rows() else None)  # type: ignore[misc]
+        for name in names
+    }
+
+
+def _favourite(stage: Stage, looks: Sequence[Look]) -> str:
+    names: list[str] = list(stage.looks[0].memory["drafters"])
+    return max(names, key=lambda name: sum(look.rows(name) for look in looks))
+
+
+def _held(look: Look, name: str) -> float:
+    return 0.0 if name in look.away else look.memory["drafters"][name]["bytes"] / 2**20
