@@ -130,14 +130,17 @@ def death(stage: Stage) -> Shown:
     with stage.asking(4, stage.ask("code")):
         stage.wait("code is asked for", 6)
         victim = _favourite(stage, stage.looks)
-        os.kill(processes.named(stage.server.pid)[victim], signal.SIGKILL)
-        stage.wait(f"{victim} killed", 0, lambda look: victim in look.away)
-        killed = stage.looks[-1].at
-        stage.wait("", 0, lambda look: victim not in look.away)
+        killed = processes.named(stage.server.pid)[victim]
+        os.kill(killed, signal.SIGKILL)
+
+        def back(look: Look) -> bool:
+            return victim not in look.away and processes.named(stage.server.pid).get(victim) not in (None, killed)
+
+        stage.wait(f"{victim} killed", 0, back)
         stage.wait("back", 6)
-    back = stage.marks[-1][0]
+    (_, (died, _), (came, _)) = stage.marks
     return Shown(
-        f"{victim} was killed with SIGKILL and served again {back - killed:.1f} s later; requests went on without it, "
+        f"{victim} was killed with SIGKILL and served again {came - died:.1f} s later; requests went on without it, "
         "and none failed.",
         [
             _panel(stage, "Who drafts", "% of rows", _shares(stage)),
