@@ -78,7 +78,8 @@ def panels(path: Path, title: str, shown: Sequence[Panel]) -> None:
             plot.legend(fontsize=8)
         for at, text in panel.marks:
             plot.axvline(at, color="0.6", linewidth=0.8, zorder=0)
-            plot.text(at, 0.99, f" {text}", transform=plot.get_xaxis_transform(), rotation=90, va="top", fontsize=7)
+            place = {"xycoords": plot.get_xaxis_transform(), "xytext": (2, -3), "textcoords": "offset points"}
+            plot.annotate(text, (at, 1), **place, rotation=90, va="top", fontsize=8, color="0.35")
         plot.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
         _scale(plot, panel)
     for plot in grid.flat[len(shown) :]:

@@ -17,8 +17,8 @@ from covey.errors import CoveyError
 from covey.server import ServerDied, StartError
 from covey.types import JsonDict
 from covey_client import CoveyClientError
-from loadtest.bench import elastic_bundled, report
-from loadtest.bench.derive import derive
+from loadtest.bench import elastic_bundled, report, workload
+from loadtest.bench.derive import derive, with_drafters
 from loadtest.bench.session import QUICK, USUAL, Session, Wanted
 from loadtest.demo import page, steps
 from loadtest.demo.stage import Stage
@@ -28,7 +28,7 @@ ALL = "all"
 QUICK_PACE = 0.4
 BUNDLED, EMULATED, SMALL = "bundled", "emulated", "small"
 DEVICES = {
-    BUNDLED: "this machine, bundled models",
+    BUNDLED: "this machine, bundled models, five specialised drafters",
     EMULATED: "an emulated 24 GB card (7B target, 0.5B drafter): times are slept, a hash makes the texts",
     SMALL: "this machine, bundled models, 8 MB of KV memory",
 }
@@ -117,7 +117,8 @@ def _profile(server: str, path: Path) -> Path:
         return path
     if server == EMULATED:
         return derive(profile.load("emulated-7b"), path, scheduler={"max_running": FEW_PLACES})
-    return derive(profile.load(profile.DEFAULT_PROFILE), path, speculation={"drafter_policy": "covey"})
+    bundled, specialists = profile.load(profile.DEFAULT_PROFILE), tuple(workload.SPECIALISTS.values())
+    return with_drafters(bundled, path, specialists, drafter_policy="covey")
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:

@@ -13,7 +13,8 @@ from typing import Any
 from covey import prompts
 from covey.server import Server
 from covey.types import JsonDict
-from covey_client import Client, CoveyClientError
+from covey_client import Client, CoveyClientError, status
+from covey_client.rates import Reading
 from covey_client.reports import Reports, Round
 from covey_client.response import Completion
 from loadtest.bench.session import Session
@@ -117,6 +118,15 @@ class Stage:
             self._join(self._start(PLAIN, iter(asks), threading.Event(), plain))
         texts = {each.ask.seed: each.answer.tokens for each in plain}
         return sum(texts[each.ask.seed] != each.answer.tokens for each in self.answers)
+
+    def objective(self, slo_class: str) -> dict[str, float]:
+        """What the server says that the class is to have, `ttft` and `tpot`, in milliseconds."""
+        said = status.read(self.server.http_url, self.server.metrics_url.split("/")[2]).samples
+        targets = Reading(self._now(), said)
+        return {
+            of: 1000 * (targets.value("covey_slo_target_seconds", slo_class=slo_class, of=of) or 0.0)
+            for of in ("ttft", "tpot")
+        }
 
     def points(self, value: Callable[[Look], float | None]) -> Points:
         found = [(look.at, value(look)) for look in self.looks]

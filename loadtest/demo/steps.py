@@ -18,7 +18,9 @@ from loadtest.demo.stage import Answered, Look, Points, Stage
 
 CALLERS = (1, 2, 4, 8, 16, 32)
 BURST, CALM = 48, 2  # callers
-LONG, LONG_CALLERS = 400, 32  # tokens of a prompt
+LONG, LONG_OUTPUT, LONG_CALLERS = 400, 96, 32  # tokens of a prompt and of its answer
+KNOWN = 1000  # tokens that every bundled tokenizer has
+URGENT = "interactive"
 SECONDS = "seconds"
 
 
@@ -61,36 +63,42 @@ def drafters(stage: Stage) -> Shown:
     return Shown(
         f"Who drafts most for which text ({', '.join(favourites)}) is learnt from what is accepted; nobody told the "
         "server what the texts are.",
-        [_panel(stage, "Who drafts", "% of rows", _shares(stage))],
+        [
+            _panel(stage, "Who drafts", "% of rows", _shares(stage)),
+            _panel(stage, "What drafts bring", "tokens a row and round", {"tokens": stage.points(_each)}),
+        ],
     )
 
 
 def urgent(stage: Stage) -> Shown:
-    """Long requests keep all places; urgent ones come, first without their class, then with it."""
-    size = 1000
-    answers: dict[str, list[Answered]] = {}
+    """Long requests take all places; short ones come, first like any other, then as class interactive."""
 
     def long(number: int) -> Ask:
-        ids = tuple(random.Random(number).choices(range(3, size), k=LONG))
-        return Ask("", 96, 1.0, number, ids=ids, settings={"slo_class": "batch"})
+        return Ask("", LONG_OUTPUT, 1.0, number, ids=tuple(random.Random(number).choices(range(3, KNOWN), k=LONG)))
 
     with stage.asking(LONG_CALLERS, long):
-        stage.wait(f"{LONG_CALLERS} long requests", 4)
-        for name, settings in (("without class", {}), ("interactive", {"slo_class": "interactive"})):
-            before = stage.answers
+        stage.wait(f"{LONG_CALLERS} long", 4)
+        for name, settings in (("no class", {}), (URGENT, {"slo_class": URGENT})):
             with stage.asking(2, stage.ask("code", **settings)):
-                stage.wait(f"urgent ones, {name}", 10)
-            answers[name] = [each for each in before if not each.ask.ids and each.ask.settings == settings]
-    answers["long ones"] = [each for each in stage.answers if each.ask.ids]
-    first = {name: _points(found, lambda each: each.answer.usage.ttft_ms) for name, found in answers.items()}
-    each_token = {name: _points(found, lambda each: each.answer.usage.tpot_ms) for name, found in answers.items()}
-    plain, told = (median([ms for _, ms in first[name]] or [0.0]) for name in ("without class", "interactive"))
+                stage.wait(f"short, {name}", 10)
+    shown = {
+        "short, no class": [each for each in stage.answers if not each.ask.ids and not each.ask.settings],
+        f"short, {URGENT}": [each for each in stage.answers if each.ask.settings],
+        "long": [each for each in stage.answers if each.ask.ids],
+    }
+    first, each = ({name: _times(found, of) for name, found in shown.items()} for of in ("ttft_ms", "tpot_ms"))
+    found = [median(ms for _, ms in lines[name]) for lines in (first, each) for name in list(shown)[:2]]
+    target = stage.objective(URGENT)
+    for lines, of in ((first, "ttft"), (each, "tpot")):
+        lines["objective"] = [(lines["long"][0][0], target[of]), (lines["long"][-1][0], target[of])]
     return Shown(
-        f"An urgent request that waits its turn has its first token after {plain:.0f} ms (median); one of class "
-        f"interactive after {told:.0f} ms, while the others wait.",
+        f"A short request has its first token after {found[0]:.0f} ms (median) where it waits its turn, and after "
+        f"{found[1]:.0f} ms as class {URGENT} (objective {target['ttft']:.0f} ms); each further one takes "
+        f"{found[2]:.1f} and {found[3]:.1f} ms (objective {target['tpot']:.1f} ms), since long prompts are read no "
+        "faster than it can bear.",
         [
             _panel(stage, "First token", "ms", first, log=True),
-            _panel(stage, "Each further token", "ms", each_token, log=True),
+            _panel(stage, "Each further token", "ms", each),
         ],
     )
 
@@ -159,8 +167,9 @@ def _panel(stage: Stage, title: str, y: str, lines: dict[str, Points], *, log: b
     return Panel(title, SECONDS, y, there, log_y=log, marks=tuple(stage.marks))
 
 
-def _points(answers: Sequence[Answered], value: Callable[[Answered], float]) -> Points:
-    return sorted((each.at, value(each)) for each in answers)
+def _times(answers: Sequence[Answered], of: str) -> Points:
+    """As the server measured them."""
+    return sorted((each.at, getattr(each.answer.usage, of)) for each in answers)
 
 
 def _running(look: Look) -> float:
@@ -177,6 +186,10 @@ def _depth(look: Look) -> float | None:
 
 def _rate(look: Look) -> float:
     return float(sum(each["tokens"] for each in look.decisions)) / look.seconds
+
+
+def _each(look: Look) -> float | None:
+    return sum(each["tokens"] for each in look.decisions) / look.rows() if look.rows() else None
 
 
 def _mean(values: Sequence[float]) -> str:
