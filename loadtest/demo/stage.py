@@ -45,10 +45,11 @@ class Look:
         return [name for name, each in self.memory["drafters"].items() if each["state"] != "serving"]
 
     def rows(self, drafter: str = "") -> float:
-        """Rows of all decisions, or those that this drafter drafted for."""
+        """Rows of all decisions, or those that this drafter drafted for: at depth 0 it is named for rows, and idle."""
         if not drafter:
             return sum(float(each["rows"]) for each in self.decisions)
-        return sum(float(d["rows"]) for each in self.decisions for d in each["drafters"] if d["drafter"] == drafter)
+        drafted = [by for each in self.decisions if each["depth"] for by in each["drafters"]]
+        return sum(float(by["rows"]) for by in drafted if by["drafter"] == drafter)
 
 
 @dataclass(frozen=True)
