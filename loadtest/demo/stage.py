@@ -14,11 +14,12 @@ from covey import prompts
 from covey.server import Server
 from covey.types import JsonDict
 from covey_client import Client, CoveyClientError, status
-from covey_client.rates import Reading
+from covey_client.rates import Reading, Span
 from covey_client.reports import Reports, Round
 from covey_client.response import Completion
 from loadtest.bench.session import Session
 from loadtest.bench.work import Ask
+from loadtest.pictures import DRAFTED
 
 Points = list[tuple[float, float]]
 LOOK_SECONDS = 0.5
@@ -31,25 +32,27 @@ PLAIN = 16  # callers of the comparison
 
 @dataclass(frozen=True)
 class Look:
-    """What a server reported: the planner's decisions and the engine's rounds since the last look."""
+    """What a server reported of the time since the last look: counters, the planner's decisions, rounds; and of memory,
+    as it is."""
 
-    at: float
-    seconds: float  # since the last look
+    span: Span
     decisions: Sequence[JsonDict]
     rounds: Sequence[Round]
     memory: JsonDict
 
     @property
+    def at(self) -> float:
+        return self.span.after.at
+
+    @property
+    def drafted(self) -> dict[str, float]:
+        """Tokens by drafter."""
+        return self.span.grew_by(DRAFTED, "drafter")
+
+    @property
     def away(self) -> list[str]:
         """Drafters that cannot be asked."""
         return [name for name, each in self.memory["drafters"].items() if each["state"] != "serving"]
-
-    def rows(self, drafter: str = "") -> float:
-        """Rows of all decisions, or those that this drafter drafted for: at depth 0 it is named for rows, and idle."""
-        if not drafter:
-            return sum(float(each["rows"]) for each in self.decisions)
-        drafted = [by for each in self.decisions if each["depth"] for by in each["drafters"]]
-        return sum(float(by["rows"]) for by in drafted if by["drafter"] == drafter)
 
 
 @dataclass(frozen=True)
@@ -122,12 +125,9 @@ class Stage:
 
     def objective(self, slo_class: str) -> dict[str, float]:
         """What the server says that the class is to have, `ttft` and `tpot`, in milliseconds."""
-        said = status.read(self.server.http_url, self.server.metrics_url.split("/")[2]).samples
-        targets = Reading(self._now(), said)
-        return {
-            of: 1000 * (targets.value("covey_slo_target_seconds", slo_class=slo_class, of=of) or 0.0)
-            for of in ("ttft", "tpot")
-        }
+        reading = self._reading()
+        found = {of: reading.value("covey_slo_target_seconds", slo_class=slo_class, of=of) for of in ("ttft", "tpot")}
+        return {of: 1000 * (seconds or 0.0) for of, seconds in found.items()}
 
     def points(self, value: Callable[[Look], float | None]) -> Points:
         found = [(look.at, value(look)) for look in self.looks]
@@ -163,15 +163,19 @@ class Stage:
             raise self._failed[0]
 
     def _look(self) -> None:
-        decided, rounds, last = -1, self._reports.last_round(), 0.0
+        decided, rounds, last = -1, self._reports.last_round(), self._reading()
         while not self._ended.wait(LOOK_SECONDS):
             with suppress(CoveyClientError):  # a gap in the picture
                 decisions = self._reports.decisions(DECISIONS)["decisions"]
-                now, found, memory = self._now(), self._reports.rounds(rounds), self._reports.memory()
+                now, found, memory = self._reading(), self._reports.rounds(rounds), self._reports.memory()
                 fresh = [each for each in decisions if each["round"] > decided] if decided >= 0 else []
-                self.looks.append(Look(now, now - last, fresh, found, memory))
+                self.looks.append(Look(Span(last, now), fresh, found, memory))
                 decided = max((each["round"] for each in decisions), default=0)
                 rounds, last = max((each.round for each in found), default=rounds), now
+
+    def _reading(self) -> Reading:
+        samples = status.read(self.server.http_url, self.server.metrics_url.split("/")[2]).samples
+        return Reading(self._now(), samples)
 
     def _now(self) -> float:
         return time.monotonic() - self._began

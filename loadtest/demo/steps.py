@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,10 +16,11 @@ from covey.care import processes
 from loadtest.bench.report import Panel
 from loadtest.bench.work import Ask
 from loadtest.demo.stage import LOOK_SECONDS, Answered, Look, Points, Stage
+from loadtest.pictures import ACCEPTED, GENERATED, TREES
 
 CALLERS = (1, 2, 4, 8, 16, 32)
 BURST, CALM = 48, 2  # callers
-DRAFTED = "fixed:4"  # where requests ask for drafts, whatever the load
+ALWAYS = "fixed:4"  # where requests ask for drafts, whatever the load
 LONG, LONG_OUTPUT, LONG_CALLERS = 400, 96, 32  # tokens of a prompt and of its answer
 KNOWN = 1000  # tokens that every bundled tokenizer has
 URGENT = "interactive"
@@ -58,15 +60,20 @@ def drafters(stage: Stage) -> Shown:
     favourites = []
     for domain in prompts.DOMAINS:
         seen = len(stage.looks)
-        with stage.asking(CALM, stage.ask(domain, speculation=DRAFTED)):
+        with stage.asking(CALM, stage.ask(domain, speculation=ALWAYS)):
             stage.wait(domain, 5)
-        favourites.append(f"{domain}: {_favourite(stage, stage.looks[seen:])}")
+        favourites.append(f"{domain}: {_favourite(stage.looks[seen:])}")
     return Shown(
         f"Who drafts most for which text ({', '.join(favourites)}) is learnt from what is accepted; nobody told the "
-        f"server what the texts are. Requests ask for drafts ({DRAFTED}) and name no drafter.",
+        f"server what the texts are. Requests ask for drafts ({ALWAYS}) and name no drafter.",
         [
-            _panel(stage, "Who drafts", "% of rows", _shares(stage)),
-            _panel(stage, "What drafts bring", "tokens a row and round", {"tokens": stage.points(_each)}),
+            _panel(stage, "Who drafts", "% of drafted tokens", _shares(stage)),
+            _panel(
+                stage,
+                "What drafts bring",
+                "accepted tokens a draft",
+                {"accepted": stage.points(lambda look: look.span.ratio(ACCEPTED, TREES))},
+            ),
         ],
     )
 
@@ -136,9 +143,9 @@ def memory(stage: Stage) -> Shown:
 
 def death(stage: Stage) -> Shown:
     """The drafter that is asked most is killed under load."""
-    with stage.asking(CALM, stage.ask("code", speculation=DRAFTED)):
+    with stage.asking(CALM, stage.ask("code", speculation=ALWAYS)):
         stage.wait("code is asked for", 6)
-        victim = _favourite(stage, stage.looks)
+        victim = _favourite(stage.looks)
         killed = processes.named(stage.server.pid)[victim]
         os.kill(killed, signal.SIGKILL)
 
@@ -151,10 +158,15 @@ def death(stage: Stage) -> Shown:
     between = [look for look in stage.looks if died + LOOK_SECONDS < look.at < came]
     return Shown(
         f"{victim} was killed with SIGKILL and served again {came - died:.1f} s later; meanwhile "
-        f"{_favourite(stage, between)} drafted most for requests, which ask for drafts ({DRAFTED}), and none failed.",
+        f"{_favourite(between)} drafted most for requests, which ask for drafts ({ALWAYS}), and none failed.",
         [
-            _panel(stage, "Who drafts", "% of rows", _shares(stage)),
-            _panel(stage, "All callers together", "tokens/s", {"tokens": stage.points(_rate)}),
+            _panel(stage, "Who drafts", "% of drafted tokens", _shares(stage)),
+            _panel(
+                stage,
+                "All callers together",
+                "tokens/s",
+                {"tokens": stage.points(lambda look: look.span.rate(GENERATED))},
+            ),
         ],
     )
 
@@ -186,30 +198,23 @@ def _depth(look: Look) -> float | None:
     return fmean(each["depth"] for each in look.decisions) if look.decisions else None
 
 
-def _rate(look: Look) -> float:
-    return float(sum(each["tokens"] for each in look.decisions)) / look.seconds
-
-
-def _each(look: Look) -> float | None:
-    return sum(each["tokens"] for each in look.decisions) / look.rows() if look.rows() else None
-
-
 def _mean(values: Sequence[float]) -> str:
     return f"{fmean(values):.1f}" if values else "-"
 
 
 def _shares(stage: Stage) -> dict[str, Points]:
+    def share(look: Look, name: str) -> float | None:
+        drafted = look.drafted
+        return 100 * drafted.get(name, 0.0) / whole if (whole := sum(drafted.values())) else None
+
     names = stage.looks[0].memory["drafters"]
-    return {
-        name: stage.points(lambda look, name=name: 100 * look.rows(name) / look.rows() if look.rows() else None)  # type: ignore[misc]
-        for name in names
-    }
+    return {name: stage.points(lambda look, name=name: share(look, name)) for name in names}  # type: ignore[misc]
 
 
-def _favourite(stage: Stage, looks: Sequence[Look]) -> str:
-    names: list[str] = list(stage.looks[0].memory["drafters"])
-    rows = {name: sum(look.rows(name) for look in looks) for name in names}
-    return max(rows, key=lambda name: rows[name]) if any(rows.values()) else "nobody"
+def _favourite(looks: Sequence[Look]) -> str:
+    """Who drafted most; "nobody" where nobody did."""
+    drafted = sum((Counter(look.drafted) for look in looks), Counter[str]())
+    return max(drafted, key=lambda name: drafted[name], default="nobody")
 
 
 def _held(look: Look, name: str) -> float:
