@@ -99,7 +99,8 @@ def _drawn(session: Session, name: str, shown: Shown, answers: int, differ: int)
     report.panels(
         folder / f"{name}.png", f"{step.title}: {DEVICES[step.server]}\n{command}: {texts}", list(shown.panels)
     )
-    session.console.print(f"{name}: {shown.sentence} {texts}", highlight=False, style="red" if differ else None)
+    style = "red" if differ else None
+    session.console.print(f"{name}: {shown.sentence} {texts}", highlight=False, soft_wrap=True, style=style)
     return {
         "title": step.title,
         "devices": DEVICES[step.server],
