@@ -50,6 +50,7 @@ SHAPES: Mapping[str, Phases] = {
 QUICK_SHAPES: Mapping[str, Phases] = {"1": ((1, 2),), "32": ((32, 32),), WAVES: ((1, 1), (4, 4), (1, 1))}
 TEMPERATURES = {"": 0.0, " t1": 1.0}  # by what ends a load's name
 WARM_UP = 6  # turns of those that learn before they are compared; of others one
+WARM_SHARE = 0.3  # of the minutes, which warming up may take
 OPENING = 4  # tokens drawn for each request at its prompt's beginning: no two are the same
 SHORTEST, LONGEST, QUICK_LONGEST = 16, 64, 24  # tokens of an answer
 DEPTH, DEEPEST, QUICK_DEPTHS = 4, 6, (2, 6)  # of vLLM's own methods, and ours by hand
@@ -150,15 +151,16 @@ def run(session: Session) -> None:
         for turn in range(1 - warm_up, session.repetitions(TURNS, FULL_TURNS) + 1):
             if turn > 1 and session.out_of_time():
                 break
+            if turn < 0 and session.out_of_time(WARM_SHARE):
+                continue
             steps = [
                 (load, one)
                 for at, load in enumerate(loads)
                 for one in workload.shuffled(cast, wanted.seed, turn, at)
                 if turn >= 0 or one.learns
             ]
-            for (load, one), _ in zip(
-                steps, session.steps([f"turn {turn}: {one.name} at {load}" for load, one in steps])
-            ):
+            when = f"turn {turn}" if turn > 0 else "warming up"
+            for (load, one), _ in zip(steps, session.steps([f"{when}: {one.name} at {load}" for load, one in steps])):
                 done = one.run(_asks(pair, load, loads[load], quick, wanted.seed * 1000 + turn), loads[load])
                 if turn > 0:
                     measured.runs[load][one.name].append(done)
