@@ -126,6 +126,8 @@ class CoveyProposer:
         `requests`: vLLM's own, by row, from a runner that gives them."""
         if requests is None and self._requests is not None:
             requests = self._guard("requests", self._requests)
+            if requests is None:  # whose they are, and what they ask for, is not known any more
+                return [[] for _ in sampled_token_ids]
         drafts = self._guard(PART, self._propose, sampled_token_ids, num_tokens_no_spec, token_ids_cpu, requests)
         return [[] for _ in sampled_token_ids] if drafts is None else drafts
 

@@ -50,6 +50,7 @@ class Begun:
     started: float
     planned: float
     selected: float
+    resumed: float  # when vLLM went on: drafters in its thread read before
 
     def of(self, rows: Mask) -> Begun:
         """The same round with these rows of its batch alone: the others had no part in the pass."""
@@ -130,8 +131,9 @@ class Rounds:
         kept = self.planner.select(batch, drafted, self._budget)
         selected = self._clock.now()
         self._drafting.read(batch, plan.readers)
-        self.draft_seconds = self._clock.now() - planned
-        self._begun = Begun(batch, plan, drafted, kept, started, planned, selected)
+        resumed = self._clock.now()
+        self.draft_seconds = resumed - planned
+        self._begun = Begun(batch, plan, drafted, kept, started, planned, selected, resumed)
         offsets, tokens = kept.offsets.tolist(), kept.tokens.tolist()
         for row, place in enumerate(places):
             drafts[place] = tokens[offsets[row] : offsets[row + 1]]
@@ -177,9 +179,7 @@ class Rounds:
             if size:
                 active.judged(name, size, right)
         prefill = min(unplanned, max(1, self._budget - len(sampled) - len(kept.tokens))) if unplanned else 0
-        times = Times(
-            begun.planned - begun.started, begun.selected - begun.planned, max(0.0, now - begun.selected), 0.0
-        )
+        times = Times(begun.planned - begun.started, begun.selected - begun.planned, max(0.0, now - begun.resumed), 0.0)
         done = Round(
             replace(batch, chunk=np.append(batch.chunk, np.int32(prefill))) if prefill else batch,
             _beside(begun.plan, prefill) if prefill else begun.plan,

@@ -38,7 +38,9 @@ REFUSED = {
     "speculation.costs": "what steps take is learnt from vLLM's own",
     "speculation.state": "nothing is kept across restarts",
     "drafter.folders": f"folders are named in {WHERE}.drafters",
-    "star.callers": "nobody asks this process for drafts",
+    **dict.fromkeys(
+        ("star.callers", "star.join_rows", "star.wait_ms", "star.admission"), "nobody asks this process for drafts"
+    ),
     "star.servers": f"servers are named in {WHERE}.drafters",
 }
 NEEDS_TARGET = "ucb-bd"  # drafter policies that compare the drafter's distributions with the target's

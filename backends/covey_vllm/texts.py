@@ -136,7 +136,7 @@ class Texts:
         ended = []
         for key, text in list(self._texts.items()):
             text.missed = 0 if id(text) in here else text.missed + 1
-            if text.missed > LEAVE or (held is not None and text.name and text.name not in held):
+            if text.name not in held if held is not None and text.name else text.missed > LEAVE:
                 ended.append(self._texts.pop(key).active)
                 self._names.pop(text.name, None)
         return ended

@@ -125,6 +125,18 @@ def test_requests_are_known_by_vllms_names_where_it_says_them() -> None:
     assert wanted == [("off", "ngram"), ("auto", ""), ("auto", "")]
 
 
+def test_a_request_that_vllm_names_is_held_as_long_as_vllm_holds_it() -> None:
+    """A preempted one has no row for as long as it waits."""
+    texts, tokens = Texts(LIMIT), np.full((2, LIMIT), 5, np.int32)
+    names = [SimpleNamespace(req_id=name, sampling_params=SimpleNamespace(extra_args=None)) for name in "ab"]
+    (_, second) = texts.follow([[5]] * 2, np.array([3, 3], np.int32), tokens, 0.0, names)
+    for length in range(4, 2 * LEAVE):
+        texts.follow([[5]], np.array([length], np.int32), tokens, 0.0, names[:1])
+        assert texts.gone({"a", "b"}) == []
+    assert texts.gone({"a"}) == [second.active]
+    assert len(texts) == 1
+
+
 def test_rows_that_stay_are_known_by_the_ends_of_their_texts_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM changes its arrays in place; what was there at the last call is not looked for in them."""
 

@@ -49,6 +49,11 @@ class VllmEngine:
         except PortError:
             self._ended(request.key)
             raise
+        with self._lock:
+            gone = request.key not in self._open
+        if gone:  # what cancelled it may have been sent before it was
+            with suppress(PortError):
+                self._send(Message(request.key, messages.CANCEL))
 
     def cancel(self, key: int, finish: Finish = Finish.CANCELLED) -> None:
         """End a request before vLLM's next step. Unknown keys are ignored."""

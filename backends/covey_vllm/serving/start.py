@@ -80,7 +80,7 @@ class VllmStart:
         self._process: EngineProcess | None = None
         self._engine: VllmEngine | None = None
         self._reports: Reports | None = None
-        self._loaded = threading.Event()
+        self._loaded, self._gone = threading.Event(), threading.Event()
         self._facts: JsonDict = {}
         self._problem: Exception | None = None
 
@@ -112,6 +112,7 @@ class VllmStart:
                 self._guard("news", self._hear, message.value)
 
     def _ended(self) -> None:
+        self._gone.set()
         if not self._loaded.is_set():
             self._problem = PortError(GONE)
             self._loaded.set()
@@ -142,6 +143,8 @@ class VllmStart:
         )
         most = profile.scheduler.max_running + profile.scheduler.max_waiting
         engine = self._engine = VllmEngine(process.send, streamer, self._clock, most)
+        if self._gone.is_set():  # before there was an engine to tell
+            engine.ended()
         reports = self._reports = Reports(told.latest, info, profile, lambda: told.states)
         metrics.target(info, (), model_folder.read(info.folder))
         metrics.follow(self._totals)
