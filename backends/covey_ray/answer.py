@@ -9,6 +9,8 @@ import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from covey.front.openai.errors import shaped
@@ -43,6 +45,11 @@ class Answer:
                     self._avoid(error.replica)
                 await self._rest(error)
                 continue
+            except RayServeException as error:  # its queue is full
+                if not self._asked.identity:
+                    raise
+                await self._rest(error)
+                continue
             assert isinstance(head, Head)
             if head.status != BUSY:
                 return head
@@ -60,6 +67,7 @@ class Answer:
             try:
                 return head, b"".join([piece async for piece in self._bytes()])
             except BROKEN as error:
+                self._avoid(head.replica)
                 await self._rest(error)
                 head = await self.head()
 
@@ -82,7 +90,7 @@ class Answer:
                     log.warning("an answer of replica %s broke off: %s", head.replica, error)
                     head = await self._elsewhere(head, error)
                     told.again()
-        except (*BROKEN, Another, CannotGoOn) as error:
+        except (*BROKEN, RayError, RayServeException, Another, CannotGoOn) as error:
             said = shaped(BUSY, f"the server was lost, and the text cannot go on: {error}")
             yield _event(json.dumps(said).encode())
             yield _event(DONE)

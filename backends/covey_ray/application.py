@@ -54,4 +54,5 @@ def app(args: dict[str, Any]) -> Application:
         ray_actor_options={"num_cpus": 1} if settings.command else asks(own, settings.model),
     )
     ingress = serve.deployment(Ingress).options(max_ongoing_requests=IN_FLIGHT, ray_actor_options={"num_cpus": 0.1})
-    return ingress.bind(servers.bind(settings, drafters), seeds=not settings.command)
+    bounds = own.front.message_bytes, own.front.read_seconds
+    return ingress.bind(servers.bind(settings, drafters), bounds, seeds=not settings.command)

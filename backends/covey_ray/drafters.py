@@ -29,7 +29,7 @@ class Drafters:
     async def __init__(self, settings: Settings) -> None:  # type: ignore[misc]
         self._engine = Engine()
         self._host, self._port = ray.util.get_node_ip_address(), 0
-        self._targets: dict[str, str] = {}
+        self._targets: dict[str, tuple[str]] = {}
         self._callers = self._engine.folder / "callers"
         self._write()
         tables, path = profile.read(settings.drafters)
@@ -47,7 +47,7 @@ class Drafters:
 
     async def draft_for(self, name: str, secret: str) -> AsyncIterator[tuple[str, int] | None]:
         """Yield the address to send to, then None again and again. The caller is served until it ends the call."""
-        self._targets[name] = secret
+        own = self._targets[name] = (secret,)
         self._write()
         try:
             yield self._host, self._port
@@ -55,11 +55,12 @@ class Drafters:
                 await asyncio.sleep(BEAT_SECONDS)
                 yield None
         finally:
-            del self._targets[name]
-            self._write()
+            if self._targets.get(name) is own:  # else a later call is that target's
+                del self._targets[name]
+                self._write()
 
     def _write(self) -> None:
-        replace(self._callers, "".join(f"{name} {secret}\n" for name, secret in self._targets.items()), PRIVATE)
+        replace(self._callers, "".join(f"{name} {secret}\n" for name, (secret,) in self._targets.items()), PRIVATE)
 
     def __del__(self) -> None:
         """Ray calls it when the replica is to go."""

@@ -8,6 +8,7 @@ go on     where the replica or its node is lost, another one of the same identit
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 from collections.abc import Mapping
@@ -32,17 +33,24 @@ AGAIN = {"retry-after": "5"}
 
 
 class Ingress:
-    def __init__(self, servers: DeploymentHandle, *, seeds: bool) -> None:
-        """`seeds`: a stream without a seed gets one, by which it can be repeated."""
+    def __init__(self, servers: DeploymentHandle, bounds: tuple[int, float], *, seeds: bool) -> None:
+        """`bounds`: of a body's bytes, and of seconds until it is here. `seeds`: a stream without a seed gets one, by
+        which it can be repeated."""
         # Over gRPC a replica notices at once that the ingress is no more, and the ingress that the replica is.
         self._servers = servers.options(method_name="answer", stream=True, _by_reference=False)
+        self._most, self._seconds = bounds
         self._seeds = seeds
 
     async def __call__(self, request: Request) -> Response:
         path, headers = request.url.path, dict(request.headers)
-        if path != HEALTH and not errors.ours(path):
+        if (path != HEALTH and not errors.ours(path)) or {".", ".."} & set(path.split("/")):
             return JSONResponse(errors.shaped(404, NOWHERE), 404)
-        body = await request.body()
+        try:
+            body = await asyncio.wait_for(self._body(request), self._seconds)
+        except asyncio.TimeoutError:
+            return JSONResponse(errors.shaped(408, f"the body was not here within {self._seconds:g} s"), 408)
+        if body is None:
+            return JSONResponse(errors.shaped(413, f"a body of more than {self._most} bytes"), 413)
         try:
             said = json.loads(body) if body else {}
         except (ValueError, RecursionError):
@@ -62,6 +70,17 @@ class Ingress:
         except (*BROKEN, RayError, RayServeException) as error:
             return JSONResponse(errors.shaped(BUSY, f"no server answers: {error}"), BUSY, AGAIN)
         return Response(content, head.status, _kept(head.headers))
+
+    async def _body(self, request: Request) -> bytes | None:
+        """Read the body; None where it is longer than allowed."""
+        if int(request.headers.get("content-length", 0)) > self._most:
+            return None
+        body = bytearray()
+        async for piece in request.stream():
+            body += piece
+            if len(body) > self._most:
+                return None
+        return bytes(body)
 
 
 def _kept(headers: Mapping[str, str]) -> dict[str, str]:

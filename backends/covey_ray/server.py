@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import aiohttp
 from ray import serve
 from ray.serve.handle import DeploymentHandle
+from yarl import URL
 
 from covey import profile
 from covey_client.status import INFO
@@ -51,7 +52,7 @@ class Server:
             raise Another("no server is left with the weights, settings and kind of machine that began this text")
         given = {"headers": asked.headers, "data": asked.body or None}
         asking = asyncio.ensure_future(
-            self._engine.session.request(asked.method, self._engine.url + asked.path, **given)
+            self._engine.session.request(asked.method, URL(self._engine.url).with_path(asked.path), **given)
         )
         try:
             while not (await asyncio.wait({asking}, timeout=BEAT_SECONDS))[0]:

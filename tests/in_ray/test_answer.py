@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from ray.exceptions import ActorUnavailableError
+from ray.exceptions import ActorUnavailableError, RayError
+from ray.serve.exceptions import BackPressureError
 
 from covey_ray import answer as module
 from covey_ray.answer import Answer
@@ -116,6 +117,19 @@ def test_a_replica_that_says_nothing_counts_as_lost(monkeypatch: pytest.MonkeyPa
 
     replicas = Silent(begins("one", event("Once "), b"silence"), begins("two", event("Once more", "stop"), DONE))
     assert streamed(replicas) == ("Once more", "")
+
+
+def test_a_full_queue_is_waited_for_by_who_has_begun_and_told_to_who_has_not() -> None:
+    full: Pieces = lambda _: [BackPressureError(num_queued_requests=9, max_queued_requests=9)]  # noqa: E731
+    replicas = Replicas(begins("one", event("Once "), GONE), full, begins("two", event("Once more", "stop"), DONE))
+    assert streamed(replicas) == ("Once more", "")
+    with pytest.raises(BackPressureError):
+        streamed(Replicas(full))
+
+
+def test_what_ray_makes_of_an_error_ends_a_stream_in_order() -> None:
+    text, error = streamed(Replicas(begins("one", event("Once "), RayError("lost at sea"))))
+    assert (text, "lost at sea" in error) == ("Once ", True)
 
 
 def test_an_answer_that_is_another_one_ends_with_an_error() -> None:

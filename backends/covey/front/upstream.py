@@ -184,16 +184,15 @@ class _Patience(Resumption):
             self._most = 0
 
     def rest(self, error: CoveyClientError) -> float | None:
-        if self._draining() or (self._too_many() and self._most):
+        if self._draining():
             return None
         return super().rest(error)
 
     def request(self) -> Request:
         """Raises where a death has become known during the rest."""
-        if self._too_many() and not self._most:
-            raise ServerError(f"the server died while it had this request, {UNKNOWN_GRAMMAR}")
-        if self._too_many():
-            raise ConnectionLost("the server died again and again while it had this request")
+        if self._too_many():  # and no other server is to be asked
+            why = "again and again" if self._most else UNKNOWN_GRAMMAR
+            raise ServerError(f"the server died while it had this request, {why}")
         return super().request()
 
     def _too_many(self) -> bool:
