@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 from covey.errors import SettingError, UnsupportedModel
 from covey.models.lanes import Lanes, Pass, chain
 from covey.models.loading import quiet
-from covey.models.native import architecture
+from covey.models.native import architecture, stages
 from covey.models.native import model as runtime
 from covey.models.native.model import NativeModel
 from covey.private import KEPT_VARIABLE
@@ -233,6 +233,22 @@ def test_what_is_no_number_stays_with_the_row_that_read_it(dtype: str, tmp_path:
     damaged, other = reader.read(last)
     assert damaged.isnan().all()
     assert other.equal(expected)
+
+
+def test_parts_of_arrays_have_nothing_compiled(tmp_path: Path) -> None:
+    """Compiling takes seconds, in which nobody is served."""
+    model = opened(built(tmp_path, "llama"))
+    work = chain(prompts(np.random.default_rng(2), 97, 40)[0], 32)
+    expected, compiled = model.forward(work).copy(), len(stages.run.signatures)
+    assert isinstance(work.lanes, Lanes)
+
+    def part(array: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        return np.repeat(array, 2, axis=-1)[..., ::2]
+
+    lanes = Lanes(*(part(each) for each in (work.lanes.offsets, work.lanes.lengths, work.lanes.tables)))
+    found = model.forward(Pass(part(work.tokens), part(work.positions), part(work.slots), lanes, part(work.out)))
+    assert np.array_equal(found, expected)
+    assert len(stages.run.signatures) == compiled
 
 
 def test_copied_slots_carry_the_row_and_cleared_ones_nothing(tmp_path: Path) -> None:

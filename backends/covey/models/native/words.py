@@ -50,7 +50,8 @@ def leave_compiler() -> None:
     again reads them again."""
     libc = ctypes.CDLL(None)
     for each in psutil.Process().memory_maps(grouped=False):
-        if each.path.endswith("libllvmlite.so") and each.perms.startswith("r-") and not each.private_dirty:
+        changed = each.anonymous or each.swap  # such pages are nowhere else
+        if each.path.endswith("libllvmlite.so") and each.perms.startswith("r-") and not changed:
             first, end = (int(address, 16) for address in each.addr.split("-"))
             libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), mmap.MADV_DONTNEED)
 
