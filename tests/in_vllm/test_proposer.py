@@ -38,6 +38,7 @@ EXPECTED = {name: continuation(prompt, 40) for name, prompt in PROMPTS.items()}
         ({"speculation": {"max_depth": 6}}, "6 drafts"),
         ({"speculation": {"polcy": "covey"}}, "unknown key 'speculation.polcy'"),
         ({"drafter": {"folders": ["a:b"]}}, "drafter.folders is refused"),
+        ({"star": {"admission": False}}, "star.admission is refused"),
         ({"drafters": {}}, "drafters: got {}"),
         ({"drafters": {"a b": "ngram"}}, "letters, digits"),
         ({"drafters": {"small": "nowhere"}}, "got 'nowhere', allowed: ngram, suffix, a folder, or HOST:PORT/MODEL"),
@@ -118,6 +119,17 @@ def test_a_failure_of_ours_ends_drafts_and_no_step(monkeypatch: pytest.MonkeyPat
     assert runner.serve(PROMPTS, 40) == EXPECTED
     assert runner.proposed == 0
     assert ("covey_set_aside_total", {"part": "proposer"}, 1.0) in list(proposer.figures())
+
+
+def test_nothing_is_drafted_for_requests_of_which_nobody_says_whose_they_are() -> None:
+    """They would share texts, whoever they are of."""
+    proposer = CoveyProposer(config({"drafters": LOOKUPS}))
+    proposer.load_model()
+    proposer.attend(lambda: {}["gone"], ())
+    runner = Runner(proposer, rows=4)
+    assert runner.serve(PROMPTS, 40) == EXPECTED
+    assert runner.proposed == 0
+    assert ("covey_set_aside_total", {"part": "requests"}, 1.0) in list(proposer.figures())
 
 
 def test_settings_are_expanded_to_drafts() -> None:

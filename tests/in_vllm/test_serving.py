@@ -26,10 +26,11 @@ from covey.server import FREE, Options, Server, StartError, preflight
 from covey.serving import life
 from covey.serving.life import Life
 from covey.serving.requests import Requests
-from covey.types import Finish, TargetInfo
+from covey.types import Finish, Request, Sampling, TargetInfo
 from covey_vllm import messages
 from covey_vllm.messages import Brought
 from covey_vllm.serving import engine as behind
+from covey_vllm.serving import start
 from covey_vllm.serving.deployment import Deployment
 from covey_vllm.serving.fields import VllmParser
 from covey_vllm.serving.start import VllmStart
@@ -184,6 +185,40 @@ def test_a_process_that_dies_ends_its_requests_and_the_model_leaves(made: Made) 
     assert world.left.wait(SECONDS)
     assert isinstance(world.life.failure, PortError)
     assert "has stopped" in world.answered().errors[0]
+
+
+def test_a_process_that_dies_while_its_engine_is_built_ends_the_model(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one does that the system wants memory of."""
+    own = start.load_tokenizer
+
+    def late(folder: str) -> Any:
+        process = world.process
+        process.kill()
+        assert world.start._gone.wait(SECONDS)
+        return own(folder)
+
+    begin = Life.begin
+    monkeypatch.setattr(start, "load_tokenizer", late)
+    monkeypatch.setattr(Life, "begin", lambda *_: None)
+    world = made()
+    begin(world.life, world.start.service, world.left.set)
+    assert world.left.wait(SECONDS)
+    assert isinstance(world.life.failure, PortError)
+
+
+def test_a_cancel_that_overtakes_its_request_is_sent_again() -> None:
+    sent: list[str] = []
+
+    def send(message: messages.Message) -> None:
+        if message.kind == messages.SUBMIT:
+            engine.cancel(message.exchange)
+        sent.append(message.kind)
+
+    engine = behind.VllmEngine(send, MagicMock(), RealClock(), 4)
+    engine.submit(Request(3, np.array([5, 6], np.int32), 4, Sampling(), 2, arrival=0.0))
+    assert sent == [messages.CANCEL, messages.SUBMIT, messages.CANCEL]
 
 
 def test_a_process_that_says_nothing_is_given_up(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
