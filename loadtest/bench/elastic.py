@@ -26,7 +26,6 @@ from statistics import median
 
 from rich.console import Console
 
-from covey.errors import SettingError
 from covey.profile import MemorySettings
 from covey.types import JsonDict
 from covey_client.costs.surface import Surface
@@ -153,9 +152,7 @@ def run(session: Session) -> None:
     """Measure; results go into the session as they come."""
     measured, wanted = Measured(), session.wanted
     session.summarise = measured.summary
-    if unknown := set(wanted.parts) - {EMULATED, BUNDLED}:
-        raise SettingError(f"--part: got {unknown.pop()!r}, allowed: {EMULATED}, {BUNDLED}")
-    parts = wanted.parts or (EMULATED, BUNDLED)
+    parts = wanted.parts_of((EMULATED, BUNDLED))
     if EMULATED in parts:
         count = {QUICK: QUICK_REQUESTS, FULL: FULL_REQUESTS}.get(wanted.size, REQUESTS)
         jobs = [

@@ -142,9 +142,8 @@ def run(session: Session) -> None:
     quick = wanted.size == QUICK
     shapes = QUICK_SHAPES if quick else SHAPES
     known = {f"{shape}{suffix}": shapes[shape] for suffix in TEMPERATURES for shape in shapes}
-    if unknown := [part for part in wanted.parts if part not in known]:
-        raise SettingError(f"--part: got {unknown[0]!r}, allowed: {', '.join(known)}")
-    loads = {load: phases for load, phases in known.items() if load in (wanted.parts or known)}
+    parts = wanted.parts_of(known)
+    loads = {load: phases for load, phases in known.items() if load in parts}
     most = max(callers for phases in loads.values() for callers, _ in phases)
     warm_up = 1 if quick else WARM_UP
     with _line_up(session, python, pair, most) as cast:

@@ -23,7 +23,6 @@ from statistics import fmean
 
 from rich.console import Console
 
-from covey.errors import SettingError
 from covey.types import JsonDict
 from covey_client.star.capacity import Objective
 from loadtest.bench import report
@@ -103,10 +102,7 @@ class Measured:
 def run(session: Session) -> None:
     measured = Measured()
     session.summarise = measured.summary
-    for part in session.wanted.parts:
-        if part not in (PLAN, FLEET):
-            raise SettingError(f"--part: got {part!r}, allowed: {PLAN}, {FLEET}")
-    parts = session.wanted.parts or (PLAN, FLEET)
+    parts = session.wanted.parts_of((PLAN, FLEET))
     if PLAN in parts:
         _plan(session, measured)
     if FLEET in parts:

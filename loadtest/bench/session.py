@@ -8,7 +8,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from rich.console import Console
 
 from covey import profile
+from covey.errors import SettingError
 from covey.profile import Profile
 from covey.server import FREE, Options, Server
 from covey.types import JsonDict
@@ -44,12 +45,20 @@ class Wanted:
     data: Path | None = None  # a trace, or the folder of outside data
     pairs: tuple[str, ...] = ()  # emulated ones; none named: all
     dataset: str = "ShareGPT"  # whose lengths emulated requests have
-    parts: tuple[str, ...] = ()  # of `gpu` and `load`; none named: all
+    parts: tuple[str, ...] = ()  # as `parts_of` has them
     peers: tuple[str, ...] = ()  # NAME=PYTHON
     device: str = "auto"  # of `gpu`: auto, cuda, cpu or interpreted
     shape: str = ""  # of `gpu`'s pair; "": what suits the device
     agreement: float = 0.7  # ... and how often its drafter is right
     run_ahead: bool = True  # ... and whether its target computes the next plain pass early
+
+    def parts_of(self, allowed: Iterable[str], usual: Iterable[str] = ()) -> tuple[str, ...]:
+        """The parts that are wanted; where none is named, the usual ones, else all. SettingError for any other."""
+        allowed = tuple(allowed)
+        for part in self.parts:
+            if part not in allowed:
+                raise SettingError(f"--part: got {part!r}, allowed: {', '.join(allowed)}")
+        return self.parts or tuple(usual) or allowed
 
     def options(self) -> Options:
         """A server on free ports."""

@@ -30,7 +30,6 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from covey.errors import SettingError
 from covey.planner.cost_table import load_costs
 from covey.profile import costs_file
 from covey.star.queue import Rules
@@ -64,10 +63,7 @@ UNEQUAL = (16, 8, 12, 8, 16, 10)  # ... and of such as all could use more
 def run(session: Session) -> None:
     measured = Measured()
     session.summarise = measured.summary
-    for part in session.wanted.parts:
-        if part not in (EMULATED, SERVERS):
-            raise SettingError(f"--part: got {part!r}, allowed: {EMULATED}, {SERVERS}")
-    parts = session.wanted.parts or (EMULATED, SERVERS)
+    parts = session.wanted.parts_of((EMULATED, SERVERS))
     if EMULATED in parts:
         emulated(session, measured)
     if SERVERS in parts:

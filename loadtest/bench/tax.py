@@ -18,7 +18,6 @@ from pathlib import Path
 from rich.console import Console
 
 from covey import profile
-from covey.errors import SettingError
 from covey.server import FREE
 from covey.server.front import Front
 from covey.types import JsonDict
@@ -94,9 +93,7 @@ def run(session: Session) -> None:
     quick = wanted.size == QUICK
     requests = QUICK_REQUESTS if quick else REQUESTS
     repetitions = session.repetitions(REPETITIONS, FULL_REPETITIONS)
-    parts = wanted.parts or _names()
-    if wrong := set(parts) - set(_names()):
-        raise SettingError(f"--part: got {sorted(wrong)}, allowed: {', '.join(_names())}")
+    parts = wanted.parts_of(_names())
     end_id = _vocabulary(folder) - 1  # one that greedy text never holds: lengths are the workload's
     competitors: list[Competitor] = []
     with session.status("loading the model in this process"):

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from covey.errors import SettingError
 from covey.types import JsonDict
 from loadtest.bench.peers import shown
 from loadtest.bench.peers.asked import pythons
@@ -31,9 +30,7 @@ WATERFALL_CALLERS, QUICK_WATERFALL_CALLERS = (1, 16), (1, 4)
 def run(session: Session) -> None:
     """Measure; results go into the session as they come."""
     wanted = session.wanted
-    parts = wanted.parts or (COMPARE,)
-    if unknown := set(parts) - {COMPARE, WATERFALL, SWEEP}:
-        raise SettingError(f"--part: got {unknown.pop()!r}, allowed: {COMPARE}, {WATERFALL}, {SWEEP}")
+    parts = wanted.parts_of((COMPARE, WATERFALL, SWEEP), usual=(COMPARE,))
     pythons(wanted.peers)  # a name that nobody knows is told of before anything starts
     measured, swept = Measured(), Swept()
     session.summarise = lambda: measured.summary() | (swept.summary() if swept.runs else {})
