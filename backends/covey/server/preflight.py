@@ -13,7 +13,7 @@ from covey import interpreter, profile, registry, vocabulary
 from covey.errors import SettingError
 from covey.models import refusals, stored
 from covey.server.errors import StartError
-from covey.server.options import Options
+from covey.server.options import FREE, Options
 from covey.tokenization import load_tokenizer
 
 PORTS = {"http_port": "HTTP_PORT", "grpc_port": "GRPC_PORT", "metrics_port": "METRICS_PORT"}
@@ -45,8 +45,8 @@ def with_ports(options: Options) -> Options:
     chosen: dict[str, int] = {}
     held: list[socket.socket] = []
     try:
-        for name, variable in PORTS.items():
-            port = int(getattr(options, name))
+        for name, variable in sorted(PORTS.items(), key=lambda port: getattr(options, port[0]) == FREE):
+            port = int(getattr(options, name))  # a FREE one is chosen last, when the named ones are held
             if not 0 <= port <= 65535 or port in chosen.values():
                 raise StartError(f"{name}: got {port}, allowed: 0 to 65535, three different ones")
             held.append(listen(options.host, port, variable))
