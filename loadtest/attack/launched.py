@@ -48,6 +48,7 @@ class Launched:
         free = dict.fromkeys(("http_port", "grpc_port", "metrics_port", "front_http_port", "front_grpc_port"), FREE)
         self.options = with_ports(preflight.with_ports(Options(**free, profile=profile)))  # type: ignore[arg-type]
         self._seen: set[int] = set()  # servers, whose folders are to be gone in the end
+        self._began = time.time()  # what is older, another server's killed launcher has left
         self._log = (out / "launcher.log").open("wb")
         flags = [f"--{name.replace('_', '-')}={getattr(self.options, name)}" for name in free]
         words = [sys.executable, "-m", "covey.server", *flags, "--profile", profile]
@@ -163,7 +164,8 @@ class Launched:
         ports = [self.options.http_port, self.options.grpc_port, self.options.metrics_port]
         names = [secret.name_of(self.options.host, port) for port in ports]
         kept = self._shared() / secret.folder().name
-        return left + [f"file {path.name}" for name in names for path in kept.glob(f"{name}*")]
+        files = [path for name in names for path in kept.glob(f"{name}*")]
+        return left + [f"file {path.name}" for path in files if _made_after(path, self._began)]
 
     def kill(self) -> None:
         """Everything, at once. The kernel tells the front and tritonserver that their launcher has ended, which they do
@@ -184,6 +186,12 @@ class Launched:
 
     def _shared(self) -> Path:
         return self.rooms[rooms.MEMORY].path if self.rooms else shared_memory.FOLDER
+
+
+def _made_after(path: Path, began: float) -> bool:
+    with suppress(FileNotFoundError):
+        return path.stat().st_mtime > began
+    return False
 
 
 def _children(parent: int) -> list[int]:

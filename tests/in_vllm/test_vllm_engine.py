@@ -58,9 +58,12 @@ def test_texts_stay_where_prompts_are_read_in_chunks_and_requests_are_preempted_
     given = asks(24, seed=3)
     expected = plain.call("serve", **given, callers=8)["tokens"]
     for policy in ("fixed:3", "covey", "off"):
-        found = cramped.call("serve", **given, callers=8, policy=policy, abort=4)["tokens"]
-        assert found[4:] == expected[4:]
-        assert all(whole[: len(part)] == part for whole, part in zip(expected[:4], found[:4]))
+        found = cramped.call("serve", **given, callers=8, policy=policy, abort=4)
+        assert found["preempted"] > 0
+        assert policy != "fixed:3" or max(found["draft_ms"]) > 0
+        texts = found["tokens"]
+        assert texts[4:] == expected[4:]
+        assert all(whole[: len(part)] == part for whole, part in zip(expected[:4], texts[:4]))
 
 
 def test_a_drafter_that_dies_and_comes_back_costs_no_text(plain: Pipe, ours: Pipe) -> None:

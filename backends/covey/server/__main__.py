@@ -88,7 +88,8 @@ def _serve(server: Server, door: front.Front | None) -> int:
             door.drain()
         began = time.monotonic()
         if not server.stop():
-            say(f"stopped with requests in flight after {time.monotonic() - began:.0f} s")
+            perhaps = "perhaps " if server.runs is None else ""
+            say(f"stopped {perhaps}with requests in flight after {time.monotonic() - began:.0f} s")
     except KeyboardInterrupt:
         server.kill()
     return STOPPED

@@ -83,7 +83,7 @@ class Server:
         self._care: Care | None = None
         self._silence: Watch | None = None
         self._roles: dict[str, str] = {}  # of the models that have processes
-        self._runs: int | None = None  # requests that `covey` had when a drain last asked; None where it did not say
+        self.runs: int | None = None  # requests that `covey` had when a drain last asked; None where it did not say
         self._took = 0.0  # seconds of the last start that succeeded
 
     @property
@@ -220,7 +220,7 @@ class Server:
         `covey` goes last: Triton does not count what it does for `covey_unary`, and a model that is being unloaded can
         ask no other for anything. Until then it refuses new requests by itself. It need not wait for the others, whose
         processes take a second to end, where it has nothing to do."""
-        until, self._runs = time.monotonic() + seconds, None
+        until, self.runs = time.monotonic() + seconds, None
         public = [name for name in PUBLIC_MODELS if name in self.models]
         try:
             for name in public[:-1]:
@@ -228,13 +228,13 @@ class Server:
             if len(public) > 1:
                 time.sleep(SETTLE_SECONDS)
             self._ask_what_runs()
-            if self._runs != 0 and not self._closed(public[:-1], until):
+            if self.runs != 0 and not self._closed(public[:-1], until):
                 return False
             for name in public[-1:]:
                 self.control.unload(name)
             return self._closed(public, until)
         except ControlError:
-            return self._runs == 0
+            return self.runs == 0
 
     def stop(self, drain_seconds: float | None = None) -> bool:
         """Drain, then SIGTERM where that succeeded, then SIGKILL. Returns whether every request in flight could end.
@@ -311,7 +311,7 @@ class Server:
     def _ask_what_runs(self) -> None:
         """How many requests `covey` still has; from the first question on it takes no more."""
         with contextlib.suppress(PortError):  # it has ended, or another backend's model serves under that name
-            self._runs = link.refuse_requests(ORCHESTRATOR, self.pid)
+            self.runs = link.refuse_requests(ORCHESTRATOR, self.pid)
 
     def _closed(self, models: list[str], until: float) -> bool:
         """Whether these have ended, with their requests, before it is too late; waits for it. Triton waits for ever for
@@ -323,14 +323,14 @@ class Server:
             gone = {name: gone.get(name, now) for name in self._roles if name in still and name not in living}
             dead = {name for name, since in gone.items() if now - since > LOST_SECONDS}
             if ORCHESTRATOR in dead:  # nobody answers those who wait for it
-                return self._runs == 0
+                return self.runs == 0
             if not still & set(models) - dead:
                 return True
             if now > until:
                 return False
             self._ask_what_runs()
             time.sleep(POLL_SECONDS)
-        return self._runs == 0
+        return self.runs == 0
 
     def _open_log(self) -> BinaryIO:
         self.log_file = self.options.log_file or (

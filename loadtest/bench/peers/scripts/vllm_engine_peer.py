@@ -81,6 +81,8 @@ class VllmEngine:
         waiting = list(range(len(prompts)))[::-1]
         texts: dict[str, list[int]] = {}
         row_of: dict[str, int] = {}
+        held = self._engine.engine_core.engine_core.scheduler.requests
+        preempted: dict[str, int] = {}
         steps, started = 0, time.perf_counter()
         while waiting or self._engine.has_unfinished_requests():
             while waiting and len(row_of) - len(texts) < most[waiting[-1]]:
@@ -99,12 +101,14 @@ class VllmEngine:
                 if found.finished or early:
                     texts[found.request_id] = list(found.outputs[0].token_ids)
             steps += 1
+            preempted |= {name: request.num_preemptions for name, request in held.items()}
         seconds = time.perf_counter() - started
         by_row = {row_of[name]: tokens for name, tokens in texts.items()}
         return {
             "tokens": [by_row[row] for row in range(len(prompts))],
             "seconds": seconds,
             "steps": steps,
+            "preempted": sum(preempted.values()),
             "call_ms": [] if timed is None else timed.call_ms,
             "draft_ms": [] if timed is None else timed.draft_ms,
             "figures": list(self._proposers[policy].figures()) if policy else [],
