@@ -32,7 +32,7 @@ ORDER = [
     {"planner"},
     {"channel", "drafting", "memory", "memory_totals", "pool_size"},
     {"configuration", "engine", "streaming"},
-    {"measure", "measure_rounds"},
+    {"measure", "measure_rounds", "measure_samples"},
     {"care"},
     {"models", "sampling", "tritonio"},
     {"serving"},

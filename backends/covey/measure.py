@@ -8,7 +8,8 @@ An emulated device is measured as any other: what its table says is for it to kn
 Whoever asks for something ends the measuring: the table then has what was seen by then.
 
 Tables are kept by the identity of target and drafters (`covey.types`) and by what the profile allows: with the same
-weights on the same machine a start does not measure again.
+weights on the same machine a start does not measure again. A server that serves nobody measures anew when it is asked
+to (`covey profile`), with `whole` all there is to see; that is for who asked, and not kept.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from covey.errors import PortError, SettingError
@@ -59,20 +60,10 @@ class Curves:
         if kept is not None:
             log.info("cost curves as %s has them: %s", path, kept.origin)
             return kept
-        started = self._clock.now()
-        drafters = {name: self._drafters[name] for name in who}
-        bench = Bench(self._target, drafters, self._profile, self._clock, self._caller)
-        whole = bench.run(self._go_on)
-        seconds = self._clock.now() - started
-        table = bench.samples.table(
-            path.stem if path is not None else "measured",
-            f"Measured before serving, {time.strftime('%Y-%m-%d')}, in {seconds:.1f} s: {self._target.info().model}. "
-            "Medians; seconds as the round loop sees them, the way to the models and back included.",
-        )
-        log.info("cost curves measured in %.1f s: %s", seconds, _shown(table))
-        if not whole:
+        table, ended, steady = self._measured(who, path.stem if path is not None else "measured")
+        if not ended:
             log.warning("measuring was cut short by a request or a failure: these curves are not kept")
-        elif not bench.steady:
+        elif not steady:
             log.warning("this machine did other work while curves were measured: they are not kept")
         elif path is not None:
             try:
@@ -81,6 +72,30 @@ class Curves:
             except OSError as error:
                 log.warning("cost curves cannot be kept in %s, every start will measure them: %s", path, error)
         return table
+
+    def anew(self, *, whole: bool) -> CostTable:
+        """Raises PortError as `get` does, and where measuring was cut short."""
+        table, ended, steady = self._measured(self._who(), "measured", whole=whole)
+        if not ended:
+            raise PortError("measuring was cut short by a request or a failure")
+        if not steady:
+            log.warning("this machine did other work while curves were measured")
+        return table
+
+    def _measured(self, who: Iterable[str], name: str, *, whole: bool = False) -> tuple[CostTable, bool, bool]:
+        """Return the table of that name, whether measuring came to its end, and whether the machine was steady."""
+        started = self._clock.now()
+        drafters = {each: self._drafters[each] for each in who}
+        bench = Bench(self._target, drafters, self._profile, self._clock, self._caller)
+        ended = bench.run(self._go_on, whole=whole)
+        seconds = self._clock.now() - started
+        table = bench.samples.table(
+            name,
+            f"Measured by the server, {time.strftime('%Y-%m-%d')}, in {seconds:.1f} s: {self._target.info().model}. "
+            "Medians; seconds as the round loop sees them, the way to the models and back included.",
+        )
+        log.info("cost curves measured in %.1f s: %s", seconds, _shown(table))
+        return table, ended, bench.steady
 
     def _who(self) -> dict[str, str]:
         """Identities by drafter. A further one that does not answer now is not measured."""

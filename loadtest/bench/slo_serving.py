@@ -151,7 +151,7 @@ def measured(table: CostTable, seed: int) -> CostTable:
         )
         for name, listed in table.draft.items()
     }
-    return replace(table, name="measured", verify=tuple(cells), draft=drafts, prefill=(), plain=())
+    return replace(table, name="measured", verify=tuple(cells), draft=drafts, plain=())
 
 
 def play(

@@ -69,7 +69,7 @@ def test_tables_are_read_and_drawn(installed: Path) -> None:
     table = Path(__file__).parents[2] / "profiles" / "costs" / "emulated-7b-24g.json"
     code = ALONE.replace(
         "sys.exit(covey_client.cli.main(sys.argv[1:]))",
-        "from covey_client.costs import curves, samples, table; print(table.CostTable.load(sys.argv[1]).name)",
+        "from covey_client.costs import curves, surface, table; print(table.CostTable.load(sys.argv[1]).name)",
     )
     done = subprocess.run([sys.executable, "-c", code, installed, table], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "emulated-7b-24g"

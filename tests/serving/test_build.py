@@ -12,7 +12,10 @@ import pytest
 from covey.errors import SettingError
 from covey.private import KEPT_VARIABLE
 from covey.profile import AUTO
+from covey.serving import start
 from covey.serving.build import named_costs, state_file
+from covey_client.costs.table import CostTable
+from tests.fakes import request
 from tests.serving.worlds import SECONDS, Made, World
 
 
@@ -83,3 +86,20 @@ def test_a_part_that_only_observes_ends_no_request(made: Made) -> None:
     world.close()
     assert world.answered({"inspect": np.array([b"rounds:0"], np.object_)}).reports[0].count("emitted")
     assert world.builder.guard.aside == ("metrics",)
+
+
+def test_what_rounds_take_is_measured_for_who_asks_while_nobody_is_served(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start, "IDLE_SECONDS", 0.0)
+    world = made("one")
+    world.begin()
+    asked = world.ask({"inspect": np.array([b"measure:one"], np.object_)})
+    assert asked.ended.wait(60.0)
+    table = CostTable.read(json.loads(asked.reports[0]))
+    assert table.plain
+    assert set(table.draft) == {"one"}
+    assert "allowed: measure:one" in world.answered({"inspect": np.array([b"measure:two"], np.object_)}).errors[0]
+    engine = world.life.wait().engine
+    engine.scheduler.submit(request(1, [5], 3), 0.0)  # type: ignore[attr-defined]  # who waits, unseen by the engine
+    assert "serving others" in world.answered({"inspect": np.array([b"measure:"], np.object_)}).errors[0]

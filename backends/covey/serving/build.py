@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -75,8 +75,10 @@ class Builder:
         costs: CostTable | None,
         failed: Callable[[Roster, str, CoveyError], None],
         recover: Callable[[PortError], None],
+        measure: Callable[[Sequence[str], bool, Callable[[], bool]], CostTable],
     ) -> Service:
-        """Make it all. `failed` is told of every failure of a drafter; `recover` has the target back."""
+        """Make it all. `failed` is told of every failure of a drafter; `recover` has the target back; `measure` tells
+        what rounds with these drafters take, as long as nobody is served."""
         chosen, metrics, guard = self.profile, self.metrics, self.guard
         tokenizer = load_tokenizer(info.folder)
         served, emulated = guard.around("metrics", metrics.served), chosen.target.kind == "emulated"
@@ -113,7 +115,11 @@ class Builder:
         roster, memory = engine.roster, engine.memory
         assert memory is not None, "it was given"
         decisions = planner.decisions.plain
-        reports = Reports(decisions, info, chosen, roster.states, memory, self.secret)
+
+        def measured(names: Sequence[str], whole: bool) -> CostTable:
+            return measure(names, whole, lambda: engine.scheduler.idle)
+
+        reports = Reports(decisions, info, chosen, roster.states, memory, self.secret, measured)
         for gauges in (classes.targets, roster.gauges, memory.gauges):
             metrics.watch(gauges)
         for totals in (planner.figures, memory.totals):

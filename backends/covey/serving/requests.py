@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +25,7 @@ from covey.streaming import Outlet
 from covey.tritonio.fields import tenant_of
 from covey.tritonio.long_prompts import LONG
 from covey.tritonio.peers import INSPECT
-from covey.tritonio.reports import SECRET
+from covey.tritonio.reports import MEASURES, SECRET
 from covey.types import NO_OBJECTIVE, Objective
 
 log = logging.getLogger("covey.orchestrator")
@@ -78,9 +79,17 @@ class Requests:
             self._life.service.engine.cancel(key)
 
     def _report(self, asked: Any, secret: str, outlet: PublicOutlet) -> None:
+        """Answer a question; one whose answer takes long has a thread of its own."""
+        question = asked.reshape(-1)[0].decode(errors="replace") if asked.size else ""
+        answer = partial(self._answer, question, secret, outlet)
+        if question.partition(":")[0] in MEASURES:
+            threading.Thread(target=answer, name="measuring", daemon=True).start()
+        else:
+            answer()
+
+    def _answer(self, question: str, secret: str, outlet: PublicOutlet) -> None:
         try:
-            reports = self._life.wait().reports
-            outlet.report(reports.answer(asked.reshape(-1)[0].decode(errors="replace"), secret))
+            outlet.report(self._life.wait().reports.answer(question, secret))
         except Exception as error:
             if not isinstance(error, CoveyError):
                 log.exception("a question could not be answered")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import cast
 
 from covey import profile
@@ -31,7 +31,8 @@ from covey_client.costs.table import CostTable
 
 LOADED_SECONDS = 0.2  # between looks whether all models are
 FACTS_SECONDS = 2.0  # that drafters are waited for
-AGAIN_SECONDS = 0.1  # between questions to a target
+AGAIN_SECONDS = 0.1  # between questions to a target, and looks whether anybody is served
+IDLE_SECONDS = 10.0  # that who wants to measure waits for the end of what is served
 log = logging.getLogger("covey.orchestrator")
 
 
@@ -58,7 +59,7 @@ class Start:
         costs = self._costs({name: drafters[name] for name in answered})
         if self._life.stopping.is_set():
             raise Overloaded("the server is stopping")
-        service = self._builder.service(info, drafters, costs, self._drafter_failed, self._recover)
+        service = self._builder.service(info, drafters, costs, self._drafter_failed, self._recover, self._measured)
         engine = cast("Engine", service.engine)  # that is what is built
         self._note_unloaded(self._facts.join(engine, info), engine.roster)
         return service
@@ -104,22 +105,27 @@ class Start:
         if not names:
             return made.costs
         self._await_loaded()
-        curves = Curves(
-            made.target,
-            {name: drafters[name] for name in names},
-            made.profile,
-            made.clock,
-            kept_folder("curves"),
-            go_on=lambda: not self._life.asked.is_set(),
-            caller=made.caller,
-        )
         try:
-            return curves.get()
+            return self._curves(names, lambda: not self._life.asked.is_set(), made.caller).get()
         except Exception as error:  # whatever it is, the server can do without them
             if not isinstance(error, PortError):
                 log.exception("measuring failed")
             log.warning("cost curves are learnt from nothing: %s", error)
             return None
+
+    def _measured(self, names: Sequence[str], whole: bool, idle: Callable[[], bool]) -> CostTable:
+        """Measure anew beside an engine, as long as that has nothing to do. Raises CoveyError."""
+        deadline, stopping = time.monotonic() + IDLE_SECONDS, self._life.stopping
+        while not idle():
+            if stopping.wait(AGAIN_SECONDS) or time.monotonic() > deadline:
+                raise Overloaded("the server is serving others: measure when it is idle")
+        curves = self._curves(names, lambda: idle() and not stopping.is_set(), f"{self._builder.caller} measures")
+        return curves.anew(whole=whole)
+
+    def _curves(self, names: Iterable[str], go_on: Callable[[], bool], caller: str) -> Curves:
+        made, drafters = self._builder, {name: self._ports.drafter(name) for name in names}
+        folder = kept_folder("curves")
+        return Curves(made.target, drafters, made.profile, made.clock, folder, go_on=go_on, caller=caller)
 
     def _note_unloaded(self, silent: Iterable[str], roster: Roster) -> None:
         """Note who does not answer because it is not in memory, as an orchestrator before this one left it."""

@@ -8,6 +8,9 @@ load:NAME, unload:NAME, pin:NAME
                the same as memory, and from now on that drafter's residency is the policy's to decide, or it stays out
                of memory, or in it; only who has the administrator's secret is obeyed
 rounds:N       what rounds after number N cost and brought, as far back as is kept
+measure:NAMES, measure_whole:NAMES
+               a cost table, measured now with these drafters, by commas: with as many rounds as before a start, or all
+               that there is to see. That takes seconds or minutes, in which nobody may be served
 """
 
 from __future__ import annotations
@@ -15,20 +18,27 @@ from __future__ import annotations
 import hmac
 import json
 import re
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
-from covey.errors import BadField
+from covey.errors import BadField, Overloaded
 from covey.memory import Memory, Wish
 from covey.profile import Profile
 from covey.rounds import RoundRecord
 from covey.types import JsonDict, TargetInfo
+from covey_client.costs.table import CostTable
 
 ROUNDS = 4096  # kept: twenty seconds of short ones
 SECRET = "admin_secret"  # the parameter that it comes in
 DECISIONS = 20  # told where no number is given
-ALLOWED = "facts, memory, decisions:N, rounds:N or, with the administrator's secret, load, unload or pin:DRAFTER"
+ALLOWED = (
+    "facts, memory, decisions:N, rounds:N, measure:NAMES, measure_whole:NAMES or, with the administrator's secret, "
+    "load, unload or pin:DRAFTER"
+)
+MEASURES = {"measure": False, "measure_whole": True}
+Measure = Callable[[Sequence[str], bool], CostTable]
 WISHES = {"load": Wish.AUTO, "unload": Wish.OUT, "pin": Wish.PINNED}
 PLAIN = ("rows", "decoding", "prefill_tokens", "trees", "drafted", "accepted", "emitted", "waiting", "running")
 SECONDS = (
@@ -48,11 +58,14 @@ class Reports:
         states: Callable[[], Mapping[str, str]],
         memory: Memory | None = None,
         secret: str = "",
+        measure: Measure | None = None,
     ) -> None:
         """`decisions` gives the planner's last ones, `states` each drafter's by its name. Without `memory` nobody is
-        moved. `secret`: the administrator's; without one nobody is obeyed."""
+        moved. `secret`: the administrator's; without one nobody is obeyed. `measure` takes the drafters' names and
+        whether all is to be seen; without it nothing is measured."""
         self._decided, self._states = decisions, states
-        self._memory, self._secret = memory, secret
+        self._memory, self._secret, self._measure = memory, secret, measure
+        self._measuring = threading.Lock()
         self._policy = profile.speculation.policy
         self._rounds: deque[tuple[int, RoundRecord]] = deque(maxlen=ROUNDS)
         self._count = 0
@@ -73,10 +86,12 @@ class Reports:
 
     def answer(self, question: str, secret: str = "") -> str:
         """JSON; raises BadField. Any thread. `secret`: the asker's."""
-        action, _, drafter = question.partition(":")
+        action, _, named = question.partition(":")
         if action in WISHES:
-            self._wish(drafter, WISHES[action], secret)
+            self._wish(named, WISHES[action], secret)
             question = "memory"
+        if action in MEASURES:
+            return json.dumps(self._measured(named, MEASURES[action]), allow_nan=False)
         match = re.fullmatch(r"(facts|memory|decisions|rounds)(?::(\d{1,15}))?", question)
         if not match or (match[1] in ("facts", "memory") and match[2]):
             raise BadField("inspect", question, ALLOWED)
@@ -96,6 +111,17 @@ class Reports:
         if drafter not in names:
             raise BadField("inspect", drafter, ", ".join(names) or "this server has no drafters")
         memory.wish(drafter, wish)
+
+    def _measured(self, named: str, whole: bool) -> JsonDict:
+        drafters, known = [name for name in named.split(",") if name], self._states()
+        if self._measure is None or not set(drafters) <= known.keys():
+            raise BadField("inspect", named, f"measure:{','.join(known)}" if self._measure is not None else ALLOWED)
+        if not self._measuring.acquire(blocking=False):
+            raise Overloaded("somebody else has this server measure; ask again when that is done")
+        try:
+            return self._measure(drafters, whole).plain_data()
+        finally:
+            self._measuring.release()
 
     def _moved(self) -> Memory:
         if self._memory is None:

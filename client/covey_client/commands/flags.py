@@ -81,15 +81,6 @@ def http_url(given: argparse.Namespace) -> str:
         raise InvalidRequest(str(error)) from None
 
 
-def grpc_url(given: argparse.Namespace) -> str:
-    """Return the address that a command asks over gRPC. Raises InvalidRequest where --url or COVEY_URL is no
-    address."""
-    try:
-        return _grpc_url(given.url)
-    except ValueError as error:
-        raise InvalidRequest(str(error)) from None
-
-
 def _grpc_url(url: str = "") -> str:
     return _port("grpc", url or os.environ.get("COVEY_URL") or running.usual())
 

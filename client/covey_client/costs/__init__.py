@@ -1,1 +1,1 @@
-"""`covey profile`: a server's cost curves, measured from outside by requests of known shapes."""
+"""Cost tables: what rounds of one server take, by shape, as files, as pictures and between the measured cells."""

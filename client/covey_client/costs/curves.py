@@ -12,13 +12,14 @@ Points = Mapping[str, list[tuple[float, float]]]  # by the line's name
 
 
 def draw(table: CostTable, path: Path) -> None:
-    """Six pairs of axes: what a round is made of. Every drafter has the lines of its rows."""
+    """Draw what a round is made of. Every drafter has the lines of its rows."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(2, 3, figsize=(13, 7.5), layout="constrained")
+    axes[1][2].set_axis_off()
     figure.suptitle(f"Costs of {table.name}")
     draft = {name: [(rows, depth, seconds) for rows, depth, seconds in cells] for name, cells in table.draft.items()}
     switch = {name: [(rows, lag, seconds) for lag, rows, seconds in cells] for name, cells in table.switch.items()}
@@ -26,9 +27,8 @@ def draw(table: CostTable, path: Path) -> None:
     _panel(axes[0][0], "Pass over the target", "tokens in the pass", verify)
     _panel(axes[0][1], "Drafting, without catch-up", "depth", _all(draft), log_x=False)
     _panel(axes[0][2], "Catch-up when drafting begins (C_switch)", "lag, tokens", _all(switch))
-    _panel(axes[1][0], "Prompt", "tokens read in one pass", {"1 row": list(table.prefill)}, legend=False)
-    _panel(axes[1][1], "Time per token without drafts", "rows", {"a round": list(table.plain)}, legend=False)
-    _panel(axes[1][2], "Of which outside target and drafters", "rows", {"a round": list(table.overhead)}, legend=False)
+    _panel(axes[1][0], "Time per token without drafts", "rows", {"a round": list(table.plain)}, legend=False)
+    _panel(axes[1][1], "Of which outside target and drafters", "rows", {"a round": list(table.overhead)}, legend=False)
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
 

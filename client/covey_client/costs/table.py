@@ -5,14 +5,13 @@
      "overhead": [{"rows": 8, "seconds": 0.001}, ...],
      "draft":    {"draft_chat": [{"rows": 8, "depth": 4, "seconds": 0.006}, ...]},
      "switch":   {"draft_chat": [{"lag": 512, "rows": 32, "seconds": 0.0243}, ...]},
-     "prefill":  [{"tokens": 256, "seconds": 0.02}, ...],
      "plain":    [{"rows": 8, "seconds": 0.02}, ...],
      "adaserve": {"b1": 128, ...}}
 
-`verify` and `draft` include the way there and back, `draft` no catch-up, which is `switch`. `prefill` is a pass over
-one prompt's tokens, `plain` a whole round without drafts: each row's time per token. `adaserve` are the constants of
-the policy of that name that suit these costs best. These three may be missing; a planner takes the others as its first
-measurements. Nothing here says how they were obtained.
+`verify` and `draft` include the way there and back, `draft` no catch-up, which is `switch`. `plain` is a whole round
+without drafts: each row's time per token. `adaserve` are the constants of the policy of that name that suit these costs
+best. These two may be missing; a planner takes the others as its first measurements. Nothing here says how they were
+obtained.
 """
 
 from __future__ import annotations
@@ -41,14 +40,17 @@ class CostTable:
     overhead: tuple[tuple[int, float], ...] = ()
     draft: dict[str, tuple[Cell, ...]] = field(default_factory=dict)
     switch: dict[str, tuple[Cell, ...]] = field(default_factory=dict)
-    prefill: tuple[tuple[int, float], ...] = ()
     plain: tuple[tuple[int, float], ...] = ()
     adaserve: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def load(cls, path: str | Path) -> CostTable:
         """OSError when the file cannot be read, ValueError when it is not a cost table of this version."""
-        table = json.loads(Path(path).read_text(encoding="utf-8"))
+        return cls.read(json.loads(Path(path).read_text(encoding="utf-8")))
+
+    @classmethod
+    def read(cls, table: Any) -> CostTable:
+        """Read what `plain_data` returned; raises ValueError as `load` does."""
         if not isinstance(table, dict) or table.get("covey_costs") != VERSION:
             raise ValueError(f"not a cost table of version {VERSION}")
         try:
@@ -59,7 +61,6 @@ class CostTable:
                 overhead=_points(table["overhead"], "rows"),
                 draft={name: _cells(cells, "rows", "depth") for name, cells in table["draft"].items()},
                 switch={name: _cells(cells, "lag", "rows") for name, cells in table["switch"].items()},
-                prefill=_points(table.get("prefill", []), "tokens"),
                 plain=_points(table.get("plain", []), "rows"),
                 adaserve={str(key): int(value) for key, value in table.get("adaserve", {}).items()},
             )
@@ -68,7 +69,13 @@ class CostTable:
 
     def save(self, path: Path) -> None:
         """Write what `load` reads."""
-        table = {
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = json.dumps(self.plain_data(), indent=2)
+        files.replace(path, re.sub(r"\{\s+([^{}]*?)\s+\}", _one_line, lines) + "\n")
+
+    def plain_data(self) -> dict[str, Any]:
+        """Return the table as plain data for JSON."""
+        return {
             "covey_costs": VERSION,
             "name": self.name,
             "origin": self.origin,
@@ -76,12 +83,9 @@ class CostTable:
             "overhead": _listed(self.overhead, "rows"),
             "draft": {name: _listed(cells, "rows", "depth") for name, cells in self.draft.items()},
             "switch": {name: _listed(cells, "lag", "rows") for name, cells in self.switch.items()},
-            "prefill": _listed(self.prefill, "tokens"),
             "plain": _listed(self.plain, "rows"),
             **({"adaserve": self.adaserve} if self.adaserve else {}),
         }
-        path.parent.mkdir(parents=True, exist_ok=True)
-        files.replace(path, re.sub(r"\{\s+([^{}]*?)\s+\}", _one_line, json.dumps(table, indent=2)) + "\n")
 
 
 def _points(points: list[dict[str, Any]], at: str) -> tuple[tuple[int, float], ...]:

@@ -4,33 +4,18 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Hashable, Iterable
-from typing import Any, Protocol, TypeVar
+from collections.abc import Iterable
+from typing import Any
 
+from covey.rounds import RoundRecord
 from covey_client.costs.table import CostTable
 
-K = TypeVar("K", bound=Hashable)
 LEAST = 1e-6  # seconds: a table knows no zero
-
-
-class Timed(Protocol):
-    """The time of a round by phase: the engine's record of it, or what a server reports."""
-
-    @property
-    def plan_seconds(self) -> float: ...
-    @property
-    def draft_seconds(self) -> float: ...
-    @property
-    def verify_seconds(self) -> float: ...
-    @property
-    def commit_seconds(self) -> float: ...
-    @property
-    def catch_up_seconds(self) -> float: ...
 
 
 class Samples:
     """Seconds by what they are of. `verify`: (rows, tokens); `overhead`, `plain`: rows; `draft`: (drafter, rows,
-    depth); `switch`: (drafter, lag, rows); `prefill`: tokens."""
+    depth); `switch`: (drafter, lag, rows)."""
 
     def __init__(self) -> None:
         self.verify: defaultdict[tuple[int, int], list[float]] = defaultdict(list)
@@ -38,9 +23,8 @@ class Samples:
         self.plain: defaultdict[int, list[float]] = defaultdict(list)
         self.draft: defaultdict[tuple[str, int, int], list[float]] = defaultdict(list)
         self.switch: defaultdict[tuple[str, int, int], list[float]] = defaultdict(list)
-        self.prefill: defaultdict[int, list[float]] = defaultdict(list)
 
-    def decoded(self, rows: int, depth: int, drafter: str, rounds: Iterable[Timed]) -> None:
+    def decoded(self, rows: int, depth: int, drafter: str, rounds: Iterable[RoundRecord]) -> None:
         """Each of so many rows drafted so deep; `drafter` is not read at depth 0."""
         for each in rounds:
             aside = each.plan_seconds + each.commit_seconds
@@ -50,11 +34,6 @@ class Samples:
                 self.draft[drafter, rows, depth].append(each.draft_seconds - each.catch_up_seconds)
             else:
                 self.plain[rows].append(aside + each.draft_seconds + each.verify_seconds)
-
-    def read(self, tokens: int, rounds: Iterable[Timed]) -> None:
-        """A pass had one prompt's tokens in it and nothing else."""
-        for each in rounds:
-            self.prefill[tokens].append(each.verify_seconds)
 
     def began(self, drafter: str, lag: int, rows: int, seconds: float) -> None:
         """Note how many rows began to draft together, and how long catching up took."""
@@ -68,7 +47,6 @@ class Samples:
             overhead=tuple(_medians(self.overhead)),
             draft=_by_drafter(self.draft),
             switch=_by_drafter(self.switch),
-            prefill=tuple(_medians(self.prefill)),
             plain=tuple(_medians(self.plain)),
         )
 
