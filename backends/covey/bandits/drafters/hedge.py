@@ -7,7 +7,7 @@ reward less that of the draw, and [x]+ = max(0, x),
 
 and every arm is as likely while none is ahead. Rewards that are not known change nothing: the draw is compared among
 the arms that are (sleeping experts). R counts a request's whole past, so after a change about as many rounds are needed
-as came before it; `memory` below 1 lets R fade by that factor each round, which the published one does not.
+as came before it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from covey.bandits.drafters.choice import Reward, share
+from covey.bandits.drafters.choice import Reward
 
 Array = npt.NDArray[np.float64]
 STEPS = 26  # bisections: c to seven digits
-NOTHING = 1e-9  # an R that has faded: its square would leave the range of floats
 
 
 class NormalHedge:
@@ -31,9 +30,8 @@ class NormalHedge:
 
     reward: ClassVar[Reward] = "hits"
 
-    def __init__(self, arms: int, rng: np.random.Generator, *, memory: float = 1.0) -> None:
+    def __init__(self, arms: int, rng: np.random.Generator) -> None:
         self._rng = rng
-        self._memory = share("memory", memory)
         self._regrets = np.zeros(arms)
         self._ahead = np.zeros(arms)  # [R]+
         self._scale = 1.0  # c, while an arm is ahead
@@ -60,9 +58,8 @@ class NormalHedge:
             return
         seen = np.array([rewards[arm] for arm in known], np.float64)
         gains = seen - self.probabilities(known) @ seen
-        self._regrets *= self._memory
         self._regrets[known] += gains
-        self._ahead = np.where(self._regrets > NOTHING, self._regrets, 0.0)
+        self._ahead = np.maximum(0.0, self._regrets)
         if self._ahead.any():
             self._scale = _scale(self._ahead)
 
