@@ -16,7 +16,6 @@ import numpy as np
 from covey.bandits.length import DraftCall, Outcome, Situation
 from covey.planner.acceptance import Acceptance
 from covey.planner.costs import Passes, RoundCosts, Shares
-from covey.planner.outlook import Forecast
 from covey.planner.pass_curve import PassCurve
 from covey.planner.regression import Array
 from covey.planner.residuals import Residuals
@@ -29,7 +28,7 @@ class Outlooking(Protocol):
 
     def forecast(
         self, rows: int, plain: int, width: int, seconds: Callable[[Array], Array], drafting: Array
-    ) -> Forecast:
+    ) -> tuple[Array, Array]:
         """Forecast rounds with trees of `width` lanes: see `Outlook.forecast`."""
         ...
 
@@ -201,11 +200,11 @@ class Expectations:
     def _selected(self, selection: Outlooking, situation: Situation) -> tuple[list[float], Passes]:
         """Tokens that a round yields and tokens to be verified, by depth, where the best drafts are chosen."""
         rows, drafting = situation.rows, self.alone(situation, situation.width)
-        found = selection.forecast(
+        tokens, nodes = selection.forecast(
             situation.drafting, rows - situation.drafting, situation.width, self.by_nodes(rows), drafting
         )
-        passes = rows + np.minimum(found.nodes, [situation.asked(depth) for depth in range(self._max_depth + 1)])
-        return found.tokens.tolist(), tuple(int(count) for count in np.ceil(passes).tolist())
+        passes = rows + np.minimum(nodes, [situation.asked(depth) for depth in range(self._max_depth + 1)])
+        return tokens.tolist(), tuple(int(count) for count in np.ceil(passes).tolist())
 
     def by_nodes(self, rows: int) -> Callable[[Array], Array]:
         """Seconds of a round but for drafting, by how many nodes it verifies."""

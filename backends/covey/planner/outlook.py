@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,15 +18,6 @@ from covey.types import Floats
 ROWS = 64
 GROUPS = 24  # of paths alike, at a depth
 FADING = 0.6
-
-
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """A forecast by depth from 0: tokens of a round, and nodes that will be verified for them."""
-
-    tokens: Array
-    nodes: Array
-    values: Array  # tokens per second
 
 
 class Outlook:
@@ -61,15 +51,16 @@ class Outlook:
 
     def forecast(
         self, rows: int, plain: int, wide: bool, seconds: Callable[[Array], Array], drafting: Array
-    ) -> Forecast:
-        """Forecast rounds with `rows` rows that draft and `plain` that do not; `seconds` gives a round's time without
-        drafting by the nodes in it, and `drafting` holds the time of drafting by depth."""
+    ) -> tuple[Array, Array]:
+        """Forecast rounds with `rows` rows that draft and `plain` that do not: their tokens and the nodes that will be
+        verified, by depth from 0. `seconds` gives a round's time without drafting by the nodes in it, and `drafting`
+        holds the time of drafting by depth."""
         more, nodes = self.of_row(wide)
         more, nodes = more[: len(drafting)], nodes[: len(drafting)]
         tokens = plain + rows * (1.0 + more)
         values = tokens / np.maximum(1e-9, seconds(rows * nodes) + drafting[:, None])
         best = np.arange(len(drafting)), values.argmax(axis=1)
-        return Forecast(tokens[best], rows * nodes[best], values[best])
+        return tokens[best], rows * nodes[best]
 
     def of_row(self, wide: bool) -> tuple[Array, Array]:
         """Return, by depth from 0, the tokens that the first of a row's nodes bring, the likeliest first, and how many

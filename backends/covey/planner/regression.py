@@ -19,6 +19,7 @@ from covey.types import JsonDict
 
 Array = npt.NDArray[np.float64]
 
+FORGETTING = 1e-5  # of what is known, at every measurement
 BIASED = 0.9  # four deviations of the moving average that chance alone gives
 HASTE = 300.0
 
@@ -26,10 +27,9 @@ HASTE = 300.0
 class Regression:
     """`shape` are weights right up to a factor, `doubt` their covariance relative to that factor squared."""
 
-    def __init__(self, shape: Array, doubt: Array, *, noise: float = 0.05, forgetting: float = 1e-5) -> None:
+    def __init__(self, shape: Array, doubt: Array, *, noise: float = 0.05) -> None:
         self._shape = shape
         self._doubt = doubt
-        self._forgetting = forgetting
         self._noise = noise * noise
         self._bias = 0.0  # moving average of errors in deviations
         self.scaled = False
@@ -65,9 +65,9 @@ class Regression:
             self.scaled = True
         covariance = self._covariance
         if abs(self._bias) > BIASED:
-            covariance += HASTE * (self._growth - self._forgetting * covariance)
+            covariance += HASTE * (self._growth - FORGETTING * covariance)
         else:
-            covariance *= 1.0 - self._forgetting
+            covariance *= 1.0 - FORGETTING
             covariance += self._growth
         spread = np.dot(covariance, features)
         expected = float(np.dot(features, self._weights))
@@ -118,7 +118,7 @@ class Regression:
         self._factor = factor
         self._weights = self._shape * factor
         self._covariance = self._doubt * factor**2
-        self._growth = self._forgetting * self._covariance
+        self._growth = FORGETTING * self._covariance
 
 
 def hat(value: float, knots: Array) -> Array:

@@ -29,7 +29,7 @@ import numpy as np
 from covey.bandits.length import Outcome
 from covey.planner.candidates import Candidates, TreeSelector
 from covey.planner.expectations import Expectations
-from covey.planner.outlook import Forecast, Outlook
+from covey.planner.outlook import Outlook
 from covey.planner.pass_curve import PassCurve
 from covey.planner.standing import Standing
 from covey.rounds import Drafted, Round
@@ -190,7 +190,7 @@ class Worth(TreeSelector):
 
     def forecast(
         self, rows: int, plain: int, width: int, seconds: Callable[[Array], Array], drafting: Array
-    ) -> Forecast:
+    ) -> tuple[Array, Array]:
         """Forecast rounds whose nodes this selector chooses; see `Outlook`. Does not mutate what was learnt."""
         return self._outlook.forecast(rows, plain, width > 1, seconds, drafting)
 
