@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,6 @@ from covey.planner.build import build, measured
 from covey.planner.cost_table import load_costs
 from covey.planner.costs import RoundCosts
 from covey.planner.regression import Regression, doublings, hat, smooth
-from covey.planner.residuals import Residuals
 from covey.planner.switching import SwitchCost
 from covey.profile import SpeculationSettings
 from covey_client.costs.table import CostTable
@@ -130,18 +128,6 @@ def test_switching_takes_a_measured_table() -> None:
     cost = SwitchCost((lag, rows, seconds / 1000) for lag, rows, seconds in table)
     assert 0.012 < cost(128, 32) < 0.03
     assert cost(512, 64) > 1.5 * cost(256, 32)
-
-
-def test_residuals_are_interpolated_without_steps() -> None:
-    residuals = Residuals(2, 64)
-    for _ in range(400):
-        residuals.update(8, 1, 1.5)
-        residuals.update(16, 1, 1.0)
-    factors = [float(residuals.factors(rows)[1]) for rows in range(8, 17)]
-    assert factors[0] == pytest.approx(1.4, abs=0.06)
-    assert factors[-1] == pytest.approx(1.0, abs=0.02)
-    assert all(0 <= one - other < 0.09 for one, other in itertools.pairwise(factors))
-    assert residuals.factors(8)[2] == 1.0
 
 
 def calls(rows: int, depth: int, seconds: float = 0.003) -> dict[str, DraftCall]:

@@ -84,7 +84,7 @@ def broken(kind: str, text: str) -> str:
     elif kind == "depth":
         state["max_depth"] = 6
     elif kind == "missing":
-        del state["residuals"]
+        del state["costs"]
     elif kind == "shape":
         state["costs"]["verify"]["weights"].pop()
     elif kind == "ragged":
@@ -217,7 +217,7 @@ def test_a_damaged_calibration_is_ignored_with_all_that_came_with_it(damage: str
     elif damage == "list":
         state["selector"]["drafters"] = ["one"]
     else:
-        del state["residuals"]
+        del state["costs"]
     fresh, _ = selecting(("one", "two"))
     before = fresh.state()
     with pytest.raises(ValueError):

@@ -133,7 +133,7 @@ class Covey:
             expected = self.expectations.of(situation).seconds[depth]
             ratio = (outcome.seconds - outcome.catch_up_seconds) / expected
         usual = self._change_cost.seen(situation.previous, depth, ratio)
-        self.expectations.update(situation, depth, outcome, usual=usual, whole=whole)
+        self.expectations.update(situation, depth, outcome, usual=usual)
 
     def overhear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
         usual = not self._change_cost.dear(self._heard, depth)

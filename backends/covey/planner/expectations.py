@@ -1,7 +1,7 @@
 """The time and tokens expected of a round of each depth, from what all rounds at all batch sizes have taught.
 
 tokens   = sum over drafters of rows * E(k), and one of each row that does not draft    (covey.planner.acceptance)
-seconds  = T(n, k) * residual(n, k)    (covey.planner.costs, .residuals)
+seconds  = T(n, k)                     (covey.planner.costs)
 value(k) = tokens(k) / seconds(k)
 """
 
@@ -18,7 +18,6 @@ from covey.planner.acceptance import Acceptance
 from covey.planner.costs import Passes, RoundCosts, Shares
 from covey.planner.pass_curve import PassCurve
 from covey.planner.regression import Array
-from covey.planner.residuals import Residuals
 from covey.types import JsonDict
 from covey_client.costs.table import CostTable
 
@@ -40,9 +39,8 @@ class Expected:
     passes: Passes  # tokens to be verified
     tokens: list[float]  # emitted
     doubt: list[float]  # relative deviation of those
-    model: list[float]  # seconds by the cost model alone
-    seconds: list[float]  # the same with the residuals
-    variances: list[float]  # the cost model's, of these seconds
+    seconds: list[float]
+    variances: list[float]  # of these seconds
     values: list[float]
 
     @property
@@ -58,7 +56,6 @@ class Expectations:
         self._max_depth = max_depth
         self._max_rows = max_rows
         self._costs = RoundCosts(max_depth, max_rows, table)
-        self._residuals = Residuals(max_depth, max_rows)
         self._acceptance: dict[str, Acceptance] = {}
         self._last: tuple[object, Expected] | None = None
         self.selection: Outlooking | None = None  # who chooses among drafts and knows what that will come to
@@ -84,9 +81,9 @@ class Expectations:
             tokens, passes = self._selected(self.selection, situation)
         lanes = tuple((name, count * situation.width) for name, count in _shares(situation))
         mean, variance = self._costs.predict(rows, lanes, passes)
-        seconds = (mean * self._residuals.factors(rows)).tolist()
+        seconds = mean.tolist()
         values = [count / time for count, time in zip(tokens, seconds)]
-        expected = Expected(passes, tokens, doubt, mean.tolist(), seconds, variance.tolist(), values)
+        expected = Expected(passes, tokens, doubt, seconds, variance.tolist(), values)
         self._last = key, expected
         return expected
 
@@ -126,20 +123,16 @@ class Expectations:
         added: list[float] = self._costs.more(max(1, situation.rows), situation.prefill, passes).tolist()
         return added
 
-    def update(self, situation: Situation, depth: int, outcome: Outcome, *, usual: bool, whole: bool) -> None:
-        """A round was played: `usual`, one like those that follow it; `whole`, no draft was cut short."""
-        model = self.of(situation).model[depth] if self._costs.known else 0.0
+    def update(self, situation: Situation, depth: int, outcome: Outcome, *, usual: bool) -> None:
+        """A round was played: `usual`, one like those that follow it."""
         if usual:
             overhead = max(0.0, outcome.seconds - outcome.draft_seconds - outcome.verify_seconds)
             self._observe(situation, depth, outcome, overhead)
         self._judge(situation, outcome)
-        if usual and whole and model:
-            ratio = (outcome.seconds - outcome.catch_up_seconds) / model
-            self._residuals.update(max(1, situation.rows), depth, ratio)
         self._last = None
 
     def overhear(self, situation: Situation, depth: int, outcome: Outcome, *, usual: bool) -> None:
-        """A round that does not show what its depth costs: not the residuals, which are of whole rounds."""
+        """A round that does not show what its depth costs, nor what rounds take outside drafters and target."""
         if usual:
             self._observe(situation, depth, outcome, None)
         self._judge(situation, outcome)
@@ -226,7 +219,6 @@ class Expectations:
             "max_depth": self._max_depth,
             "max_rows": self._max_rows,
             "costs": self._costs.state(),
-            "residuals": self._residuals.state(),
             "acceptance": {name: counts.state() for name, counts in self._acceptance.items()},
         }
 
@@ -236,12 +228,10 @@ class Expectations:
             raise ValueError("learnt with other max_depth or max_running")
         costs = RoundCosts(self._max_depth, self._max_rows)
         costs.restore(state["costs"])
-        residuals = Residuals(self._max_depth, self._max_rows)
-        residuals.restore(state["residuals"])
         acceptance = {str(name): Acceptance(self._max_depth) for name in state["acceptance"]}
         for name, counts in acceptance.items():
             counts.restore(state["acceptance"][name])
-        self._costs, self._residuals, self._acceptance = costs, residuals, acceptance
+        self._costs, self._acceptance = costs, acceptance
         self._last = None
 
 
