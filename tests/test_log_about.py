@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from tests.fakes import Collector, HashTarget, ManualClock, request
 from tests.models import tiny_models
 from tests.planner.test_round_planner import PrefixDrafter
 from tests.static_planner import StaticPlanner
+from tests.waiting import until
 
 
 class Lines(logging.Handler):
@@ -95,9 +95,7 @@ def test_who_was_asked_of_a_model_that_fails_is_in_the_engine_s_lines(lines: lis
     running = threading.Thread(target=engine.run)
     running.start()
     said = "target failed" if broken == "target" else "drafter first: no draft"
-    until = time.monotonic() + 30
-    while not any(line.startswith(said) for line in lines) and time.monotonic() < until:
-        time.sleep(0.01)
+    until(lambda: any(line.startswith(said) for line in lines))
     engine.stop()
     running.join()
     assert [line for line in lines if line.startswith(said) and line.endswith(" [request chatcmpl-1, 1]")], lines

@@ -11,6 +11,7 @@ from covey.clock import RealClock
 from covey.errors import CoveyError, PortError
 from covey.streaming import Cancelled, Chunk, Served, Streamer
 from covey.types import Finish, Progress, Scores, Top
+from tests.waiting import until
 
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 
@@ -54,10 +55,7 @@ class Listener:
 
     def has(self, text: str) -> bool:
         """Whether it gets this and nothing else, within a minute."""
-        until = time.monotonic() + 60
-        while "".join(chunk.text for chunk in self.chunks) != text and time.monotonic() < until:
-            time.sleep(0.002)
-        return "".join(chunk.text for chunk in self.chunks) == text
+        return until(lambda: "".join(chunk.text for chunk in self.chunks) == text, lambda: self.chunks)
 
     def _raise(self, call: str) -> None:
         if call in self.raises:

@@ -17,7 +17,8 @@ from covey.care.care import Care, roles
 from covey.care.control import FAILED, LOADING, READY, UNLOADED, Control, ControlError
 from covey.care.deaths import Deaths, read
 from covey.care.health import Health
-from tests.care.triton import SECONDS, SLEEP, Triton, until
+from tests.care.triton import SECONDS, SLEEP, Triton
+from tests.waiting import until
 
 ROLES = {"target": "target", "draft": "drafter", "tokenize": "tokenizer", "covey": "orchestrator"}
 RELOAD = [("unload", "tokenize"), ("load", "tokenize")]

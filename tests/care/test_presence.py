@@ -12,7 +12,8 @@ import pytest
 from covey.care import presence, processes
 from covey.care.presence import FIND_EVERY, Presence
 from covey.errors import PortError
-from tests.care.triton import SECONDS, Triton, until
+from tests.care.triton import SECONDS, Triton
+from tests.waiting import until
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import pytest
 
 from covey.care import starved
 from covey.care.starved import NANOSECONDS, Starved
+from tests.waiting import until
 
 
 class Threads:
@@ -88,10 +89,7 @@ def begun(pid: int) -> bool:
 
 
 def test_the_kernel_tells(busy: list[subprocess.Popen[bytes]]) -> None:
-    until = time.monotonic() + 60
-    while not all(begun(process.pid) for process in busy):
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    until(lambda: all(begun(process.pid) for process in busy))
     spins, sleeps = Starved(), Starved()
     spins.look([busy[0].pid])
     sleeps.look([busy[-1].pid])

@@ -5,8 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 
 from covey.care.control import FAILED, LOADING, READY, UNLOADED, ControlError
 
@@ -73,10 +71,3 @@ class Triton:
         for process in (*self.running.values(), *self.zombies):
             process.kill()
             process.wait()
-
-
-def until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

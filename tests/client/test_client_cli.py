@@ -7,7 +7,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 
 from covey.server import Server
 from covey_client.cli import main
+from tests.waiting import until
 
 Running = tuple[Server, Any]
 Run = Callable[..., int]
@@ -129,7 +129,4 @@ def test_interrupt_cancels_the_request(canned_server: Running) -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(10) == 130
         assert "Traceback" not in process.stderr.read()
-    until = time.monotonic() + 5
-    while not (canned.marks / "interrupted").exists() and time.monotonic() < until:
-        time.sleep(0.02)
-    assert (canned.marks / "interrupted").exists()
+    until((canned.marks / "interrupted").exists, seconds=5.0)

@@ -28,6 +28,7 @@ from covey_client import (
     Overloaded,
     ServerError,
 )
+from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
 Running = tuple[Server, Any]
@@ -84,13 +85,6 @@ class Way:
 @pytest.fixture(params=["grpc-sync", "grpc-async", "http-sync", "http-async"])
 def way(request: pytest.FixtureRequest, canned_server: Running) -> Way:
     return Way(canned_server[0], *request.param.split("-"))
-
-
-def _eventually(true: Callable[[], bool], seconds: float = 5.0) -> bool:
-    until = time.monotonic() + seconds
-    while not true() and time.monotonic() < until:
-        time.sleep(0.02)
-    return true()
 
 
 def test_a_completion_has_everything(way: Way) -> None:
@@ -190,7 +184,7 @@ def test_a_model_that_is_not_there(way: Way) -> None:
 def test_leaving_a_stream_cancels_it_on_the_server(way: Way, canned_server: Running) -> None:
     mark: Path = canned_server[1].marks / f"left-{way.transport}-{way.flavour}"
     assert len(way.stream("slow 400", take=2, tenant=mark.name)) == 2
-    assert _eventually(mark.exists)
+    until(mark.exists, seconds=5.0)
 
 
 def test_a_deadline_ends_a_request_and_cancels_it(way: Way, canned_server: Running) -> None:
@@ -199,7 +193,7 @@ def test_a_deadline_ends_a_request_and_cancels_it(way: Way, canned_server: Runni
     with pytest.raises(DeadlineExceeded, match=r"within 0\.3 s"):
         way.stream("slow 400", timeout=0.3, tenant=mark.name)
     assert time.monotonic() - began < 5
-    assert _eventually(mark.exists)
+    until(mark.exists, seconds=5.0)
 
 
 def test_a_deadline_ends_a_request_that_nothing_comes_for(way: Way, canned_server: Running) -> None:
@@ -208,7 +202,7 @@ def test_a_deadline_ends_a_request_that_nothing_comes_for(way: Way, canned_serve
         with pytest.raises(DeadlineExceeded):
             call("hang", timeout=0.3, tenant=mark.name)
     # Triton's HTTP front end notices that a client has gone only when it next writes to it
-    assert way.transport == "http" or _eventually(mark.exists)
+    assert way.transport == "http" or until(mark.exists, seconds=5.0)
 
 
 @pytest.mark.parametrize("transport", ["grpc", "http"])

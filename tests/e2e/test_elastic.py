@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ from covey.care import processes
 from covey.server import FREE, Options, Server
 from covey_client import Client, InvalidRequest
 from covey_client.reports import Reports
+from tests import waiting
 
 pytestmark = pytest.mark.e2e
 
@@ -77,10 +77,7 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def until(server: Server, found: Callable[[], object], seconds: float = SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not found():
-        assert time.monotonic() < deadline, (memory(server), server.log_text()[-3000:])
-        time.sleep(0.01)
+    waiting.until(found, lambda: (memory(server), server.log_text()[-3000:]), seconds)
 
 
 def memory(server: Server) -> dict[str, Any]:

@@ -7,7 +7,6 @@ import http.client
 import json
 import shutil
 import subprocess
-import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,6 +21,7 @@ from covey.server import FREE, Server
 from covey.server.front import Front
 from covey_client import Client, status
 from covey_client.chat import Template
+from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
 
@@ -335,14 +335,13 @@ def test_what_scrapes_vllm_finds_its_names(front: Front, asking: openai.OpenAI) 
         f'vllm:request_success_total{own},finished_reason="',
         f"vllm:spec_decode_num_draft_tokens_total{own}}}",
     ]
-    until = time.monotonic() + 10
-    while True:
+
+    def missing() -> list[str]:
         with urllib.request.urlopen(f"http://{front.http_url}/metrics", timeout=30) as answer:
             said = answer.read().decode()
-        if all(f"\n{each}" in said for each in wanted):
-            return
-        assert time.monotonic() < until, [each for each in wanted if each not in said]
-        time.sleep(0.3)
+        return [each for each in wanted if f"\n{each}" not in said]
+
+    until(lambda: not missing(), missing)
 
 
 def test_wrong_fields_are_refused_by_name(asking: openai.OpenAI) -> None:
@@ -392,10 +391,7 @@ def test_many_streams_at_once_and_those_who_leave(server: Server, front: Front) 
             return await asyncio.gather(*(ask(client, number) for number in range(64)))
 
     assert all(asyncio.run(all_of_them()))
-    left = time.monotonic()
-    while running(server):
-        assert time.monotonic() - left < 5, "900 tokens take longer"
-        time.sleep(0.02)
+    until(lambda: not running(server), lambda: "900 tokens take longer", 5.0)
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")

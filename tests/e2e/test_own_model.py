@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -28,6 +27,7 @@ from covey_client.cli import main
 from covey_client.reports import Reports
 from tests.bundled import MODELS, NEURAL
 from tests.models.tiny_models import build, generate
+from tests.waiting import until
 
 BUNDLED = 4096  # tokens in the vocabulary of the bundled models
 LOOKUPS = ("draft_ngram", "draft_suffix")
@@ -114,10 +114,7 @@ def test_what_is_left_out_is_said_wherever_one_looks(running: Server, capsys: py
     assert f"Drafting: {', '.join(LOOKUPS)}, " in said
     assert tuple(Reports(running.http_url).facts().drafters) == LOOKUPS, "the first serves who names none"
     metrics = running.metrics_url.removesuffix("/metrics")
-    until = time.monotonic() + 30
-    while not (served := status.read(running.http_url, metrics).served):  # metrics come up a while after the models
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    served = until(lambda: status.read(running.http_url, metrics).served)  # metrics come up a while after the models
     assert served["left_out"] == ", ".join(NEURAL)
     assert main(["status", "--url", running.http_url, "--metrics-url", metrics]) == 0
     assert f"left out, for their vocabulary is not the target's: {NEURAL[0]}," in capsys.readouterr().out

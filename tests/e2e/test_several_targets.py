@@ -18,6 +18,7 @@ import tritonclient.http as over_http
 from covey.care.processes import by_model
 from covey.server import FREE, Options, Server
 from covey_client import Client, InvalidRequest
+from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
 
@@ -168,10 +169,7 @@ def test_a_client_that_leaves_ends_its_request_behind_the_router(server: Server)
         for chunk in client.stream(PROMPT, target="small", max_tokens=400, min_tokens=400, timeout=120):
             if chunk.tokens:
                 break
-    deadline = time.monotonic() + 15
-    while of("covey_small", figures(server, "covey_requests_running")):
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    until(lambda: not of("covey_small", figures(server, "covey_requests_running")), seconds=15.0)
 
 
 def test_a_stream_whose_target_dies_goes_on_from_where_it_was(server: Server) -> None:
@@ -203,10 +201,8 @@ def test_a_shared_drafter_that_dies_within_calls_drafts_again_for_both(
         return {name: of(f"covey_{name}", found) for name in TARGETS}
 
     def draft_for_both() -> None:
-        before, deadline = drafts(), time.monotonic() + 60
-        while any(now <= before[name] for name, now in drafts().items()):
-            assert time.monotonic() < deadline, server.log_text()[-2000:]
-            time.sleep(0.1)
+        before = drafts()
+        until(lambda: all(now > before[name] for name, now in drafts().items()), lambda: server.log_text()[-2000:])
 
     threads = [threading.Thread(target=run, args=(name,)) for name in TARGETS for _ in range(2)]
     for thread in threads:

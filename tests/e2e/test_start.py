@@ -16,6 +16,7 @@ from covey.care import processes, rules
 from covey.server import FREE, Options, Server, StartError, shared_memory
 from covey_client import Client, CoveyClientError, secret
 from loadtest.attack import injection, spin
+from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
 Make = Callable[[], Any]
@@ -92,18 +93,12 @@ def test_a_launcher_that_is_killed_while_its_server_starts_leaves_nothing(
     words = [sys.executable, "-m", "covey.server", "--profile", str(tmp_path / "tiny.toml")]
     words += ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
     words += ["--model-repository", str(canned.folder / "models"), "--backends", str(canned.folder / "backends")]
-    deadline = time.monotonic() + SECONDS
     with subprocess.Popen(words, stderr=subprocess.DEVNULL) as launcher:
-        while not (server := _server(launcher.pid)):
-            assert launcher.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        server = until(lambda: _server(launcher.pid), launcher.poll)
         port = _words(server, "--http-port=")
         time.sleep(outright)
         launcher.kill()
-    while processes.named_by(f"covey_{port}_") or _files(port):
-        assert time.monotonic() < deadline, _files(port)
-        time.sleep(0.1)
+    until(lambda: not (processes.named_by(f"covey_{port}_") or _files(port)), lambda: _files(port), SECONDS)
 
 
 def _files(port: str) -> list[Path]:
@@ -199,9 +194,10 @@ def test_an_orchestrator_whose_engine_dies_tells_its_streams_and_is_back(tmp_pat
         mark.touch()
         with pytest.raises(CoveyClientError, match="engine has stopped"):
             list(stream)
-        deadline = time.monotonic() + SECONDS
-        while processes.named(server.pid).get("covey", before) == before or not server.control.ready():
-            assert time.monotonic() < deadline, server.log_text()[-2000:]
-            time.sleep(0.05)
+        until(
+            lambda: processes.named(server.pid).get("covey", before) != before and server.control.ready(),
+            lambda: server.log_text()[-2000:],
+            SECONDS,
+        )
         assert client.generate(PROMPT, max_tokens=5, min_tokens=5, **settings).tokens == known
         server.kill()

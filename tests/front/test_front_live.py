@@ -39,6 +39,7 @@ from covey.server.errors import StartError
 from covey.server.front import Front, with_ports
 from covey_client import Client, ConnectionLost, CoveyClientError, InvalidRequest, Overloaded
 from loadtest.attack.doors import Attack
+from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
 
@@ -75,13 +76,6 @@ def front(canned_server: tuple[Server, Any], profile: str) -> Iterator[Front]:
         yield made
     finally:
         made.stop()
-
-
-def until(act: Callable[[], bool], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not act():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def call(front: Front, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, Any, Any]:
@@ -247,7 +241,7 @@ def test_a_caller_that_leaves_cancels(
             if prompt != "hang":
                 assert connection.recv(100)
             time.sleep(0.3)
-    until((canned_server[1].marks / tenant).exists, 4.0)
+    until((canned_server[1].marks / tenant).exists, seconds=4.0)
 
 
 JSON_HEAD = f"POST {GENERATE} HTTP/1.1\r\nHost: x\r\n".encode()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from covey.front.keys import hashed
 from covey.server import FREE, Server
 from covey.server.front import Front
 from covey_client import Client, InvalidRequest
+from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
 
@@ -341,7 +341,4 @@ def test_a_caller_that_leaves_cancels_all_choices(
     else:
         with pytest.raises(openai.APITimeoutError):
             asking.completions.create(model="covey", prompt=["hang", "slow 400"], timeout=0.5)
-    deadline = time.monotonic() + 4
-    while not (marks / "gold").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until((marks / "gold").exists, seconds=4.0)

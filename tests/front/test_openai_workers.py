@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,6 +23,7 @@ from covey.front.openai.writing import Writing
 from covey.front.turns import Turn
 from covey_client import InvalidRequest
 from covey_client.errors import ServerError
+from tests.waiting import until
 
 FOLDER = Path(__file__).resolve().parents[2] / "model_repository" / "target" / "1"
 SHORT, LONG = Turn("a", 10), Turn("a", LONG_BYTES + 1)
@@ -171,7 +171,4 @@ def test_it_ends_with_the_front() -> None:
         worker = psutil.Process(int(front.stdout.readline()))
         worker.suspend()  # it reads nothing any more
         front.kill()
-        until = time.monotonic() + 10
-        while worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE:
-            assert time.monotonic() < until
-            time.sleep(0.02)
+        until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE)

@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from covey.tokenization import load_tokenizer
 from covey_client import Client, CoveyClientError, status
 from loadtest.bench.peers.pipe import Pipe
 from tests.in_vllm.serving import TARGET, engine, needs_vllm
+from tests.waiting import until
 
 pytestmark = [pytest.mark.e2e, *needs_vllm]
 
@@ -74,14 +74,6 @@ def client(server: Server) -> Iterator[Client]:
 
 def figures(server: Server) -> dict[str, float]:
     return status.figures(status.read(server.http_url, f"127.0.0.1:{server.options.metrics_port}").samples)
-
-
-def until(found: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + SECONDS
-    while not (value := found()):
-        assert time.monotonic() < deadline, "it does not come about"
-        time.sleep(0.1)
-    return value
 
 
 def engine_process(server: Server) -> psutil.Process | None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from covey_client import status
 from loadtest.bench.peers.pipe import Pipe
 from tests.e2e.link import Link
 from tests.in_vllm.serving import PYTHON, asks, engine, needs_vllm
+from tests.waiting import until
 
 pytestmark = [pytest.mark.e2e, *needs_vllm]
 
@@ -111,9 +111,3 @@ def drafted(server: Server) -> float:
     found = status.read(server.http_url, server.metrics_url.removeprefix("http://").removesuffix("/metrics"))
     calls = [each for each in found.samples if each.name == "covey_draft_calls_total"]
     return sum(each.value for each in calls if each.labels["outcome"] == "drafted")
-
-
-def until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + BACK_SECONDS
-    while not done():
-        assert time.monotonic() < deadline, "it does not come about"

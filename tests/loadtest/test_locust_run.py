@@ -23,6 +23,7 @@ from loadtest.arrivals import Arrival
 from loadtest.options import Plan, command_line, plan
 from loadtest.records import Record
 from loadtest.traffic import Traffic
+from tests.waiting import until
 
 Running = tuple[Server, Any]
 REPOSITORY = Path(covey.__file__).parents[2]
@@ -42,6 +43,12 @@ def words(server: Server, prompts: Path, *more: str) -> list[str]:
     metrics = server.metrics_url.removeprefix("http://").removesuffix("/metrics")
     where = ["--url", server.grpc_url, "--http-url", server.http_url, "--metrics-url", metrics]
     return [*where, "--prompts", f"specbench:{prompts}", *more]
+
+
+def until_lines(out: Path) -> None:
+    """Until a run has written of a request."""
+    lines = out / records.REQUESTS
+    until(lambda: lines.is_file() and lines.stat().st_size)
 
 
 def run(module: Sequence[str], *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -88,10 +95,7 @@ def test_an_interrupted_run_reports_what_ran(canned_server: Running, prompts: Pa
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        lines = tmp_path / "cut" / records.REQUESTS
-        until = time.monotonic() + 30
-        while not (lines.is_file() and lines.stat().st_size) and time.monotonic() < until:
-            time.sleep(0.05)
+        until_lines(tmp_path / "cut")
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
     assert process.returncode == 1, err
@@ -216,10 +220,7 @@ def test_a_run_that_lost_a_worker_is_not_complete(canned_server: Running, prompt
         master = stack.enter_context(
             spawn(*given, "--master", f"127.0.0.1:{port}", "--out", str(tmp_path), "--name", "cut")
         )
-        lines = tmp_path / "cut" / records.REQUESTS
-        until = time.monotonic() + 30
-        while not (lines.is_file() and lines.stat().st_size) and time.monotonic() < until:
-            time.sleep(0.05)
+        until_lines(tmp_path / "cut")
         first.send_signal(signal.SIGTERM)
         _, err = master.communicate(timeout=60)
         second.communicate(timeout=30)

@@ -19,6 +19,7 @@ from covey.profile import TargetSettings
 from covey.target.runner import TargetRunner
 from covey.types import Open, Sampling, TargetWork, Trees
 from tests.models import tiny_models
+from tests.waiting import until
 
 SETTINGS = TargetSettings(
     dtype="float32", device="cpu", threads=1, kv_blocks=40, block_size=4, numerics="fast", tensor_parallel=2
@@ -41,12 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ended(*pids: int) -> bool:
-    until = time.monotonic() + 60
-    while any(_runs(pid) for pid in pids):
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.05)
-    return True
+    return until(lambda: not any(_runs(pid) for pid in pids))
 
 
 def _runs(pid: int) -> bool:

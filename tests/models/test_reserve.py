@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,17 +12,11 @@ from hypothesis import strategies as st
 
 from covey.models import reserve
 from covey.models.reserve import Reserve
+from tests.waiting import until
 
 
 def made(blocks: int, most: int, *, block: int = 128) -> Reserve:
     return Reserve(8, block, blocks=blocks, most=most)
-
-
-def until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def resident(pool: Reserve) -> int:

@@ -26,6 +26,7 @@ from covey.trees.paths import Nodes
 from covey.types import Trees
 from loadtest.simulation.devices import environment
 from loadtest.simulation.replay import replay
+from tests.waiting import until
 
 BROKEN = (
     *("cut", "list", "nested", "version", "policy", "target", "depth", "missing"),
@@ -131,9 +132,7 @@ def test_a_keeper_saves_when_it_ends_and_the_next_goes_on_from_there(policy: Cov
 
 def test_a_keeper_saves_now_and_then(policy: Covey, tmp_path: Path) -> None:
     kept = keeper(tmp_path / "covey.json", policy, seconds=0.01)
-    until = time.monotonic() + 60
-    while not (tmp_path / "covey.json").exists() and time.monotonic() < until:
-        time.sleep(0.01)
+    until((tmp_path / "covey.json").exists)
     assert json.loads((tmp_path / "covey.json").read_text())["state"] == policy.state()
     kept.stop()
 

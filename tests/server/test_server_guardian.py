@@ -8,7 +8,6 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +16,7 @@ from covey import admin
 from covey.server import guardian, shared_memory
 from covey.server.guardian import Guardian
 from covey_client import secret
+from tests.waiting import until
 
 SECONDS = 60.0
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()"
@@ -61,10 +61,7 @@ def test_a_server_that_is_deaf_does_not_outlive_a_launcher_that_was_killed(
         assert server.poll() is None
         launcher.kill()
     assert server.wait(SECONDS) == -signal.SIGKILL
-    deadline = time.monotonic() + SECONDS
-    while region.exists() or secret.kept(port):
-        assert time.monotonic() < deadline, "what opened it lies there still"
-        time.sleep(0.05)
+    until(lambda: not (region.exists() or secret.kept(port)), lambda: "what opened it lies there still")
 
 
 def test_a_guardian_that_was_told_nothing_ends_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

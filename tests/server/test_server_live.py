@@ -21,6 +21,7 @@ from covey.care.restarts import Restarts
 from covey.server import Server, ServerDied, StartError, shared_memory
 from covey.server.__main__ import _started_again
 from covey_client import Client, CoveyClientError, Overloaded, running
+from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
 Make = Callable[[], Any]
@@ -190,11 +191,8 @@ def test_a_launcher_that_can_write_to_nobody_starts_its_server_again(canned_fold
                 host, _, port = http.partition(":")
                 before = _servers(process.pid)
                 os.kill(before.copy().pop(), signal.SIGKILL)
-                until = time.monotonic() + 60
-                while not (_servers(process.pid) - before and Control(host, int(port)).ready()):
-                    assert process.poll() is None
-                    assert time.monotonic() < until
-                    time.sleep(0.1)
+                until(lambda: _servers(process.pid) - before and Control(host, int(port)).ready())
+                assert process.poll() is None
             finally:
                 process.send_signal(signal.SIGTERM)
                 process.wait(30)
@@ -227,14 +225,13 @@ def test_a_killed_launcher_takes_its_server_along_and_the_next_one_cleans_up(
         process.kill()
         process.communicate()
     host, _, port = http.partition(":")
-    until = time.monotonic() + 15
-    while Control(host, int(port)).ready() and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not Control(host, int(port)).ready()
-    while list(shared_memory.FOLDER.glob(f"covey_{port}_*")) and time.monotonic() < until:
+    until(lambda: not Control(host, int(port)).ready())
+
+    def swept() -> bool:
         shared_memory.sweep()
-        time.sleep(0.05)
-    assert not list(shared_memory.FOLDER.glob(f"covey_{port}_*"))
+        return not list(shared_memory.FOLDER.glob(f"covey_{port}_*"))
+
+    until(swept)
 
 
 def test_the_command_says_in_one_line_why_it_cannot_start(canned_folder: Make, tmp_path: Path) -> None:

@@ -24,7 +24,8 @@ from covey.types import DrafterInfo, DraftReply, DraftWork, RowStatus, Sampling
 from covey_client.costs.table import CostTable
 from loadtest.simulation.virtual import VirtualClock
 from tests.drafters.drafting import Sender, Text, rows_of
-from tests.star.serving import VOCABULARY, From, Held, later, neural, prompt, until
+from tests.star.serving import VOCABULARY, From, Held, later, neural, prompt
+from tests.waiting import until
 
 
 def emulated(_folder: Path) -> EmulatedDrafter:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from covey.types import Ints, RowStatus
 from covey.wire import codec
 from tests.drafters.drafting import Sender, Text, rows_of
 from tests.fakes import ManualClock
+from tests.waiting import until
 
 SECRET = "secret-of-the-east-server"
 VOCABULARY = 97
@@ -92,13 +92,6 @@ def remote() -> Iterator[Callable[..., RemoteDrafter]]:
 
 def up(drafter: RemoteDrafter) -> None:
     until(lambda: not any(place.down for place in drafter._places))
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def texts() -> list[Text]:

@@ -18,7 +18,8 @@ from covey.star.service import DraftService
 from covey.star.speed import Speed
 from covey.types import DrafterInfo, DraftReply, DraftWork, RowStatus
 from tests.drafters.drafting import Sender, Text
-from tests.star.serving import VOCABULARY, From, Held, later, neural, prompt, until
+from tests.star.serving import VOCABULARY, From, Held, later, neural, prompt
+from tests.waiting import until
 
 Serve = Callable[..., DraftService]
 LARGEST = 1.7e308  # a message may say so

@@ -19,6 +19,7 @@ from covey.target.runner import TargetRunner
 from covey.types import NO_INTS, Open, Resized, ResizeStatus, Sampling, TargetWork, Trees
 from tests.models import tiny_models
 from tests.target.test_run_ahead import Requests, ints
+from tests.waiting import until
 
 LEAST, MOST = 100, 400
 
@@ -35,11 +36,7 @@ def load(folder: Path, most: int, *, least: int = LEAST) -> TargetRunner:
 
 def settled(target: TargetRunner, blocks: int) -> Resized:
     """What becomes of the wish once memory has come or gone."""
-    deadline = time.monotonic() + 20
-    while (answer := target.resize(blocks)).status == ResizeStatus.LATER:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-    return answer
+    return until(lambda: (answer := target.resize(blocks)).status != ResizeStatus.LATER and answer)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -7,7 +7,6 @@ import queue
 import socket
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.connection import Client
@@ -19,6 +18,7 @@ import pytest
 from covey.errors import BadField, PortError
 from covey.tritonio import link
 from covey.wire import frames
+from tests.waiting import until
 
 SECONDS = 10.0
 
@@ -183,7 +183,4 @@ def test_a_question_leaves_no_thread_at_either_end() -> None:
     with listening(receive):
         for _ in range(5):
             assert link.serves("covey", os.getppid())
-        until = time.monotonic() + SECONDS
-        while any(each.name == "link" for each in set(threading.enumerate()) - before):
-            assert time.monotonic() < until, "who waits for nothing more is still there"
-            time.sleep(0.01)
+        until(lambda: all(each.name != "link" for each in set(threading.enumerate()) - before))
