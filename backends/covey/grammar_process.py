@@ -10,15 +10,14 @@ from __future__ import annotations
 import json
 import os
 import resource
-import select
 import signal
-import struct
 import subprocess
 import sys
 import threading
 from contextlib import suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO
 
 from covey import grammar, interpreter
 from covey.errors import Overloaded, SettingError
@@ -27,7 +26,6 @@ PROCESSOR_SECONDS = 1.0  # of one grammar
 MEMORY = 512 << 20  # of one grammar
 NICE = 10  # the rounds go first where there are few cores
 ANSWER_SECONDS = 20.0  # on a machine that is far too busy
-_HEAD = struct.Struct("<I")
 
 
 class Compiler:
@@ -38,6 +36,7 @@ class Compiler:
         self._model = {"folder": folder, "vocab_size": vocab_size}
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
+        self._line: Connection | None = None  # to it
 
     @property
     def pid(self) -> int | None:
@@ -63,64 +62,41 @@ class Compiler:
             self._end()
 
     def _ask(self, asked: bytes) -> dict[str, str]:
-        if self._process is None or self._process.poll() is not None:
+        if self._line is None or self._process is None or self._process.poll() is not None:
             self._end()
-            command = [interpreter.python(), "-m", "covey.grammar_process"]
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env=interpreter.environment(),
-                start_new_session=True,  # what a terminal says to whoever started it is not said to it
-            )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        _write(self._process.stdin, asked)
-        if not select.select([self._process.stdout], [], [], ANSWER_SECONDS)[0]:
+            self._line, other = Pipe()
+            with other:
+                words = [interpreter.python(), "-m", "covey.grammar_process", str(other.fileno())]
+                self._process = subprocess.Popen(
+                    words,
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[other.fileno()],
+                    env=interpreter.environment(),
+                    start_new_session=True,  # what a terminal says to whoever started it is not said to it
+                )
+        self._line.send_bytes(asked)
+        if not self._line.poll(ANSWER_SECONDS):
             raise EOFError(f"no answer within {ANSWER_SECONDS:g} s")
-        found: dict[str, str] = json.loads(_read(self._process.stdout))
+        found: dict[str, str] = json.loads(self._line.recv_bytes())
         return found
 
     def _end(self) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            assert pipe is not None
-            with suppress(OSError):  # what it was still to read
-                pipe.close()
-
-
-def _write(pipe: IO[bytes], message: bytes) -> None:
-    pipe.write(_HEAD.pack(len(message)) + message)
-    pipe.flush()
-
-
-def _read(pipe: IO[bytes]) -> bytes:
-    return _whole(pipe, int(_HEAD.unpack(_whole(pipe, _HEAD.size))[0]))
-
-
-def _whole(pipe: IO[bytes], size: int) -> bytes:
-    found = pipe.read(size)
-    if len(found) < size:
-        raise EOFError("it has ended")
-    return found
+        if self._line is not None:
+            self._line.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._line = self._process = None
 
 
 # ---- the process ----------------------------------------------------------------------------------------------------
 
 
-def main() -> None:
-    answers, asked = os.fdopen(os.dup(1), "wb"), sys.stdin.buffer
-    os.dup2(2, 1)  # what a library says is no answer
-    while True:
-        try:
-            message = _read(asked)
-        except EOFError:
-            return  # nobody is there any more
-        _write(answers, _answer(json.loads(message)))
+def main(descriptor: int) -> None:
+    line = Connection(descriptor)
+    with suppress(EOFError, OSError):  # nobody is there any more
+        while True:
+            line.send_bytes(_answer(json.loads(line.recv_bytes())))
 
 
 def _answer(asked: dict[str, object]) -> bytes:
@@ -170,4 +146,4 @@ def _reason(status: int) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]))

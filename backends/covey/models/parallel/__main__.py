@@ -7,8 +7,8 @@ import logging
 import os
 import select
 import signal
-import socket
 import sys
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
@@ -21,7 +21,7 @@ from covey.models.parallel.group import Group
 
 def main(descriptor: int, lifeline: int) -> int:
     _end_with(lifeline)
-    channel = socket.socket(fileno=descriptor)
+    channel = Connection(descriptor)
     order = wire.receive_json(channel)
     logging.basicConfig(level=logging.WARNING, format=f"rank {order['rank']}: %(levelname)s: %(message)s")
     torch.set_num_threads(order["threads"])
@@ -38,11 +38,11 @@ def main(descriptor: int, lifeline: int) -> int:
     return 0
 
 
-def _follow(channel: socket.socket, model: PagedModel) -> None:
+def _follow(channel: Connection, model: PagedModel) -> None:
     while True:
         try:
-            kind, arrays = wire.decode(wire.receive(channel))
-        except EOFError:
+            kind, arrays = wire.decode(channel.recv_bytes())
+        except (EOFError, OSError):
             return
         if kind == wire.PASS:
             model.forward(wire.decode_pass(arrays))

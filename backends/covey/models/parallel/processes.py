@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import select
 import shutil
-import socket
 import subprocess
 import tempfile
 import threading
 import time
 from collections.abc import Callable
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ class Followers:
         self.folder = Path(tempfile.mkdtemp(prefix=f"covey-ranks-{os.getpid()}-"))
         self._size, self._lost = size, lost
         self._lives, self._lifeline = os.pipe()
-        self._channels: list[socket.socket] = []
+        self._channels: list[Connection] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self._watch: threading.Thread | None = None
         self._closing = False
@@ -60,7 +61,7 @@ class Followers:
         for rank, channel in enumerate(self._channels, 1):
             try:
                 answer = wire.receive_json(channel)
-            except EOFError:
+            except (EOFError, OSError):
                 raise self._gone(rank) from None
             if "error" in answer:
                 raise _KINDS.get(answer["error"], CoveyError)(answer["message"])
@@ -68,7 +69,7 @@ class Followers:
     def tell(self, message: bytes) -> None:
         for rank, channel in enumerate(self._channels, 1):
             try:
-                wire.send(channel, message)
+                channel.send_bytes(message)
             except OSError as error:
                 raise self._gone(rank) from error
 
@@ -110,7 +111,7 @@ class Followers:
         return RankDied(f"rank {rank} of {self._size} {end}; the log has its reason")
 
     def _start(self, rank: int, order: dict[str, Any]) -> None:
-        own, others = socket.socketpair()
+        own, others = Pipe()
         with others:
             passed = (others.fileno(), self._lives)
             command = [interpreter.python(), "-m", "covey.models.parallel", *map(str, passed)]

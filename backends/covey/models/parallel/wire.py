@@ -7,7 +7,7 @@ limit, while a socket waits for ever, and ends when its other end's process ends
 from __future__ import annotations
 
 import json
-import socket
+from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -67,32 +67,11 @@ def there(array: Ints | None) -> Ints:
     return array
 
 
-def send(channel: socket.socket, message: bytes) -> None:
-    channel.sendall(len(message).to_bytes(4, "little") + message, socket.MSG_NOSIGNAL)
+def send_json(channel: Connection, value: dict[str, Any]) -> None:
+    channel.send_bytes(json.dumps(value).encode())
 
 
-def receive(channel: socket.socket) -> bytes:
-    """The next message; EOFError when the other end is gone."""
-    return _read(channel, int.from_bytes(_read(channel, 4), "little"))
-
-
-def send_json(channel: socket.socket, value: dict[str, Any]) -> None:
-    send(channel, json.dumps(value).encode())
-
-
-def receive_json(channel: socket.socket) -> dict[str, Any]:
-    message: dict[str, Any] = json.loads(receive(channel))
+def receive_json(channel: Connection) -> dict[str, Any]:
+    """The next message; EOFError or OSError when the other end is gone."""
+    message: dict[str, Any] = json.loads(channel.recv_bytes())
     return message
-
-
-def _read(channel: socket.socket, count: int) -> bytes:
-    received = bytearray()
-    while len(received) < count:
-        try:
-            piece = channel.recv(count - len(received))
-        except ConnectionError as error:
-            raise EOFError from error
-        if not piece:
-            raise EOFError
-        received += piece
-    return bytes(received)
