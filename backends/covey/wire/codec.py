@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from dataclasses import fields as fields_of
 from typing import Any
 
@@ -22,7 +22,6 @@ from covey.types import (
     DrafterInfo,
     DraftReply,
     DraftWork,
-    Floats,
     Ints,
     Judged,
     Open,
@@ -56,32 +55,40 @@ REPLY_TENSOR = "reply"
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A message's kind and its fields in order: name to numpy type."""
+    """A message's kind and its fields in order, name to numpy type. A field has the name of the attribute that it
+    holds, or the path to one within another: values are written and read by them. `head` and `seconds` name the
+    attributes whose numbers stand together in the field of that name."""
 
     kind: int
     fields: dict[str, str]
+    head: tuple[str, ...] = ()
+    seconds: tuple[str, ...] = ()
 
 
 _TREES = {
-    "tree_offsets": "i4",
-    "tree_tokens": "i4",
-    "tree_parents": "i4",
-    "tree_scores": "f4",
-    "q_ids": "i4",
-    "q_probs": "f4",
+    "trees.offsets": "i4",
+    "trees.tokens": "i4",
+    "trees.parents": "i4",
+    "trees.scores": "f4",
+    "trees.q_ids": "i4",
+    "trees.q_probs": "f4",
 }
 _OPENS = {"open_settings": "u1", "open_offsets": "i4", "open_tokens": "i4", "frees": "i4"}
 
 INFO_REQUEST = Layout(1, {})
 INFO_REPLY = Layout(2, {"info": "u1"})
-TARGET_WORK = Layout(3, {"head": "i8", "tags": "i4", "base": "i4", "chunk": "i4", "room": "i4", **_TREES, **_OPENS})
+TARGET_WORK = Layout(
+    3,
+    {"head": "i8", "tags": "i4", "base": "i4", "chunk": "i4", "room": "i4", **_TREES, **_OPENS},
+    head=("sequence", "epoch", "origin", "divergence"),
+)
 TARGET_REPLY = Layout(
     4,
     {
         "head": "i8",
         "seconds": "f8",
         "status": "i4",
-        "cached": "i4",
+        "num_cached_tokens": "i4",
         "reused": "i4",
         "accepted": "i4",
         "offsets": "i4",
@@ -89,13 +96,15 @@ TARGET_REPLY = Layout(
         "logprobs": "f4",
         "divergence": "f4",
         "chances": "f4",
-        "top_ids": "i4",
-        "top_logprobs": "f4",
+        "top.ids": "i4",
+        "top.logprobs": "f4",
         "scored": "i4",
-        "scores": "f4",
-        "scores_top_ids": "i4",
-        "scores_top_logprobs": "f4",
+        "scores.logprobs": "f4",
+        "scores.top.ids": "i4",
+        "scores.top.logprobs": "f4",
     },
+    head=("free_blocks", "total_blocks", "epoch"),
+    seconds=("seconds",),
 )
 DRAFT_WORK = Layout(
     5,
@@ -109,25 +118,35 @@ DRAFT_WORK = Layout(
         "depth": "i4",
         "width": "i4",
         "rounds": "i4",
-        "judge": "i4",
-        "judge_chances": "f4",
+        "reading.judge": "i4",
+        "reading.chances": "f4",
         **_OPENS,
     },
+    head=("sequence", "epoch", "origin", "q_rows", "log_q", "reading.budget"),
+    seconds=("patience", "plain", "needed"),
 )
-_JUDGED = {
-    "read": "i4",
-    "first": "i4",
-    "hit_offsets": "i4",
-    "hits": "i4",
-    "prompt_log_q": "f4",
-    "prompt_tokens": "i4",
-}
 DRAFT_REPLY = Layout(
-    6, {"head": "i8", "seconds": "f8", "status": "i4", "seen": "i4", **_TREES, "tree_log_q": "f4", **_JUDGED}
+    6,
+    {
+        "head": "i8",
+        "seconds": "f8",
+        "status": "i4",
+        "seen": "i4",
+        **_TREES,
+        "trees.log_q": "f4",
+        "judged.read": "i4",
+        "judged.first": "i4",
+        "judged.offsets": "i4",
+        "judged.hits": "i4",
+        "judged.prompt_log_q": "f4",
+        "judged.prompt_tokens": "i4",
+    },
+    head=("epoch",),
+    seconds=("catch_up_seconds", "draft_seconds", "wait_seconds", "again_seconds"),
 )
 
-RESIZE = Layout(7, {"blocks": "i8"})
-RESIZED = Layout(8, {"head": "i8"})
+RESIZE = Layout(7, {"head": "i8"}, head=("blocks",))
+RESIZED = Layout(8, {"head": "i8"}, head=("status", "total_blocks"))
 
 _SETTINGS = tuple(field.name for field in fields_of(Sampling))
 _TYPES = {name: np.dtype(name) for name in ("i4", "f4", "i8", "f8")}
@@ -203,85 +222,36 @@ def unpack(layout: Layout, message: Ints) -> dict[str, Any]:
 
 
 def encode_target_work(work: TargetWork) -> Ints:
-    return pack(
-        TARGET_WORK,
-        head=[work.sequence, work.epoch, work.origin, int(work.divergence)],
-        tags=work.tags,
-        base=work.base,
-        chunk=work.chunk,
-        room=work.room,
-        **_trees_out(work.trees),
-        **_opens_out(work.opens, work.frees),
-    )
+    return _encode(TARGET_WORK, work, **_opens_out(work.opens, work.frees))
 
 
 def decode_target_work(message: Ints) -> TargetWork:
-    fields = unpack(TARGET_WORK, message)
-    sequence, epoch, origin, divergence = _numbers(fields["head"], 4)
+    parts = _decode(TARGET_WORK, message)
+    fields = parts[""]
     opens, frees = _opens_in(fields)
-    work = TargetWork(
-        fields["tags"],
-        fields["base"],
-        fields["chunk"],
-        _trees_in(fields),
-        opens,
-        frees,
-        sequence,
-        epoch,
-        fields["room"],
-        origin,
-        bool(divergence),
-    )
+    fields["divergence"] = bool(fields["divergence"])
+    work = TargetWork(trees=_trees_in(parts["trees"]), opens=opens, frees=frees, **fields)
     check_target_work(work)
     return work
 
 
 def encode_target_reply(reply: TargetReply) -> Ints:
-    return pack(
-        TARGET_REPLY,
-        head=[reply.free_blocks, reply.total_blocks, reply.epoch],
-        seconds=[reply.seconds],
-        status=reply.status,
-        cached=reply.num_cached_tokens,
-        reused=reply.reused,
-        accepted=reply.accepted,
-        offsets=reply.offsets,
-        tokens=reply.tokens,
-        logprobs=reply.logprobs,
-        divergence=reply.divergence,
-        chances=reply.chances,
-        top_ids=reply.top.ids,
-        top_logprobs=reply.top.logprobs,
-        scored=reply.scored,
-        scores=reply.scores.logprobs,
-        scores_top_ids=reply.scores.top.ids,
-        scores_top_logprobs=reply.scores.top.logprobs,
-    )
+    return _encode(TARGET_REPLY, reply)
 
 
 def decode_target_reply(message: Ints, rows: int | None = None) -> TargetReply:
     """The answer to a message of so many `rows`, where that is known."""
-    fields = unpack(TARGET_REPLY, message)
-    free_blocks, total_blocks, epoch = _numbers(fields.pop("head"), 3)
-    (seconds,) = _numbers(fields.pop("seconds"), 1)
-    top = _top_in(fields.pop("top_ids"), fields.pop("top_logprobs"), len(fields["tokens"]))
-    scores = fields.pop("scores")
-    of_prompt = _top_in(fields.pop("scores_top_ids"), fields.pop("scores_top_logprobs"), len(scores))
-    reply = TargetReply(
-        num_cached_tokens=fields.pop("cached"),
-        free_blocks=free_blocks,
-        total_blocks=total_blocks,
-        epoch=epoch,
-        seconds=seconds,
-        top=top,
-        scores=Scores(scores, of_prompt),
-        **fields,
-    )
+    parts = _decode(TARGET_REPLY, message)
+    fields, scores = parts[""], parts["scores"]
+    top = _top_in(parts["top"], len(fields["tokens"]))
+    scores["top"] = _top_in(parts["scores.top"], len(scores["logprobs"]))
+    reply = TargetReply(top=top, scores=Scores(**scores), **fields)
     check_target_reply(reply, rows)
     return reply
 
 
-def _top_in(ids: Ints, logprobs: Floats, tokens: int) -> Top:
+def _top_in(part: dict[str, Any], tokens: int) -> Top:
+    ids, logprobs = part["ids"], part["logprobs"]
     if not len(ids) and not len(logprobs):
         return NO_TOP
     whole = len(ids) == len(logprobs) and tokens > 0 and len(ids) % tokens == 0
@@ -290,115 +260,53 @@ def _top_in(ids: Ints, logprobs: Floats, tokens: int) -> Top:
 
 
 def encode_resize(blocks: int) -> Ints:
-    return pack(RESIZE, blocks=[blocks])
+    return pack(RESIZE, head=[blocks])
 
 
 def decode_resize(message: Ints) -> int:
-    (blocks,) = _numbers(unpack(RESIZE, message)["blocks"], 1)
+    blocks: int = _decode(RESIZE, message)[""]["blocks"]
     must(blocks >= 1, "a pool of %d blocks", blocks)
-    return int(blocks)
+    return blocks
 
 
 def encode_resized(answer: Resized) -> Ints:
-    return pack(RESIZED, head=[answer.status, answer.total_blocks])
+    return _encode(RESIZED, answer)
 
 
 def decode_resized(message: Ints) -> Resized:
-    status, total_blocks = _numbers(unpack(RESIZED, message)["head"], 2)
+    status, total_blocks = _decode(RESIZED, message)[""].values()
     must(status in tuple(ResizeStatus) and total_blocks >= 1, "status %d of a pool of %d blocks", status, total_blocks)
     return Resized(ResizeStatus(status), total_blocks)
 
 
 def encode_draft_work(work: DraftWork) -> Ints:
-    return pack(
-        DRAFT_WORK,
-        head=[
-            work.sequence,
-            work.epoch,
-            work.origin,
-            int(work.q_rows),
-            int(work.log_q),
-            work.reading.budget if work.reading else -1,
-        ],
-        seconds=[work.patience, work.plain, work.needed],
-        tags=work.tags,
-        keep=work.keep,
-        offsets=work.offsets,
-        tokens=work.tokens,
-        depth=work.depth,
-        width=work.width,
-        rounds=work.rounds,
-        judge=work.reading and work.reading.judge,
-        judge_chances=work.reading and work.reading.chances,
-        **_opens_out(work.opens, work.frees),
-    )
+    return _encode(DRAFT_WORK, work, **_opens_out(work.opens, work.frees))
 
 
 def decode_draft_work(message: Ints) -> DraftWork:
-    fields = unpack(DRAFT_WORK, message)
-    sequence, epoch, origin, q_rows, log_q, budget = _numbers(fields.pop("head"), 6)
-    patience, plain, needed = _numbers(fields.pop("seconds"), 3)
-    judge, chances = fields.pop("judge"), fields.pop("judge_chances")
+    parts = _decode(DRAFT_WORK, message)
+    fields, reading = parts[""], parts["reading"]
+    opens, frees = _opens_in(fields)
+    judge, chances = reading["judge"], reading["chances"]
     if len(chances):
         must(len(judge) > 0 and len(chances) % len(judge) == 0, "%d chances of %d rows", len(chances), len(judge))
-        chances = chances.reshape(len(judge), -1)
-    opens, frees = _opens_in(fields)
-    for name in _OPENS:
-        del fields[name]
-    work = DraftWork(
-        **fields,
-        q_rows=bool(q_rows),
-        log_q=bool(log_q),
-        opens=opens,
-        frees=frees,
-        sequence=sequence,
-        epoch=epoch,
-        origin=origin,
-        reading=Reading(judge, budget, chances) if budget >= 0 else None,
-        patience=patience,
-        plain=plain,
-        needed=needed,
-    )
+        reading["chances"] = chances.reshape(len(judge), -1)
+    fields |= {name: bool(fields[name]) for name in ("q_rows", "log_q")}
+    fields["reading"] = Reading(**reading) if reading["budget"] >= 0 else None
+    work = DraftWork(opens=opens, frees=frees, **fields)
     check_draft_work(work)
     return work
 
 
 def encode_draft_reply(reply: DraftReply) -> Ints:
-    judged = reply.judged
-    return pack(
-        DRAFT_REPLY,
-        head=[reply.epoch],
-        seconds=[reply.catch_up_seconds, reply.draft_seconds, reply.wait_seconds, reply.again_seconds],
-        status=reply.status,
-        seen=reply.seen,
-        **_trees_out(reply.trees),
-        tree_log_q=reply.trees.log_q,
-        read=judged and judged.read,
-        first=judged and judged.first,
-        hit_offsets=judged and judged.offsets,
-        hits=judged and judged.hits,
-        prompt_log_q=judged and judged.prompt_log_q,
-        prompt_tokens=judged and judged.prompt_tokens,
-    )
+    return _encode(DRAFT_REPLY, reply)
 
 
 def decode_draft_reply(message: Ints, rows: int | None = None) -> DraftReply:
     """The answer to a message of so many `rows`, where that is known."""
-    fields = unpack(DRAFT_REPLY, message)
-    catch_up, draft, wait, again = _numbers(fields["seconds"], 4)
-    (epoch,) = _numbers(fields["head"], 1)
-    judged = None
-    if len(fields["hit_offsets"]):
-        judged = Judged(
-            fields["read"],
-            fields["first"],
-            fields["hit_offsets"],
-            fields["hits"],
-            fields["prompt_log_q"],
-            fields["prompt_tokens"],
-        )
-    trees = replace(_trees_in(fields), log_q=fields["tree_log_q"])
-    reply = DraftReply(fields["status"], fields["seen"], trees, epoch, catch_up, draft, judged, wait, again)
+    parts = _decode(DRAFT_REPLY, message)
+    judged = Judged(**parts["judged"]) if len(parts["judged"]["offsets"]) else None
+    reply = DraftReply(trees=_trees_in(parts["trees"]), judged=judged, **parts[""])
     check_draft_reply(reply, rows)
     return reply
 
@@ -426,27 +334,46 @@ def decode_drafter_info(message: Ints) -> DrafterInfo:
     return info
 
 
-def _trees_out(trees: Trees) -> dict[str, Ints | Floats | None]:
-    return {
-        "tree_offsets": trees.offsets,
-        "tree_tokens": trees.tokens,
-        "tree_parents": trees.parents,
-        "tree_scores": trees.scores,
-        "q_ids": trees.q_ids,
-        "q_probs": trees.q_probs,
-    }
+def _encode(layout: Layout, value: Any, **fields: Any) -> Ints:
+    """The message that holds a value, with those `fields` that are no attributes of it."""
+    fields["head"] = [-1 if (number := _at(value, path)) is None else number for path in layout.head]
+    if layout.seconds:
+        fields["seconds"] = [_at(value, path) for path in layout.seconds]
+    for path in layout.fields:
+        if path not in fields:
+            fields[path] = _at(value, path)
+    return pack(layout, **fields)
 
 
-def _trees_in(fields: dict[str, Any]) -> Trees:
-    tokens = fields["tree_tokens"]
-    q_ids, q_probs = fields["q_ids"], fields["q_probs"]
-    whole = len(q_ids) == len(q_probs) and len(q_ids) % max(1, len(tokens)) == 0
-    must(whole, "%d q_ids and %d q_probs for %d nodes", len(q_ids), len(q_probs), len(tokens))
-    if len(tokens) and len(q_ids):
-        q_ids, q_probs = q_ids.reshape(len(tokens), -1), q_probs.reshape(len(tokens), -1)
-    else:
-        q_ids = q_probs = None
-    return Trees(fields["tree_offsets"], tokens, fields["tree_parents"], fields["tree_scores"], q_ids, q_probs)
+def _at(value: Any, path: str) -> Any:
+    """The attribute at the end of a path; None where one on the way is."""
+    name, _, rest = path.partition(".")
+    found = getattr(value, name)
+    return _at(found, rest) if rest and found is not None else found
+
+
+def _decode(layout: Layout, message: Ints) -> dict[str, dict[str, Any]]:
+    """The attributes of a value, and by the paths to them those of its parts."""
+    fields = unpack(layout, message)
+    for name, paths in (("head", layout.head), ("seconds", layout.seconds)):
+        if paths:
+            numbers = fields.pop(name).tolist()
+            must(len(numbers) == len(paths), "%d numbers where %d are due", len(numbers), len(paths))
+            fields |= zip(paths, numbers)
+    parts: dict[str, dict[str, Any]] = {}
+    for path, value in fields.items():
+        part, _, name = path.rpartition(".")
+        parts.setdefault(part, {})[name] = value
+    return parts
+
+
+def _trees_in(part: dict[str, Any]) -> Trees:
+    nodes, ids, probs = len(part["tokens"]), part["q_ids"], part["q_probs"]
+    whole = len(ids) == len(probs) and len(ids) % max(1, nodes) == 0
+    must(whole, "%d q_ids and %d q_probs for %d nodes", len(ids), len(probs), nodes)
+    there = nodes > 0 and len(ids) > 0
+    part["q_ids"], part["q_probs"] = (ids.reshape(nodes, -1), probs.reshape(nodes, -1)) if there else (None, None)
+    return Trees(**part)
 
 
 def _opens_out(opens: tuple[Open, ...], frees: tuple[int, ...]) -> dict[str, Any]:
@@ -473,10 +400,11 @@ def _opens_out(opens: tuple[Open, ...], frees: tuple[int, ...]) -> dict[str, Any
 
 
 def _opens_in(fields: dict[str, Any]) -> tuple[tuple[Open, ...], tuple[int, ...]]:
-    frees, settings = tuple(fields["frees"].tolist()), fields["open_settings"]
+    """Take what is opened and freed out of the fields."""
+    settings, offsets, tokens, freed = (fields.pop(name) for name in _OPENS)
+    frees = tuple(freed.tolist())
     if not settings:
         return (), frees
-    offsets, tokens = fields["open_offsets"], fields["open_tokens"]
     must(isinstance(settings, list), "open_settings are no list")
     check_offsets("open_offsets", offsets, len(settings), len(tokens))
     try:
@@ -497,12 +425,6 @@ def _open_in(item: Any, tokens: Ints) -> Open:
     return Open(
         item["tag"], tokens, item["num_prompt"], Sampling(**sampling), item["tenant"], item["rounds"], item["name"]
     )
-
-
-def _numbers(field: Any, count: int) -> list[Any]:
-    must(len(field) == count, "%d numbers where %d are due", len(field), count)
-    numbers: list[Any] = field.tolist()
-    return numbers
 
 
 def _json(raw: bytes) -> Any:
