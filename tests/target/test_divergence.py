@@ -16,16 +16,13 @@ from covey.sampling.settings import SettingsTable
 from covey.target.divergence import block_divergence
 from covey.target.runner import TargetRunner
 from covey.types import SPARSE, Floats, Ints, Open, Rule, Sampling, TargetReply, TargetWork, Trees
+from tests.arrays import ints
 from tests.drafters.drafting import Sender, Text
 from tests.drafters.neural_reference import Reference
 from tests.models.tiny_models import build
 
 Reals = npt.NDArray[np.float64]
 VOCAB = 60
-
-
-def ints(*values: int) -> Ints:
-    return np.asarray(values, np.int32)
 
 
 def softmax(logits: Reals) -> Reals:

@@ -9,12 +9,9 @@ import pytest
 
 from covey.profile import TargetSettings
 from covey.target.runner import TargetRunner
-from covey.types import NO_FLOATS, Ints, Open, Resized, ResizeStatus, RowStatus, Sampling, TargetWork, Trees
+from covey.types import NO_FLOATS, Open, Resized, ResizeStatus, RowStatus, Sampling, TargetWork, Trees
+from tests.arrays import ints
 from tests.models import tiny_models
-
-
-def ints(*values: int) -> Ints:
-    return np.asarray(values, np.int32)
 
 
 @pytest.mark.parametrize("blocks", [4, 5])

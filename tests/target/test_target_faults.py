@@ -10,15 +10,12 @@ from safetensors.torch import load_file, save_file
 
 from covey.profile import TargetSettings
 from covey.target.runner import TargetRunner
-from covey.types import NO_FLOATS, Ints, Open, RowStatus, Rule, Sampling, TargetReply, TargetWork, Trees
+from covey.types import NO_FLOATS, Open, RowStatus, Rule, Sampling, TargetReply, TargetWork, Trees
+from tests.arrays import ints
 from tests.models import tiny_models
 
 BROKEN = 51  # the token whose embedding is not finite; none of those that are tried when the model is loaded
 SIZE = 4  # of a block
-
-
-def ints(*values: int) -> Ints:
-    return np.asarray(values, np.int32)
 
 
 @pytest.fixture(scope="module")

@@ -9,14 +9,11 @@ import torch
 from covey.sampling.drawing import SettingsTable
 from covey.target.verification import Places, Verified, merged, pick, verify
 from covey.types import Ints, Rule, Sampling, Top, Trees
+from tests.arrays import ints
 
 VOCAB = 8
 SAYS = [5, 2, 6]  # after as many tokens
 PROMPT = 3
-
-
-def ints(*values: int) -> Ints:
-    return np.asarray(values, np.int32)
 
 
 def logits_after(said: int, broken_after: int) -> torch.Tensor:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from covey.care.calls import DRAFTERS_SECONDS, GRAMMAR_SECONDS, KNOWN_CALLS, LOOK_SECONDS, QUESTION_SECONDS, Calls
@@ -32,6 +31,7 @@ from covey.wire import codec
 from covey.wire.token import VARIABLE
 from covey_client.costs.table import CostTable
 from loadtest.simulation.virtual import VirtualClock
+from tests.arrays import ints
 from tests.tritonio import adapters
 
 Transport = Callable[[Callable[[], Any]], Any]
@@ -103,10 +103,6 @@ def triton(monkeypatch: pytest.MonkeyPatch) -> Triton:
     }
     monkeypatch.setattr(made, "target", target, raising=False)
     return made
-
-
-def ints(*values: int) -> Ints:
-    return np.asarray(values, np.int32)
 
 
 OPENS = (Open(1, ints(4, 5, 6), 3, Sampling()),)

@@ -13,7 +13,6 @@ from covey.types import (
     DrafterInfo,
     DraftReply,
     DraftWork,
-    Ints,
     Judged,
     Open,
     Reading,
@@ -29,10 +28,7 @@ from covey.types import (
     Trees,
 )
 from covey.wire import codec
-
-
-def ints(*values: int) -> Ints:
-    return np.asarray(values, np.int32)
+from tests.arrays import ints
 
 
 def assert_same(one: Any, other: Any) -> None:

@@ -8,13 +8,10 @@ import torch
 from covey.models.device.inputs import Bucket, Inputs, round_up
 from covey.models.device.tilings import Tiling
 from covey.models.lanes import Lanes, Pass, windows_of
+from tests.arrays import ints
 
 WHERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 NONE = np.zeros(0, np.int32)
-
-
-def ints(*values: int) -> np.ndarray:
-    return np.array(values, np.int32)
 
 
 def test_a_pass_is_padded_and_cut_into_tiles() -> None:

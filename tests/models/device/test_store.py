@@ -12,7 +12,7 @@ from covey.kv.pool import BlockPool, chain_hashes
 from covey.models.device.store import ALIGNMENT, KVStore
 from covey.models.kernels import INTERPRETED
 from covey.models.kernels.layout import Layout
-from covey.types import Ints
+from tests.arrays import ints
 
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -25,10 +25,6 @@ def made(dtype: torch.dtype = torch.float32, **changes: int) -> KVStore:
     sizes |= changes
     counts = {name: sizes.pop(name) for name in ("segments", "most_segments") if name in sizes}
     return KVStore(Layout(**sizes), **counts, dtype=dtype, device=DEVICE)
-
-
-def ints(*values: int) -> Ints:
-    return np.asarray(values, np.int32)
 
 
 def block(store: KVStore, index: int) -> torch.Tensor:
