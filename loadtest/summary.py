@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,13 +30,7 @@ class Figure:
 
 def quantile(values: Sequence[float], q: float) -> float | None:
     """By linear interpolation between the two nearest; None of nothing."""
-    if not values:
-        return None
-    ordered = sorted(values)
-    place = q * (len(ordered) - 1)
-    low = math.floor(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+    return float(np.quantile(values, q)) if values else None
 
 
 def level_of(run: Run, record: Record) -> Level:

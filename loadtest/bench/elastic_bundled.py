@@ -16,6 +16,7 @@ from pathlib import Path
 from covey import prompts
 from covey.types import JsonDict
 from covey_client import Client
+from covey_client.rates import Span
 from covey_client.reports import Reports
 from loadtest.bench import scrape
 from loadtest.bench.session import QUICK, Session
@@ -96,16 +97,12 @@ def play(session: Session, folder: Path, arm: Arm) -> Peaks:
             after, took = scrape.read(url), time.monotonic() - began
             gained = max(gained, int(reports.memory()["blocks_gained"]))
             if callers == PEAK:
-                tokens += _grew(before, after, "covey_generation_tokens_total")
+                tokens += Span(before, after).grew("covey_generation_tokens_total") or 0.0
                 seconds += took
                 latencies += ended
         found = reports.memory()
-        preempted = scrape.read(url).get(("covey_preemptions_total", ""), 0.0)
+        preempted = scrape.read(url).value("covey_preemptions_total") or 0.0
     return Peaks(tokens, seconds, latencies, preempted, gained, found["operations"], found["pauses"])
-
-
-def _grew(before: scrape.Counters, after: scrape.Counters, name: str) -> float:
-    return after.get((name, ""), 0.0) - before.get((name, ""), 0.0)
 
 
 def _call(url: str, asked: Sequence[str], callers: int, seconds: float) -> list[float]:

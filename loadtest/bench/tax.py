@@ -21,6 +21,7 @@ from covey import profile
 from covey.server import FREE
 from covey.server.front import Front
 from covey.types import JsonDict
+from covey_client.rates import Span
 from loadtest.bench import report, scrape, workload
 from loadtest.bench.in_process import InProcess
 from loadtest.bench.over_openai import OverOpenAI
@@ -151,12 +152,12 @@ def _repetition(
     labels = [f"repetition {repetition + 1}: {competitor.name} at {c}" for c, competitor in steps]
     for (concurrency, competitor), _ in zip(steps, session.steps(labels)):
         over_triton = isinstance(competitor, (OverTriton, OverOpenAI))
-        before = scrape.read(metrics_url) if over_triton else {}
+        before = scrape.read(metrics_url) if over_triton else None
         tenant = f"{repetition} {competitor.name} {concurrency}"
         done = competitor.run(asks[concurrency], concurrency, tenant=tenant)
         measured.runs[competitor.name, concurrency].append(done)
-        if over_triton:
-            phases = scrape.round_ms(before, scrape.read(metrics_url))
+        if before is not None:
+            phases = scrape.round_ms(Span(before, scrape.read(metrics_url)))
             phases["wall"] = 1000 * done.seconds / max(1.0, phases["rounds"])
             measured.rounds[competitor.name, concurrency].append(phases)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from covey_client.rates import Reading, Span
+from covey_client.status import parse
 from loadtest.bench import scrape, workload
 from loadtest.bench.statistics import Spread, best_over, loops, median_ratio, percentile, ratios
 
@@ -86,9 +88,9 @@ nv_inference_count{{model="covey",version="1"}} 3
 
 
 def test_round_times_come_from_the_servers_counters() -> None:
-    before = scrape.parse(METRICS.format(rounds=100, seconds=1.0, plan=0.25))
-    after = scrape.parse(METRICS.format(rounds=300, seconds=3.0, plan=0.75))
-    phases = scrape.round_ms(before, after)
+    before = Reading(0.0, parse(METRICS.format(rounds=100, seconds=1.0, plan=0.25)))
+    after = Reading(1.0, parse(METRICS.format(rounds=300, seconds=3.0, plan=0.75)))
+    phases = scrape.round_ms(Span(before, after))
     assert phases == {"commit": 0.0, "pass": 10.0, "plan": 2.5, "transport": 0.0, "rounds": 200.0}
     assert scrape.loop_overhead_ms(phases) == 2.5
 
