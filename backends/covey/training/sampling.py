@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from covey_client.progress import Steps
 
@@ -36,50 +36,31 @@ def sample(
     """One continuation per prompt, or of its last `longest` tokens; prompts of similar length share a batch, and the
     answer keeps their order."""
     served = copy.deepcopy(model).to(torch.bfloat16).eval()
-    generator = torch.Generator(model.device).manual_seed(seed)
     encoded: list[list[int]] = [tokenizer(prompt).input_ids[-(longest or 0) :] for prompt in prompts]
     order = sorted(range(len(encoded)), key=lambda index: len(encoded[index]))
     samples: dict[int, Sample] = {}
-    with Steps() as bar:
+    with Steps() as bar, torch.random.fork_rng():
+        torch.manual_seed(seed)
         for start in bar.track(range(0, len(order), rows), description="target's samples"):
             chosen = order[start : start + rows]
-            continuations = continue_batch(served, [encoded[index] for index in chosen], tokens, generator)
+            continuations = continue_batch(served, [encoded[index] for index in chosen], tokens)
             for index, continuation in zip(chosen, continuations):
                 samples[index] = Sample(encoded[index], continuation)
     return [samples[index] for index in range(len(encoded))]
 
 
-@torch.no_grad()
-def continue_batch(
-    model: PreTrainedModel, prompts: Sequence[list[int]], tokens: int, generator: torch.Generator
-) -> list[list[int]]:
-    """Continuations of prompts that are padded on the left, where the mask hides the padding."""
+def continue_batch(model: PreTrainedModel, prompts: Sequence[list[int]], tokens: int) -> list[list[int]]:
+    """Continuations of prompts that are padded on the left, where the mask hides the padding, drawn by PyTorch's own
+    generator."""
     ends = ends_of(model.config)
-    ending = torch.tensor(ends, device=model.device)
     width = max(map(len, prompts))
     padding = [width - len(prompt) for prompt in prompts]
     ids = torch.tensor([[0] * pad + prompt for pad, prompt in zip(padding, prompts)], device=model.device)
     mask = torch.tensor([[0] * pad + [1] * (width - pad) for pad in padding], device=model.device)
-    positions = (mask.cumsum(1) - 1).clamp(min=0)
-    cache = DynamicCache(config=model.config)
-    drawn: list[torch.Tensor] = []
-    ended = torch.zeros(len(prompts), dtype=torch.bool, device=model.device)
-    while len(drawn) < tokens and not bool(ended.all()):
-        logits = model(
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=positions,
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
-        ).logits[:, -1]
-        ids = torch.multinomial(logits.float().softmax(-1), 1, generator=generator)
-        mask = torch.cat([mask, mask.new_ones(len(prompts), 1)], 1)
-        positions = positions[:, -1:] + 1
-        drawn.append(ids[:, 0])
-        ended |= torch.isin(drawn[-1], ending)
-    rows: list[list[int]] = torch.stack(drawn, 1).tolist()
-    return [row[: next((at for at, token in enumerate(row) if token in ends), tokens) + 1] for row in rows]
+    # The folder's own defaults, as a top_p, would make another distribution.
+    model.generation_config = GenerationConfig(eos_token_id=list(ends) or None, pad_token_id=0)
+    drawn = model.generate(ids, attention_mask=mask, do_sample=True, top_k=0, max_new_tokens=tokens)[:, width:]
+    return [row[: next((at for at, token in enumerate(row) if token in ends), tokens) + 1] for row in drawn.tolist()]
 
 
 def ends_of(config: Any) -> tuple[int, ...]:
