@@ -44,11 +44,11 @@ class Ports:
     @property
     def alive(self) -> bool:
         """Whether its launcher is: a killed one leaves its file behind."""
-        return 0 < self.started == _started(self.pid)
+        return 0 < self.started == started(self.pid)
 
     def write(self) -> None:
         """Write the server's file for the tools of this user; the folder is there."""
-        replace(self.path, json.dumps(asdict(self) | {"started": _started(self.pid)}))
+        replace(self.path, json.dumps(asdict(self) | {"started": started(self.pid)}))
 
     def forget(self) -> None:
         """Remove the file."""
@@ -96,7 +96,7 @@ def _read() -> Iterator[Ports]:
                 yield found
 
 
-def _started(pid: int) -> int:
+def started(pid: int) -> int:
     """Return when a process started, in ticks of the machine; 0 where there is none."""
     try:
         said = Path(f"/proc/{pid}/stat").read_text()

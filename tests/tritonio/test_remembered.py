@@ -28,7 +28,7 @@ def test_the_next_process_of_a_model_knows_and_the_next_server_does_not() -> Non
 
 def test_another_server_of_the_same_process_id_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     Remembered("covey").remember({"draft_a": 12})
-    monkeypatch.setattr("covey.tritonio.remembered._began", lambda _server: "later")
+    monkeypatch.setattr("covey.tritonio.remembered.started", lambda _server: 1)
     assert Remembered("covey").recall() == {}
 
 

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator
 
 import psutil
 
+from covey_client.running import started
+
 INSTANCE = re.compile(r"\w+_\d+_\d+")  # an instance of a model, as its stub's command line has it; the first is 0_0
 SERVER = "tritonserver"
 
@@ -54,12 +56,8 @@ def lives(pid: int) -> bool:
 def age(pid: int) -> float:
     """Return for how many seconds the process has been there, to a hundredth; 0 where there is none. psutil would tell
     by the clock on the wall, which may be set."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            ticks = int(file.read().rpartition(")")[2].split()[19])
-    except OSError:
-        return 0.0
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    ticks = started(pid)
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK") if ticks else 0.0
 
 
 def spent(pid: int) -> float:

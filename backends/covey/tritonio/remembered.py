@@ -7,12 +7,12 @@ import json
 import logging
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 from covey.errors import SettingError
 from covey.private import checked, private_folder
 from covey.tritonio.link import address
 from covey_client import files
+from covey_client.running import started
 
 log = logging.getLogger("covey.memory")
 
@@ -23,7 +23,7 @@ class Remembered:
     def __init__(self, model: str) -> None:
         server = os.getppid()
         self._path = address(f"{model}.json", server)
-        self._server = f"{server} {_began(server)}"  # another server may get its process id
+        self._server = f"{server} {started(server)}"  # another server may get its process id
 
     def recall(self) -> dict[str, int]:
         """Return what was remembered of this server; None where there is nothing, or nothing that can be read."""
@@ -45,11 +45,3 @@ class Remembered:
 
     def _is_own(self, told: Mapping[str, object]) -> bool:
         return told["server"] == self._server
-
-
-def _began(server: int) -> str:
-    """Return when a process began, in the kernel's ticks; "" where there is none."""
-    try:
-        return Path("/proc", str(server), "stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
-        return ""
