@@ -1,6 +1,7 @@
 """Tokens to text as they come: never half a character, and never past a stop word.
 
-Knows one request's output; knows nothing of where the text goes.
+Knows one request's output; knows nothing of where the text goes. The `DecodeStream` of tokenizers does not say what is
+still owed at the end.
 """
 
 from __future__ import annotations

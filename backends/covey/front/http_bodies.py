@@ -1,7 +1,7 @@
 """HTTP bodies of Triton's protocol: `generate`'s JSON, and `infer`'s with tensors in JSON or behind it in binary.
 
 A body's length is bounded before it comes here. How deep JSON may nest is the parser's to bound, at Python's limit of
-recursion.
+recursion. tritonclient's own reader of texts reads more than the shape says: a message has room for half a million.
 """
 
 from __future__ import annotations

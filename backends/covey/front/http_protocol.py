@@ -1,5 +1,6 @@
 """uvicorn's HTTP/1.1 with bounds before anything is parsed further: on headers, bodies, chunks, connections and the
-time that a request may take to arrive.
+time that a request may take to arrive. uvicorn's own settings bound the connections of all addresses together, and
+neither bodies nor how slowly they come.
 
 Bodies come with their length. Chunked ones are refused: a chunk of one byte costs a parser as much as one of many.
 """

@@ -2,7 +2,8 @@
 
 Every format stores integers or narrow floats q and says what a step of them is worth: w = scale * (q - zero), a scale
 for a tensor, a row, a group of columns or a block. Sums are float32; nothing here rounds. That a model was to round its
-activations, too, is not done.
+activations, too, is not done. transformers' own readers hold the whole model in memory and need packages of the formats
+(gptqmodel and optimum, bitsandbytes, compressed-tensors).
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Each weight W that the adapter changes becomes W + scale * B A, summed in float32 and rounded once to the type of W, as
 peft's merge_and_unload does. The folder is made once and kept in the server's state; what the adapter does not change
-is linked. What an adapter may do beyond this is refused by its name in adapter_config.json.
+is linked. What an adapter may do beyond this is refused by its name in adapter_config.json. peft itself holds the whole
+base in memory, writes all of it again, and takes half an adapter with a warning.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """A body's fields as settings of `covey`. What OpenAI's API and vLLM's call otherwise is translated, what cannot be
-done is refused by its name, and what nobody knows is collected, so that the answer can name it."""
+done is refused by its name, and what nobody knows is collected, so that the answer can name it. The types of the
+`openai` package have neither vLLM's fields nor ranges."""
 
 from __future__ import annotations
 

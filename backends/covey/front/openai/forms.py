@@ -8,7 +8,8 @@ A template is shown conversations with words, with one call and with two, and wh
     </tool_call>
 
 `begin` is the first line, `head` all up to f, `key` what is between f and the arguments, and `tail` all after them.
-Some of a form's marks are tokens of their own, of which a text shows nothing where they are special ones.
+Some of a form's marks are tokens of their own, of which a text shows nothing where they are special ones. transformers
+knows the form of an answer only where the model's own files say it (`response_template`).
 """
 
 from __future__ import annotations
