@@ -1,5 +1,5 @@
-"""AdaServe's two selections (its Algorithms 1 and 2) with what they need to be right: roots are in the budget and count
-as one expected token, a path's probability is meant where the paper adds a node's own, and no budget is overspent.
+"""AdaServe's selection (its Algorithm 2) with what it needs to be right: roots are in the budget and count as one
+expected token, a path's probability is meant where the paper adds a node's own, and no budget is overspent.
 
 A row's nodes are taken best first. A node's path is less likely than its parent's, strictly (`covey.trees.paths`), so
 whatever is taken hangs together: in each row, and over all rows.
@@ -77,16 +77,3 @@ def filled(ranked: Ranked, kept: Flags, budget: int) -> Flags:
     both = kept.copy()
     both[left] = True
     return both
-
-
-def optimal(ranked: Ranked, demands: Array, budget: int) -> Flags | None:
-    """Algorithm 1 for known path probabilities: most expected tokens where every row gets its demand; None where the
-    budget or the trees do not suffice."""
-    counts = wanted(ranked, demands, len(ranked.paths))
-    kept = ranked.taken(counts)
-    got = 1.0 + np.bincount(
-        ranked.rows[kept[ranked.by_row]], ranked.paths[ranked.by_row][kept[ranked.by_row]], len(demands)
-    )
-    if counts.sum() > budget or (got < demands - ROUNDING).any():
-        return None
-    return filled(ranked, kept, budget)
