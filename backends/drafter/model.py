@@ -29,7 +29,7 @@ from covey.wire.token import token
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         ending.at_once()
-        to_triton("covey")
+        to_triton()
         parameters = json.loads(args["model_config"])["parameters"]
         kind, named = (parameters.get(key, {}).get("string_value", "") for key in ("kind", "folder"))
         chosen, name = profile.from_environment(), args["model_name"]

@@ -49,7 +49,7 @@ log = logging.getLogger("covey.orchestrator")
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         sys.setswitchinterval(SWITCH_SECONDS)
-        to_triton("covey")
+        to_triton()
         parameters = json.loads(args["model_config"])["parameters"]
         chosen, self._name = profile.of_model(parameters), args["model_name"]
         clock, guard = RealClock(), Guard()

@@ -60,7 +60,7 @@ class _Open:
 
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
-        to_triton("covey")
+        to_triton()
         names = json.loads(args["model_config"])["parameters"]["targets"]["string_value"].split(",")
         self._name = args["model_name"]
         self._models = {name: f"{self._name}_{name}" for name in names}

@@ -17,7 +17,7 @@ from covey.wire import codec
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         ending.at_once()
-        to_triton("covey")
+        to_triton()
         parameters = json.loads(args["model_config"])["parameters"]
         chosen = profile.of_model(parameters)
         entry = Path(args["model_repository"]) / args["model_version"]

@@ -36,15 +36,15 @@ MEMORY = Path("/proc/meminfo")
 
 
 class Reserve:
-    """`bytes`: [planes, blocks, bytes of a block in a plane], with pages for `blocks` blocks; `spare` more lie behind
-    the room to grow, the last ones of each plane. One thread calls."""
+    """`bytes`: [planes, blocks, bytes of a block in a plane], with pages for `blocks` blocks; one more lies behind
+    the room to grow, the last one of each plane. One thread calls."""
 
-    def __init__(self, planes: int, block: int, *, blocks: int, most: int, spare: int = 1) -> None:
+    def __init__(self, planes: int, block: int, *, blocks: int, most: int) -> None:
         self._block = block
         self._grain = mmap.PAGESIZE // math.gcd(mmap.PAGESIZE, block)  # blocks that fill whole pages
         self.most = self._up(most)
         self._planes = planes
-        total = self.most + self._up(spare)
+        total = self.most + self._up(1)
         self._plane = total * block
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE
         try:

@@ -30,13 +30,13 @@ class SparseDraws:
 
 
 def propose_rejection(
-    logits: Logits, table: SettingsTable, settings: Ints, positions: Ints, rounds: Ints, count: int = SPARSE
+    logits: Logits, table: SettingsTable, settings: Ints, positions: Ints, rounds: Ints
 ) -> SparseDraws:
-    """Rejection rule: draw from the best `count` tokens, truncated further by the request's settings (top-p's share is
+    """Rejection rule: draw from the best SPARSE tokens, truncated further by the request's settings (top-p's share is
     of those tokens' mass). The float32 probabilities returned are the ones drawn from. Greedy rows are one-hot."""
     logits = plain(logits)
     setting, position = np.asarray(settings, np.int64), np.asarray(positions, np.int64)
-    leaders, values = leading_tokens(logits, count)
+    leaders, values = leading_tokens(logits, SPARSE)
     fine = np.isfinite(values[:, 0])
     probs = np.zeros(leaders.shape, np.float32)
     probs[fine] = _truncated(values[fine], table, setting[fine])
@@ -46,7 +46,7 @@ def propose_rejection(
     )
     picked = np.minimum((sums <= thresholds[:, None]).sum(axis=1), leaders.shape[1] - 1)
     tokens = np.where(fine, leaders[np.arange(len(setting)), picked], -1)
-    missing = ((0, 0), (0, count - leaders.shape[1]))
+    missing = ((0, 0), (0, SPARSE - leaders.shape[1]))
     return SparseDraws(tokens.astype(np.int32), np.pad(leaders.astype(np.int32), missing), np.pad(probs, missing))
 
 
@@ -66,10 +66,10 @@ def would_accept(
     return accepted
 
 
-def sparse_q(logits: Logits, count: int = SPARSE) -> tuple[Ints, Floats]:
-    """Ids and probabilities, at temperature 1 and not renormalised, of each row's best `count` tokens."""
+def sparse_q(logits: Logits) -> tuple[Ints, Floats]:
+    """Ids and probabilities, at temperature 1 and not renormalised, of each row's best SPARSE tokens."""
     logits = plain(logits)
-    leaders, values = leading_tokens(logits, count)
+    leaders, values = leading_tokens(logits, SPARSE)
     best = np.where(np.isfinite(values[:, 0]), values[:, 0], 0.0)
     mass = mass_of(logits, best, np.ones(len(best)))
     return leaders.astype(np.int32), (np.exp(values - best[:, None]) / mass[:, None]).astype(np.float32)

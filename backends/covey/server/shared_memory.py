@@ -65,9 +65,9 @@ def sweep(folder: Path = FOLDER) -> tuple[str, ...]:
     return tuple(removed)
 
 
-def open_to_others(prefix: str, folder: Path = FOLDER) -> bool:
+def open_to_others(prefix: str) -> bool:
     """Whether other users may read a region with this prefix."""
-    return any(path.stat().st_mode & 0o077 for path in folder.glob(f"{prefix}*"))
+    return any(path.stat().st_mode & 0o077 for path in FOLDER.glob(f"{prefix}*"))
 
 
 def remove(prefix: str, folder: Path = FOLDER) -> list[str]:

@@ -30,9 +30,9 @@ class _TritonHandler(logging.Handler):
             pb_utils.Logger.log_info(text)
 
 
-def to_triton(name: str) -> None:
-    """Send the records of logger `name` to Triton; at most a few a second, each costs 50 us."""
-    logger = logging.getLogger(name)
+def to_triton() -> None:
+    """Send the package's records to Triton; at most a few a second, each costs 50 us."""
+    logger = logging.getLogger("covey")
     handler = _TritonHandler()
     handler.setFormatter(_About("%(name)s: %(message)s"))
     logger.handlers = [handler]
