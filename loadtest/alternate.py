@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from covey.profile import written
-from covey.server import FREE, Options, Server
+from covey.server import FREE_PORTS, Options, Server
 from covey_client import Client
 from covey_client.progress import Steps
 
@@ -97,9 +97,8 @@ def main() -> None:
             text, variables = changed(profile, settings)
             own = Path(folder) / f"{index}.toml"
             own.write_text(text)
-            ports = {"http_port": FREE, "grpc_port": FREE, "metrics_port": FREE}
             log = own.with_suffix(".log")
-            server = Server(Options(**ports, profile=str(own), log_file=log, environment=variables))
+            server = Server(Options(**FREE_PORTS, profile=str(own), log_file=log, environment=variables))
             urls[settings] = running.enter_context(server).grpc_url
         rates: dict[str, list[float]] = {settings: [] for settings in urls}
         with Steps() as bar:

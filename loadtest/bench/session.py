@@ -21,7 +21,7 @@ from rich.console import Console
 from covey import profile
 from covey.errors import SettingError
 from covey.profile import Profile
-from covey.server import FREE, Options, Server
+from covey.server import FREE_PORTS, Options, Server
 from covey.types import JsonDict
 from covey_client.progress import Steps, status
 from loadtest.bench import facts
@@ -62,7 +62,7 @@ class Wanted:
 
     def options(self) -> Options:
         """A server on free ports."""
-        return Options(http_port=FREE, grpc_port=FREE, metrics_port=FREE, profile=self.profile, model=self.model)
+        return Options(**FREE_PORTS, profile=self.profile, model=self.model)
 
     def target_folder(self, settings: Profile) -> str:
         """Where the weights are that such a server serves."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from covey.server import FREE, Options, Server
+from covey.server import FREE_PORTS, Options, Server
 from covey.types import JsonDict
 from covey_client import Client
 from covey_client.costs.table import CostTable
@@ -127,7 +127,7 @@ def servers(session: Session, folder: Path, stack: ExitStack) -> tuple[list[Serv
         path = folder / f"{name}.toml"
         common = COMMON.format(costs=costs, depth=paper.DEPTH, drafters=drafters)
         path.write_text(f"models = [{models}]\n{common}\n[star]\n{more}\n")
-        options = Options(http_port=FREE, grpc_port=FREE, metrics_port=FREE, profile=str(path))
+        options = Options(**FREE_PORTS, profile=str(path))
         return stack.enter_context(session.server(replace(options, log_file=folder / f"{name}.log")))
 
     own = '"draft_emulated"'

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from covey.care import processes
-from covey.server import FREE, Options, Server
+from covey.server import FREE_PORTS, Options, Server
 from covey_client import Client, InvalidRequest
 from covey_client.reports import Reports
 from tests import waiting
@@ -63,8 +63,7 @@ acceptance = ["draft_code:0.6", "draft_math:0.6"]
 @contextmanager
 def served(profile: str, folder: Path) -> Iterator[Server]:
     (folder / "elastic.toml").write_text(profile)
-    ports = {"http_port": FREE, "grpc_port": FREE, "metrics_port": FREE}
-    options = Options(profile=str(folder / "elastic.toml"), log_file=folder / "log", drain_seconds=5.0, **ports)
+    options = Options(profile=str(folder / "elastic.toml"), log_file=folder / "log", drain_seconds=5.0, **FREE_PORTS)
     with Server(options) as server:
         yield server
         server.kill()  # in order it takes long; that is for `test_drain` to see

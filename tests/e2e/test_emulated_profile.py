@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from covey import prompts
-from covey.server import FREE, Options, Server
+from covey.server import FREE_PORTS, Options, Server
 from covey_client import Client
 
 pytestmark = pytest.mark.e2e
@@ -26,9 +26,7 @@ PASS_SECONDS = 0.0152  # of one row, by the cost table
 @pytest.fixture(scope="module")
 def emulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     log_file = tmp_path_factory.mktemp("emulated") / "tritonserver.log"
-    options = Options(
-        http_port=FREE, grpc_port=FREE, metrics_port=FREE, profile="emulated-7b", log_file=log_file, drain_seconds=5.0
-    )
+    options = Options(**FREE_PORTS, profile="emulated-7b", log_file=log_file, drain_seconds=5.0)
     with Server(options) as running:
         yield running
         running.kill()  # in order it takes long; that is for `test_drain` to see

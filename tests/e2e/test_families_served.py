@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from covey.models.loading import quiet
 from covey.profile import DEFAULT_PROFILE, find
-from covey.server import FREE, Options, Server
+from covey.server import FREE_PORTS, Options, Server
 from covey_client import Client
 from tests.e2e.test_own_model import PROMPT, tokenizer
 from tests.models.tiny_models import build, generate
@@ -61,8 +61,7 @@ def _served(tmp_path: Path, options: Options) -> list[tuple[list[int], str]]:
     text = find(DEFAULT_PROFILE).read_text(encoding="utf-8")
     profile.write_text(text.replace("[target]", '[target]\ndtype = "float32"'), encoding="utf-8")
     _without_bundled_drafters(profile)
-    ports = {"http_port": FREE, "grpc_port": FREE, "metrics_port": FREE}
-    chosen = replace(options, profile=str(profile), log_file=tmp_path / "tritonserver.log", **ports)
+    chosen = replace(options, profile=str(profile), log_file=tmp_path / "tritonserver.log", **FREE_PORTS)
     with Server(chosen) as server, Client(server.grpc_url) as client:
         found = [client.generate(PROMPT, max_tokens=24, speculation=each) for each in ("off", "fixed:4")]
         server.kill()  # in order it takes long

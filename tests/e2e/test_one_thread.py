@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from covey.care.processes import named
-from covey.server import FREE, Options, Server
+from covey.server import FREE_PORTS, Options, Server
 from covey_client import Client
 
 pytestmark = pytest.mark.e2e
@@ -38,8 +38,7 @@ def test_one_thread_and_its_helpers_compute(runtime: str, team: list[str], tmp_p
     """OpenMP names the helpers of one thread as that thread."""
     profile = tmp_path / "two.toml"
     profile.write_text(PROFILE.format(runtime=runtime))
-    ports = {"http_port": FREE, "grpc_port": FREE, "metrics_port": FREE}
-    with Server(Options(**ports, profile=str(profile), log_file=tmp_path / "tritonserver.log")) as server:
+    with Server(Options(**FREE_PORTS, profile=str(profile), log_file=tmp_path / "tritonserver.log")) as server:
         pid = named(server.pid)["target"]
         before = ran(pid)
         with Client(server.grpc_url) as client:

@@ -20,7 +20,7 @@ from covey import prompts
 from covey.errors import SettingError
 from covey.models.loading import quiet
 from covey.profile import DEFAULT_PROFILE, find
-from covey.server import FREE, Options, Server, StartError, preflight
+from covey.server import FREE_PORTS, Options, Server, StartError, preflight
 from covey.server.progress import ready_message
 from covey_client import Client, status
 from covey_client.cli import main
@@ -56,7 +56,7 @@ def model(folder: Path, size: int, family: str = "qwen2") -> Path:
 
 def options(folder: Path, **changes: object) -> Options:
     return dataclasses.replace(
-        Options(http_port=FREE, grpc_port=FREE, metrics_port=FREE, model=str(folder)),
+        Options(**FREE_PORTS, model=str(folder)),
         **changes,  # type: ignore[arg-type]
     )
 

@@ -13,7 +13,7 @@ import pytest
 
 import covey
 from covey.care import processes
-from covey.server import FREE, Options, Server
+from covey.server import FREE_PORTS, Options, Server
 from covey_client import Client
 
 pytestmark = pytest.mark.e2e
@@ -38,9 +38,7 @@ def test_a_drafter_comes_back_when_it_can_be_loaded_again(tmp_path: Path, caplog
     caplog.set_level(logging.INFO, "covey.revival")
     forbidden = tmp_path / "forbidden"
     options = Options(
-        http_port=FREE,
-        grpc_port=FREE,
-        metrics_port=FREE,
+        **FREE_PORTS,
         log_file=tmp_path / "tritonserver.log",
         models=("target", "covey", DRAFTER),
         backends=backends(tmp_path / "backends", forbidden),

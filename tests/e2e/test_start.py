@@ -13,7 +13,7 @@ import pytest
 
 import covey
 from covey.care import processes, rules
-from covey.server import FREE, Options, Server, StartError, shared_memory
+from covey.server import FREE_PORTS, Options, Server, StartError, shared_memory
 from covey_client import Client, CoveyClientError, secret
 from loadtest.attack import injection, spin
 from tests.waiting import until
@@ -137,10 +137,9 @@ def own_orchestrator(folder: Path, *lines: str) -> Path:
 
 def small(folder: Path, **changes: Any) -> Server:
     (folder / "small.toml").write_text(PROFILE)
-    ports = {"http_port": FREE, "grpc_port": FREE, "metrics_port": FREE}
     files = {"profile": str(folder / "small.toml"), "log_file": folder / "log"}
     repository = Path(covey.__file__).parents[2] / "model_repository"
-    return Server(Options(**ports, **files, model_repository=repository, **changes))
+    return Server(Options(**FREE_PORTS, **files, model_repository=repository, **changes))
 
 
 def test_what_the_orchestrator_cannot_start_with_ends_the_start(tmp_path: Path) -> None:

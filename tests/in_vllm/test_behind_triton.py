@@ -19,7 +19,7 @@ import openai
 import psutil
 import pytest
 
-from covey.server import FREE, Options, Server
+from covey.server import FREE, FREE_PORTS, Options, Server
 from covey.server.front import Front
 from covey.tokenization import load_tokenizer
 from covey_client import Client, CoveyClientError, status
@@ -42,9 +42,7 @@ SECONDS = 120.0
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     options = Options(
-        http_port=FREE,
-        grpc_port=FREE,
-        metrics_port=FREE,
+        **FREE_PORTS,
         profile="vllm",
         dtype="float32",
         log_file=tmp_path_factory.mktemp("vllm") / "tritonserver.log",
@@ -240,7 +238,7 @@ def test_a_model_whose_engine_or_process_dies_comes_back(
 
 
 def test_nothing_is_left_when_it_stops() -> None:
-    with Server(Options(http_port=FREE, grpc_port=FREE, metrics_port=FREE, profile="vllm")) as running:
+    with Server(Options(**FREE_PORTS, profile="vllm")) as running:
         process = engine_process(running)
         assert process is not None
         children = psutil.Process(running.pid).children(recursive=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from covey.server import FREE, Options, Server
+from covey.server import FREE_PORTS, Options, Server
 from covey_client import status
 from loadtest.bench.peers.pipe import Pipe
 from tests.e2e.link import Link
@@ -46,8 +46,7 @@ def flock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flock]:
     with ExitStack() as stack:
         callers = private(folder / "callers", f"vllm {SECRET}\n")
         (folder / "drafters.toml").write_text(DRAFTERS.format(callers=callers))
-        ports = {"http_port": FREE, "grpc_port": FREE, "metrics_port": FREE}
-        options = Options(**ports, profile=str(folder / "drafters.toml"), log_file=folder / "drafters.log")
+        options = Options(**FREE_PORTS, profile=str(folder / "drafters.toml"), log_file=folder / "drafters.log")
         server = stack.enter_context(Server(options))
         host, _, port = server.grpc_url.rpartition(":")
         made = Flock(server, [], [], engine(stack))

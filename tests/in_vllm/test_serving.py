@@ -22,7 +22,7 @@ from covey.errors import BadField, PortError, SettingError
 from covey.guard import Guard
 from covey.profile import Profile
 from covey.roster import Roster
-from covey.server import FREE, Options, Server, StartError, preflight
+from covey.server import FREE_PORTS, Options, Server, StartError, preflight
 from covey.serving import life
 from covey.serving.life import Life
 from covey.serving.requests import Requests
@@ -351,7 +351,7 @@ def test_what_vllm_could_not_be_started_with_is_refused_before(
 ) -> None:
     def refused(**given: Any) -> str:
         with pytest.raises((StartError, SettingError)) as problem:
-            Server(Options(http_port=FREE, grpc_port=FREE, metrics_port=FREE, **given)).start()
+            Server(Options(**FREE_PORTS, **given)).start()
         return str(problem.value)
 
     monkeypatch.setenv(profile.VLLM_PYTHON_VARIABLE, "/nowhere/python")

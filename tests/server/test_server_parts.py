@@ -21,6 +21,7 @@ from covey.care import processes
 from covey.errors import SettingError
 from covey.server import (
     FREE,
+    FREE_PORTS,
     Options,
     Server,
     StartError,
@@ -88,7 +89,7 @@ def test_a_port_that_is_taken_is_named() -> None:
 
 
 def test_free_ports_are_chosen_and_differ() -> None:
-    chosen = preflight.with_ports(Options(http_port=FREE, grpc_port=FREE, metrics_port=FREE))
+    chosen = preflight.with_ports(Options(**FREE_PORTS))
     ports = {chosen.http_port, chosen.grpc_port, chosen.metrics_port}
     assert len(ports) == 3
     assert all(ports)
@@ -102,7 +103,7 @@ def test_free_ports_are_chosen_and_differ() -> None:
 
 def test_the_front_does_not_draw_a_port_that_was_drawn_for_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton does not listen yet, so that the system may give it again."""
-    options = preflight.with_ports(Options(http_port=FREE, grpc_port=FREE, metrics_port=FREE))
+    options = preflight.with_ports(Options(**FREE_PORTS))
     drawn, listen = [options.grpc_port, options.http_port], preflight.listen
     monkeypatch.setattr(preflight, "listen", lambda host, _port, name: listen(host, drawn.pop() if drawn else 0, name))
     chosen = front.with_ports(replace(options, front_http_port=FREE, front_grpc_port=FREE))
@@ -175,7 +176,7 @@ def test_a_drafter_without_its_weights_is_refused_by_name(tmp_path: Path) -> Non
     text = 'models = ["target", "covey", "draft_code"]\n[speculation]\ndrafters = ["draft_code"]\n'
     chosen.write_text(f'{text}[drafter]\nfolders = ["draft_code:{tmp_path / "nowhere"}"]\n')
     with pytest.raises(StartError, match=r"draft_code: .*nowhere: no such folder"):
-        Server(Options(http_port=FREE, grpc_port=FREE, metrics_port=FREE, profile=str(chosen))).start()
+        Server(Options(**FREE_PORTS, profile=str(chosen))).start()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -184,7 +185,7 @@ def test_a_gpu_that_is_not_there_is_refused_before_anything_is_loaded(tmp_path: 
     chosen = tmp_path / "own.toml"
     text = 'models = ["target", "covey", "draft_code"]\n[speculation]\ndrafters = ["draft_code"]\n'
     chosen.write_text(f'{text}[{section}]\ndevice = "cuda"\n')
-    server = Server(Options(http_port=FREE, grpc_port=FREE, metrics_port=FREE, profile=str(chosen)))
+    server = Server(Options(**FREE_PORTS, profile=str(chosen)))
     with pytest.raises(StartError, match=rf"{section}\.device: got 'cuda', but torch sees no GPU here"):
         server.start()
     assert not server.pid

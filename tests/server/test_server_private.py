@@ -20,6 +20,7 @@ import pytest
 from covey.care import processes
 from covey.server import (
     FREE,
+    FREE_PORTS,
     Options,
     StartError,
     leftovers,
@@ -59,7 +60,7 @@ def test_what_a_library_opens_to_everybody_stays_closed(tmp_path: Path) -> None:
 
 
 def test_a_port_is_one_start_s_alone(private: Path) -> None:
-    first, claim = port_claim.settle(Options(http_port=FREE, grpc_port=FREE, metrics_port=FREE))
+    first, claim = port_claim.settle(Options(**FREE_PORTS))
     for name, variable in preflight.PORTS.items():
         ports = dict.fromkeys(preflight.PORTS, FREE) | {name: getattr(first, name)}
         with pytest.raises(StartError, match=rf"port {ports[name]} on 127.0.0.1 is another .* by {variable}="):
@@ -75,7 +76,7 @@ def test_a_port_is_one_start_s_alone(private: Path) -> None:
 
 
 def test_a_free_port_is_none_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    named = preflight.with_ports(Options(http_port=FREE, grpc_port=FREE, metrics_port=FREE)).metrics_port
+    named = preflight.with_ports(Options(**FREE_PORTS)).metrics_port
     listen = preflight.listen
 
     def unlucky(host: str, port: int, variable: str) -> socket.socket:
@@ -92,7 +93,7 @@ def test_a_free_port_is_none_that_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.usefixtures("private")
 def test_starts_at_once_get_different_free_ports(monkeypatch: pytest.MonkeyPatch) -> None:
-    options = Options(http_port=FREE, grpc_port=FREE, metrics_port=FREE)
+    options = Options(**FREE_PORTS)
     first, claim = port_claim.settle(options)
     found, same = preflight.with_ports, [first]
     monkeypatch.setattr(preflight, "with_ports", lambda given: same.pop() if same else found(given))

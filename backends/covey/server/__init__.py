@@ -5,7 +5,7 @@ holds, preflight.py what can be known to fail before a start, process.py the lif
 """
 
 from covey.server.errors import ServerDied, StartError
-from covey.server.options import FREE, Options
+from covey.server.options import FREE, FREE_PORTS, Options
 from covey.server.process import Server
 
-__all__ = ["FREE", "Options", "Server", "ServerDied", "StartError"]
+__all__ = ["FREE", "FREE_PORTS", "Options", "Server", "ServerDied", "StartError"]

@@ -16,6 +16,7 @@ from covey.profile import DEFAULT_PROFILE, Profile
 from covey_client import InvalidRequest, secret
 
 FREE = 0  # a port of 0 is any that nobody listens on
+FREE_PORTS = {"http_port": FREE, "grpc_port": FREE, "metrics_port": FREE}
 SOURCE = Path(__file__).resolve().parents[2]  # backends/ of the checkout, when the package is installed from it
 
 ORCHESTRATOR = "covey"
