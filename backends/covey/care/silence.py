@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import logging
 import socket
 import ssl
@@ -11,6 +10,9 @@ from collections.abc import Callable
 
 from covey.care import processes
 from covey.care.starved import Starved
+from covey_client.address import Address
+from covey_client.asking import ask
+from covey_client.errors import CoveyClientError
 
 LOOK_SECONDS = 0.5
 STARTING_SECONDS = 60.0  # that one may be silent which has not answered yet
@@ -19,15 +21,10 @@ log = logging.getLogger("covey.silence")
 
 def answers(address: str, seconds: float) -> bool:
     """Whether anything comes back on an HTTP port; a refusal is an answer too."""
-    host, _, port = address.rpartition(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=seconds)
     try:
-        connection.request("GET", "/v2/health/live")
-        connection.getresponse().read()
-    except (OSError, http.client.HTTPException):
+        ask(Address.parse(address, port=0), "GET", "/v2/health/live", headers={}, seconds=seconds)
+    except CoveyClientError:
         return False
-    finally:
-        connection.close()
     return True
 
 
