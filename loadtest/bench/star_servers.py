@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 import tempfile
 import threading
 import time
-import urllib.request
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -22,7 +20,7 @@ from covey_client.costs.table import CostTable
 from covey_client.star import paper
 from covey_client.star.model import Star
 from loadtest.attack.far import private
-from loadtest.bench import report
+from loadtest.bench import report, scrape
 from loadtest.bench.session import QUICK, Session
 from loadtest.bench.statistics import Spread
 
@@ -165,13 +163,11 @@ def generate(targets: Sequence[Server], tokens: int) -> float:
 
 def figures(server: Server) -> dict[str, float]:
     """Totals of the drafters' service."""
-    time.sleep(0.6)  # counters are written a few times a second
-    with urllib.request.urlopen(server.metrics_url, timeout=10) as response:
-        text = response.read().decode()
     found: dict[str, float] = {}
-    for name, labels, value in re.findall(r"^covey_draft_(\w+)\{(.*)\} (\S+)$", text, re.MULTILINE):
-        if name != "calls_total" or 'outcome="drafted"' in labels:
-            found[name] = found.get(name, 0.0) + float(value)
+    for sample in scrape.read(server.metrics_url).samples:
+        prefix, _, name = sample.name.partition("covey_draft_")
+        if not prefix and (name != "calls_total" or sample.labels["outcome"] == "drafted"):
+            found[name] = found.get(name, 0.0) + sample.value
     return found
 
 
