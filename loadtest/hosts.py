@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import secrets
+import socket
 import subprocess
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -40,6 +41,12 @@ class Host:
     @property
     def apart(self) -> bool:
         return bool(self._namespace)
+
+    def free_port(self) -> int:
+        """One that nobody has at this end."""
+        with socket.socket() as listener:
+            listener.bind((self.near, 0))
+            return int(listener.getsockname()[1])
 
     def server(self, options: Options, log_file: Path | None = None) -> Server:
         """A server that has started there."""

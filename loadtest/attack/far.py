@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import secrets
-import socket
 from contextlib import ExitStack
 from pathlib import Path
 
 from covey.server import Options
-from loadtest.hosts import Host, hosts
+from loadtest.hosts import hosts
 
 REMOTE = "draft_remote"
 PROFILE = """
@@ -32,7 +31,7 @@ class Far:
             self._secret = private(out / "far.secret", secret + "\n")
             profile = out / "far.toml"
             profile.write_text(PROFILE.format(callers=private(out / "far.callers", f"near {secret}\n")))
-            ports = [_free_port(self._host) for _ in range(3)]
+            ports = [self._host.free_port() for _ in range(3)]
             options = Options("", *ports, profile=str(profile), stop_seconds=3.0, drain_seconds=1.0)
             self._server = self._host.server(options, out / "far.log")
             self._stack.callback(self._host.run, self._server.kill)
@@ -62,10 +61,3 @@ def private(path: Path, text: str) -> Path:
     path.touch(0o600)
     path.write_text(text)
     return path.resolve()
-
-
-def _free_port(host: Host) -> int:
-    with socket.socket() as listener:
-        listener.bind((host.near, 0))
-        port: int = listener.getsockname()[1]
-    return port

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import socket
 import threading
 import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 
@@ -20,6 +18,7 @@ from covey.star.callers import token_of
 from covey.tritonio.grpc import GrpcModel
 from covey.wire import codec
 from covey_client import Client
+from loadtest.attack.far import private
 from loadtest.hosts import Host, hosts
 from tests.e2e.link import Link
 
@@ -60,13 +59,6 @@ class Star:
     host: Host  # of the drafters
 
 
-def free_port(host: Host) -> int:
-    with socket.socket() as listener:
-        listener.bind((host.near, 0))
-        port: int = listener.getsockname()[1]
-    return port
-
-
 @pytest.fixture(scope="module")
 def star(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Star]:
     folder = tmp_path_factory.mktemp("star")
@@ -75,7 +67,7 @@ def star(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Star]:
         callers = private(folder / "callers", "east secret-of-the-east-server\nwest secret-of-the-west-server 2\n")
         profile = folder / "drafters.toml"
         profile.write_text(DRAFTERS.format(callers=callers))
-        ports = [free_port(at) for _ in range(3)]
+        ports = [at.free_port() for _ in range(3)]
         options = Options("", *ports, profile=str(profile), stop_seconds=3.0, drain_seconds=1.0)
         drafting = replace(options, log_file=folder / "drafters.log")
         made = Star([], [], at.server(drafting), drafting, at)
@@ -91,12 +83,6 @@ def star(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Star]:
             made.links.append(link)
             made.targets.append(server)
         yield made
-
-
-def private(path: Path, text: str) -> Path:
-    path.touch(0o600)
-    path.write_text(text)
-    return path
 
 
 class Running:

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from covey.server import FREE_PORTS, Options, Server
 from covey_client import status
+from loadtest.attack.far import private
 from loadtest.bench.peers.pipe import Pipe
 from tests.e2e.link import Link
 from tests.in_vllm.serving import PYTHON, asks, engine, needs_vllm
@@ -61,12 +61,6 @@ def flock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flock]:
             made.links.append(link)
             made.engines.append(engine(stack, {"far": table}))
         yield made
-
-
-def private(path: Path, text: str) -> Path:
-    path.touch(0o600)
-    path.write_text(text)
-    return path
 
 
 def test_nothing_is_lost_when_the_drafter_is_far_or_gone_and_drafts_come_back(flock: Flock) -> None:
