@@ -56,7 +56,7 @@ def as_json(spread: Spread | None) -> JsonDict | None:
 def panels(path: Path, title: str, shown: Sequence[Panel]) -> None:
     """Panels side by side. A name has one colour in all of them; covey is drawn thick and on top. Of many names the few
     that matter most have colours, and the others are faint. A panel that shares no name with the first has colours and
-    a legend of its own."""
+    a legend of its own. A line whose panel says all of it has the name ""."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -74,21 +74,23 @@ def panels(path: Path, title: str, shown: Sequence[Panel]) -> None:
         of = dict(zip(panel.lines, cycle(COLOURS))) if panel in apart else colours
         for name, points in panel.lines.items():
             plot.plot(*zip(*points), **(_style(name, of[name]) | {"label": name} if name in of else FAINT))
-        if panel in apart:
+        if panel in apart and any(panel.lines):
             plot.legend(fontsize=8)
         for at, text in panel.marks:
             plot.axvline(at, color="0.6", linewidth=0.8, zorder=0)
             place = {"xycoords": plot.get_xaxis_transform(), "xytext": (2, -3), "textcoords": "offset points"}
-            plot.annotate(text, (at, 1), **place, rotation=90, va="top", fontsize=8, color="0.35")
+            behind = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.5}
+            plot.annotate(text, (at, 1), **place, rotation=90, va="top", fontsize=8, color="0.2", bbox=behind)
         plot.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
         _scale(plot, panel)
     for plot in grid.flat[len(shown) :]:
         plot.set_visible(False)
     plots = [plot for panel, plot in zip(shown, grid.flat) if panel not in apart]
     known = {label: line for plot in plots for line, label in zip(*plot.get_legend_handles_labels())}
-    figure.legend(known.values(), known.keys(), loc="outside right center", fontsize=8)
+    if known:
+        figure.legend(known.values(), known.keys(), loc="outside right center", fontsize=8)
     figure.suptitle(title)
-    figure.savefig(path, dpi=80)
+    figure.savefig(path, dpi=110)
     pyplot.close(figure)
 
 

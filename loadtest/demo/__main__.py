@@ -1,4 +1,4 @@
-"""`python -m loadtest.demo [STEP ...]`. Exit status: 0 done, 1 a text differed or a server failed, 130 interrupted."""
+"""`python -m loadtest.demo [STEP ...]`. Exit status: 0 done, 1 a text differed or a step failed, 130 interrupted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.console import Console
 
 from covey import profile
 from covey.errors import CoveyError
-from covey.server import ServerDied, StartError
+from covey.server import Server
 from covey.types import JsonDict
 from covey_client import CoveyClientError
 from loadtest.bench import elastic_bundled, report, workload
@@ -32,7 +32,12 @@ DEVICES = {
     EMULATED: "an emulated 24 GB card (7B target, 0.5B drafter): times are slept, a hash makes the texts",
     SMALL: "this machine, bundled models, 8 MB of KV memory",
 }
+FORESEEN = (CoveyError, CoveyClientError)  # whose messages say enough
 FEW_PLACES = 16  # requests that run at once, so that others wait
+
+
+class StepFailed(Exception):
+    """Names the step; its cause is what happened."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,8 @@ def main(arguments: Sequence[str]) -> int:
     session = Session("demo", Wanted(given.out / "demo.json", QUICK if given.quick else USUAL), console)
     found: dict[str, JsonDict] = {}
     session.summarise = lambda: {"steps": {name: found[name] for name in STEPS if name in found}}
-    status, asked = 0, {given.steps} if isinstance(given.steps, str) else set(given.steps)
+    status, ended = 0, ""
+    asked = {given.steps} if isinstance(given.steps, str) else set(given.steps)
     try:
         for server in DEVICES:
             chosen = [name for name in STEPS if {ALL, name} & asked and STEPS[name].server == server]
@@ -68,13 +74,16 @@ def main(arguments: Sequence[str]) -> int:
                 _serve(session, server, chosen, found)
     except KeyboardInterrupt:
         session.interrupted = True
+        status, ended = 130, "The run was interrupted."
         console.print("interrupted: the page has what is drawn")
-        status = 130
-    except (CoveyError, CoveyClientError, StartError, ServerDied) as error:
-        console.print(f"demo: {error}", style="red", markup=False)
-        status = 1
+    except Exception as error:  # of whatever kind: the page has what is drawn
+        if not isinstance(error.__cause__ if isinstance(error, StepFailed) else error, FORESEEN):
+            console.print_exception()
+        status, ended = 1, f"The run ended early. {_said(error)}"
+        console.print(f"demo: {ended}", style="red", markup=False, soft_wrap=True)
+    session.notes["ended"] = ended
     result = session.write()
-    print(page.write(given.out, result["steps"]))
+    print(page.write(given.out, result["steps"], ended))
     return 1 if any(each["differ"] for each in found.values()) else status
 
 
@@ -84,12 +93,22 @@ def _serve(session: Session, server: str, names: Sequence[str], found: dict[str,
         options = replace(session.wanted.options(), profile=str(_profile(server, Path(folder) / "demo.toml")))
         with session.server(options) as running:
             for name in names:
-                step = STEPS[name]
-                pace = QUICK_PACE if session.wanted.size == QUICK else 1.0
-                with Stage(name, running, session, pace) as stage:
-                    shown = step.play(stage)
-                    differ = stage.compared()
-                found[name] = _drawn(session, name, shown, len(stage.answers), differ)
+                found[name] = _played(session, running, name)
+
+
+def _played(session: Session, server: Server, name: str) -> JsonDict:
+    pace = QUICK_PACE if session.wanted.size == QUICK else 1.0
+    try:
+        with Stage(name, server, session, pace) as stage:
+            shown = STEPS[name].play(stage)
+            differ = stage.compared()
+        return _drawn(session, name, shown, len(stage.answers), differ)
+    except Exception as error:
+        raise StepFailed(f"Step {name}: {_said(error)}") from error
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, (StepFailed, *FORESEEN)) else f"{type(error).__name__}: {error}"
 
 
 def _drawn(session: Session, name: str, shown: Shown, answers: int, differ: int) -> JsonDict:

@@ -13,16 +13,19 @@ from loadtest.report import STYLE
 FILE = "index.html"
 
 
-def write(folder: Path, steps: Mapping[str, JsonDict]) -> Path:
-    """`steps`: by the name of their picture in that folder, what each is about and found. Returns where."""
+def write(folder: Path, steps: Mapping[str, JsonDict], ended: str = "") -> Path:
+    """`steps`: by the name of their picture in that folder, what each is about and found. `ended`: why there are no
+    more of them. Returns where."""
     drawn = "".join(_figure(folder / f"{name}.png", step) for name, step in steps.items())
+    cut = f'<p class="cut">{escape(ended)}</p>' if ended else ""
     path = folder / FILE
     path.write_text(
         f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Covey at work</title><style>{STYLE}
 figure {{ margin: 1.5rem 0; }} figure img {{ max-width: 100%; }}</style></head><body>
 <h1>Covey at work</h1>
-{drawn or "<p>Nothing was drawn: the run was interrupted before its first step ended.</p>"}
+{cut}
+{drawn or "<p>No step has ended, so nothing is drawn.</p>"}
 </body></html>
 """,
         encoding="utf-8",

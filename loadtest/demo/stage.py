@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from covey import prompts
+from covey.errors import CoveyError
 from covey.server import Server
 from covey.types import JsonDict
 from covey_client import Client, CoveyClientError, status
@@ -28,6 +29,10 @@ PATIENCE = 90.0  # seconds for what is to come by itself
 TIMEOUT = 300.0  # of a request: a busy machine is no error
 TOKENS = 64
 PLAIN = 16  # callers of the comparison
+
+
+class NotSeen(CoveyError):
+    """A server did not do by itself what a step is to show."""
 
 
 @dataclass(frozen=True)
@@ -103,15 +108,17 @@ class Stage:
         self._join(threads)
 
     def wait(self, doing: str, seconds: float, until: Callable[[Look], bool] | None = None) -> None:
-        """Mark the time, and wait: for so long, or until a look finds what is waited for."""
+        """Mark the time, and wait: for so long, or until a look finds what is waited for, which has to come."""
         self.marks.append((self._now(), doing))
         with self._session.status(f"{self._name}: {doing}"):
             seen, began = len(self.looks), time.monotonic()
             deadline = began + (PATIENCE if until else self._pace * seconds)
             while not self._failed and (left := deadline - time.monotonic()) > 0:
                 if until and any(map(until, self.looks[seen:])):
-                    break
+                    return
                 time.sleep(min(0.1, left))
+        if until and not self._failed:
+            raise NotSeen(f"what comes after {doing!r} has not come for {PATIENCE:.0f} s")
 
     def compared(self) -> int:
         """Every question again, decoded plainly, as a tenant who finds nothing of it in a cache; how many differ."""

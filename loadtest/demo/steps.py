@@ -18,7 +18,7 @@ from loadtest.bench.work import Ask
 from loadtest.demo.stage import LOOK_SECONDS, Answered, Look, Points, Stage
 from loadtest.pictures import ACCEPTED, GENERATED, TREES
 
-CALLERS = (1, 2, 4, 8, 16, 32)
+CALLERS = (2, 4, 8, 16, 32)
 BURST, CALM = 48, 2  # callers
 ALWAYS = "fixed:4"  # where requests ask for drafts, whatever the load
 LONG, LONG_OUTPUT, LONG_CALLERS = 400, 96, 32  # tokens of a prompt and of its answer
@@ -36,21 +36,24 @@ class Shown:
 
 
 def depth(stage: Stage) -> Shown:
-    """More and more callers, then fewer."""
+    """More and more callers, then one again."""
     ask = _mixed(stage)
-    with ExitStack() as callers:
-        for before, count in zip((0, *CALLERS), CALLERS):
-            callers.enter_context(stage.asking(count - before, ask))
-            stage.wait(f"{count} callers" if count > 1 else "1 caller", 4)
-        few = [_depth(look) or 0.0 for look in stage.looks if 0 < _running(look) <= CALLERS[1]]
-        many = [_depth(look) or 0.0 for look in stage.looks if _running(look) >= CALLERS[-2]]
+    with stage.asking(1, ask):
+        stage.wait("1 caller", 4)
+        with ExitStack() as callers:
+            for before, count in zip((1, *CALLERS), CALLERS):
+                callers.enter_context(stage.asking(count - before, ask))
+                stage.wait(f"{count} callers", 4)
+        stage.wait("1 caller", 4)
+    few = [_depth(look) or 0.0 for look in stage.looks if 0 < _running(look) <= CALLERS[0]]
+    many = [_depth(look) or 0.0 for look in stage.looks if _running(look) >= CALLERS[-2]]
     return Shown(
-        f"At {CALLERS[1]} requests or fewer the planner has {_mean(few)} tokens drafted in a round, from "
+        f"At {CALLERS[0]} requests or fewer the planner has {_mean(few)} tokens drafted in a round, from "
         f"{CALLERS[-2]} on {_mean(many)}: drafts are cheap while there is room, and cost everybody time when there is "
         "none.",
         [
-            _panel(stage, "Load", "requests that run", {"requests": stage.points(_running)}),
-            _panel(stage, "Depth, as chosen at every round", "tokens drafted", {"depth": stage.points(_depth)}),
+            _panel(stage, "Load", "requests that run", {"": stage.points(_running)}),
+            _panel(stage, "Depth, as chosen at every round", "tokens drafted", {"": stage.points(_depth)}),
         ],
     )
 
@@ -72,7 +75,7 @@ def drafters(stage: Stage) -> Shown:
                 stage,
                 "What drafts bring",
                 "accepted tokens a draft",
-                {"accepted": stage.points(lambda look: look.span.ratio(ACCEPTED, TREES))},
+                {"": stage.points(lambda look: look.span.ratio(ACCEPTED, TREES))},
             ),
         ],
     )
@@ -96,14 +99,15 @@ def urgent(stage: Stage) -> Shown:
     }
     first, each = ({name: _times(found, of) for name, found in shown.items()} for of in ("ttft_ms", "tpot_ms"))
     found = [median(ms for _, ms in lines[name]) for lines in (first, each) for name in list(shown)[:2]]
-    target = stage.objective(URGENT)
+    target, hurried = stage.objective(URGENT), shown[f"short, {URGENT}"]
+    kept = sum(each.answer.slo_attainment == "met" for each in hurried)
     for lines, of in ((first, "ttft"), (each, "tpot")):
         lines["objective"] = [(lines["long"][0][0], target[of]), (lines["long"][-1][0], target[of])]
     return Shown(
         f"A short request has its first token after {found[0]:.0f} ms (median) where it waits its turn, and after "
         f"{found[1]:.0f} ms as class {URGENT} (objective {target['ttft']:.0f} ms); each further one takes "
         f"{found[2]:.1f} and {found[3]:.1f} ms (objective {target['tpot']:.1f} ms), since long prompts are read no "
-        "faster than it can bear.",
+        f"faster than it can bear. {kept} of {len(hurried)} had both.",
         [
             _panel(stage, "First token", "ms", first, log=True),
             _panel(stage, "Each further token", "ms", each),
@@ -165,7 +169,7 @@ def death(stage: Stage) -> Shown:
                 stage,
                 "All callers together",
                 "tokens/s",
-                {"tokens": stage.points(lambda look: look.span.rate(GENERATED))},
+                {"": stage.points(lambda look: look.span.rate(GENERATED))},
             ),
         ],
     )

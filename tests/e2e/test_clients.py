@@ -1,5 +1,6 @@
-"""Clients that others made find Covey as they are: litellm, instructor, lm-eval and aiperf, each in an environment of
-its own (aiperf wants another numpy than the server), and a page in a browser, by itself and through a proxy."""
+"""Clients that others made find Covey as they are: litellm, LangChain, instructor, lm-eval and aiperf, each in an
+environment of its own (aiperf wants another numpy than the server), and a page in a browser, by itself and through a
+proxy."""
 
 from __future__ import annotations
 
@@ -68,6 +69,21 @@ def test_litellm(front: Front) -> None:
     assert found["counted"] == [16, 16]
     assert found["called"][0] == ["weather", {"place": "Rome"}]
     assert found["ended"] == "tool_calls"
+    assert found["text"]
+    assert "temperature: got -1.0" in found["refused"]
+
+
+def test_langchain(front: Front) -> None:
+    python = environment("langchain-openai") / "python"
+    words = [str(python), str(CLIENTS / "langchain_asks.py"), f"http://{front.http_url}/v1"]
+    ran = subprocess.run(words, check=False, capture_output=True, text=True, timeout=2 * SECONDS)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    found = json.loads(ran.stdout.splitlines()[-1])
+    assert found["whole"] == asked(front, max_tokens=16)
+    assert [found["whole"]] * 4 == [found["streamed"], found["responses"], *found["batch"]]
+    assert found["counted"] == [16, 16, 16]
+    assert found["called"] == [["weather", {"place": found["called"][0][1]["place"]}]]
+    assert {found["called"][0][1]["place"], found["formed"]["place"]} <= {"Rome", "Oslo"}
     assert found["text"]
     assert "temperature: got -1.0" in found["refused"]
 

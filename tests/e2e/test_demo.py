@@ -76,8 +76,49 @@ def test_ctrl_c_ends_it_with_what_is_drawn(tmp_path: Path) -> None:
         _, said = process.communicate(timeout=120)
     assert process.returncode == 130, said
     assert list(found(tmp_path)["steps"]) == ["urgent"]
-    assert (tmp_path / "index.html").read_text(encoding="utf-8").count("data:image/png;base64,") == 1
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert page.count("data:image/png;base64,") == 1
+    assert "The run was interrupted." in page
     assert left(tmp_path) == []
+
+
+def test_a_step_that_fails_leaves_those_before_it_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def drawn(stage: Stage) -> Shown:
+        with stage.asking(1, stage.ask("code")):
+            stage.wait("asked", 0, lambda _: bool(stage.answers))
+        return Shown("All is well.", [Panel("none", "", "", {"none": [(0.0, 0.0)]})])
+
+    def unforeseen(stage: Stage) -> Shown:
+        with stage.asking(1, stage.ask("code")):
+            raise LookupError("nobody <there>")
+
+    for name, play in (("depth", drawn), ("urgent", unforeseen), ("memory", drawn)):
+        monkeypatch.setitem(demo.STEPS, name, demo.Step(f"Of {name}", demo.SMALL, play))
+    assert demo.main(["--out", str(tmp_path), "depth", "urgent", "memory"]) == 1
+    said, page = capsys.readouterr(), (tmp_path / "index.html").read_text(encoding="utf-8")
+    result = found(tmp_path)
+    assert result["ended"] == "The run ended early. Step urgent: LookupError: nobody <there>"
+    assert list(result["steps"]) == ["depth"]
+    assert f"demo: {result['ended']}" in said.err
+    assert "Traceback" in said.err, "nobody foresaw it"
+    assert said.out.strip() == str(tmp_path / "index.html")
+    assert page.count("data:image/png;base64,") == 1
+    assert "Of depth" in page
+    assert "Step urgent: LookupError: nobody &lt;there&gt;" in page
+
+
+def test_what_never_comes_is_no_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadtest.demo.stage.PATIENCE", 1.0)
+    monkeypatch.setitem(
+        demo.STEPS, "memory", demo.Step("Never", demo.SMALL, lambda stage: stage.wait("a call", 0, lambda _: False))
+    )
+    assert demo.main(["--out", str(tmp_path), "memory"]) == 1
+    assert (
+        found(tmp_path)["ended"] == "The run ended early. Step memory: what comes after 'a call' has not come for 1 s"
+    )
+    assert found(tmp_path)["steps"] == {}
 
 
 def test_a_text_that_differs_fails_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
