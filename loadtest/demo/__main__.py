@@ -25,7 +25,6 @@ from loadtest.demo.stage import Stage
 from loadtest.demo.steps import Shown
 
 ALL = "all"
-QUICK_PACE = 0.4
 BUNDLED, EMULATED, SMALL = "bundled", "emulated", "small"
 DEVICES = {
     BUNDLED: "this machine, bundled models, five specialised drafters",
@@ -45,12 +44,13 @@ class Step:
     title: str
     server: str
     play: Callable[[Stage], Shown]
+    quick: float = 0.4  # with --quick: of the seconds that it takes, as many as it needs to show the same
 
 
 STEPS = {
     "depth": Step("Depth follows load", BUNDLED, steps.depth),
     "drafters": Step("Drafters follow the text", BUNDLED, steps.drafters),
-    "urgent": Step("An urgent class is held while others wait", EMULATED, steps.urgent),
+    "urgent": Step("An urgent class is held while others wait", EMULATED, steps.urgent, quick=1.0),
     "memory": Step("Memory is given and taken back", SMALL, steps.memory),
     "death": Step("A drafter is killed and comes back", BUNDLED, steps.death),
 }
@@ -97,10 +97,10 @@ def _serve(session: Session, server: str, names: Sequence[str], found: dict[str,
 
 
 def _played(session: Session, server: Server, name: str) -> JsonDict:
-    pace = QUICK_PACE if session.wanted.size == QUICK else 1.0
+    step = STEPS[name]
     try:
-        with Stage(name, server, session, pace) as stage:
-            shown = STEPS[name].play(stage)
+        with Stage(name, server, session, step.quick if session.wanted.size == QUICK else 1.0) as stage:
+            shown = step.play(stage)
             differ = stage.compared()
         return _drawn(session, name, shown, len(stage.answers), differ)
     except Exception as error:
@@ -149,7 +149,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("steps", nargs="*", default=ALL, choices=(ALL, *STEPS), metavar="STEP")
-    parser.add_argument("--quick", action="store_true", help="shorter phases")
+    parser.add_argument("--quick", action="store_true", help="shorter phases, but for urgent")
     parser.add_argument("--out", type=Path, default=Path("runs", "demo"), help="folder for the pictures and index.html")
     return parser.parse_args(arguments)
 

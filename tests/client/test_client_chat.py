@@ -9,7 +9,8 @@ import pytest
 
 from covey_client import InvalidRequest
 from covey_client.chat import Chat, Template
-from covey_client.status import figures, parse
+from covey_client.cli import main
+from covey_client.status import Status, figures, parse
 
 
 def test_a_conversation_grows_only_by_what_was_answered() -> None:
@@ -67,3 +68,15 @@ def test_figures_of_the_metrics_port() -> None:
         "covey_ttft_seconds_count": 4.0,
         "covey_ttft_seconds_mean": 0.5,
     }
+
+
+def test_labels_are_whole_on_a_narrow_screen(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    long = "covey_spec_decode_num_accepted_tokens_per_pos_total"
+    samples = parse(f'{long}{{model="covey",drafter="draft_general",position="5"}} 7\n')
+    looked = Status(True, (), samples)
+    monkeypatch.setattr("covey_client.status.read", lambda *_: looked)
+    assert main(["status", "--url", "localhost:1"]) == 0
+    assert f"{long}{{drafter=draft_general,position=5}}" in "".join(capsys.readouterr().out.replace("7", "").split())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -64,6 +65,8 @@ def test_every_step_is_drawn_and_no_text_differs(tmp_path: Path) -> None:
         assert f"{name}: {step['sentence']}" in said
         assert step["command"] in page
     assert page.count("data:image/png;base64,") == len(steps)
+    waiting, urgent = map(int, re.findall(r"after (\d+) ms", steps["urgent"]["sentence"]))
+    assert urgent < waiting
     assert left(tmp_path) == []
 
 

@@ -8,7 +8,7 @@ import dataclasses
 import json
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from covey_client import status
 from covey_client.commands import flags
@@ -94,7 +94,7 @@ def _print(found: status.Status) -> None:
         console.print(table)
     figures = status.figures(found.samples)
     if figures:
-        table = Table("figure", "value", box=None)
+        table = Table(Column("figure", overflow="fold"), "value", box=None)  # labels stand at a long name's end
         for name, value in figures.items():
             table.add_row(name, f"{value:.6g}")
         console.print(table)
