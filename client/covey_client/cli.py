@@ -38,6 +38,7 @@ STATUS: dict[type[CoveyClientError], int] = {
     ConnectionLost: 5,
     Cancelled: 130,
 }
+NO_SERVER = " (is a server running? `make serve` starts one; its address is an option, or COVEY_URL)"
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
@@ -58,7 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return run(given)
     except CoveyClientError as error:
-        print(f"covey: {error}", file=sys.stderr)
+        hint = NO_SERVER if isinstance(error, ConnectionLost) else ""
+        print(f"covey: {error}{hint}", file=sys.stderr)
         return STATUS.get(type(error), 1)
     except KeyboardInterrupt:
         print(file=sys.stderr)

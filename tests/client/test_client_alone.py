@@ -57,6 +57,7 @@ def test_what_needs_a_server_says_that_none_answers(installed: Path, tmp_path: P
         said = command(installed, *words, status=5)
         assert said.startswith("covey: "), said
         assert said.count("\n") == 1, said
+        assert "`make serve` starts one" in said
 
 
 def test_what_needs_the_server_s_package_says_so(installed: Path) -> None:
