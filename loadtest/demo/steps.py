@@ -18,7 +18,7 @@ from loadtest.bench.work import Ask
 from loadtest.demo.stage import LOOK_SECONDS, Answered, Look, Points, Stage
 from loadtest.pictures import ACCEPTED, GENERATED, TREES
 
-CALLERS = (2, 4, 8, 16, 32)
+CALLERS = (1, 2, 4, 8, 16, 32)
 BURST, CALM = 48, 2  # callers
 ALWAYS = "fixed:4"  # where requests ask for drafts, whatever the load
 LONG, LONG_OUTPUT, LONG_CALLERS = 400, 96, 32  # tokens of a prompt and of its answer
@@ -36,19 +36,16 @@ class Shown:
 
 
 def depth(stage: Stage) -> Shown:
-    """More and more callers, then one again."""
+    """More and more callers."""
     ask = _mixed(stage)
-    with stage.asking(1, ask):
-        stage.wait("1 caller", 4)
-        with ExitStack() as callers:
-            for before, count in zip((1, *CALLERS), CALLERS):
-                callers.enter_context(stage.asking(count - before, ask))
-                stage.wait(f"{count} callers", 4)
-        stage.wait("1 caller", 4)
-    few = [_depth(look) or 0.0 for look in stage.looks if 0 < _running(look) <= CALLERS[0]]
-    many = [_depth(look) or 0.0 for look in stage.looks if _running(look) >= CALLERS[-2]]
+    with ExitStack() as callers:
+        for before, count in zip((0, *CALLERS), CALLERS):
+            callers.enter_context(stage.asking(count - before, ask))
+            stage.wait(f"{count} callers" if count > 1 else "1 caller", 4)
+        few = [_depth(look) or 0.0 for look in stage.looks if 0 < _running(look) <= CALLERS[1]]
+        many = [_depth(look) or 0.0 for look in stage.looks if _running(look) >= CALLERS[-2]]
     return Shown(
-        f"At {CALLERS[0]} requests or fewer the planner has {_mean(few)} tokens drafted in a round, from "
+        f"At {CALLERS[1]} requests or fewer the planner has {_mean(few)} tokens drafted in a round, from "
         f"{CALLERS[-2]} on {_mean(many)}: drafts are cheap while there is room, and cost everybody time when there is "
         "none.",
         [
@@ -150,18 +147,18 @@ def death(stage: Stage) -> Shown:
     with stage.asking(CALM, stage.ask("code", speculation=ALWAYS)):
         stage.wait("code is asked for", 6)
         victim = _favourite(stage.looks)
-        killed = processes.named(stage.server.pid)[victim]
-        os.kill(killed, signal.SIGKILL)
+        os.kill(processes.named(stage.server.pid)[victim], signal.SIGKILL)
 
         def back(look: Look) -> bool:
-            return victim not in look.away and processes.named(stage.server.pid).get(victim) not in (None, killed)
+            """Whether it has drafted since; what a look says of states may be from before its death was noticed."""
+            return look.span.before.at > stage.marks[-1][0] and look.drafted.get(victim, 0.0) > 0
 
         stage.wait(f"{victim} killed", 0, back)
         stage.wait("back", 6)
     (_, (died, _), (came, _)) = stage.marks
     between = [look for look in stage.looks if died + LOOK_SECONDS < look.at < came]
     return Shown(
-        f"{victim} was killed with SIGKILL and served again {came - died:.1f} s later; meanwhile "
+        f"{victim} was killed with SIGKILL and drafted again {came - died:.1f} s later; meanwhile "
         f"{_favourite(between)} drafted most for requests, which ask for drafts ({ALWAYS}), and none failed.",
         [
             _panel(stage, "Who drafts", "% of drafted tokens", _shares(stage)),
