@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from rich.console import Console
 
 from covey.errors import CoveyError
 from covey.types import JsonDict
-from covey_client import CoveyClientError
+from covey_client import CoveyClientError, interruption
 from loadtest.attack import faults, fuzz, neighbours, soak
 from loadtest.bench import facts
 
@@ -61,7 +60,7 @@ SCENARIOS = {
 
 def main(arguments: Sequence[str]) -> int:
     given = _parse(arguments)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    interruption.by_signals()
     console = Console(stderr=True)
     given.out.mkdir(parents=True, exist_ok=True)
     try:

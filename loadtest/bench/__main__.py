@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from rich.console import Console
 from covey.errors import CoveyError
 from covey.profile import DEFAULT_PROFILE
 from covey.server import ServerDied, StartError
+from covey_client import interruption
 from loadtest.bench.session import FULL, QUICK, USUAL, Session, Wanted
 
 BENCHES = {
@@ -39,8 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     name, wanted = _parse(arguments)
     session = Session(name, wanted, Console(stderr=True))
     bench = importlib.import_module(f"loadtest.bench.{name}")
-    for number in (signal.SIGINT, signal.SIGTERM):  # a shell starts what it puts in the background deaf to SIGINT
-        signal.signal(number, signal.default_int_handler)
+    interruption.by_signals()
     status = 0
     try:
         bench.run(session)

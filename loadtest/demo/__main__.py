@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -16,7 +15,7 @@ from covey import profile
 from covey.errors import CoveyError
 from covey.server import Server
 from covey.types import JsonDict
-from covey_client import CoveyClientError
+from covey_client import CoveyClientError, interruption
 from loadtest.bench import elastic_bundled, report, workload
 from loadtest.bench.derive import derive, with_drafters
 from loadtest.bench.session import QUICK, USUAL, Session, Wanted
@@ -58,8 +57,7 @@ STEPS = {
 
 def main(arguments: Sequence[str]) -> int:
     given = _parse(arguments)
-    for number in (signal.SIGINT, signal.SIGTERM):  # a shell starts what it puts in the background deaf to SIGINT
-        signal.signal(number, signal.default_int_handler)
+    interruption.by_signals()
     given.out.mkdir(parents=True, exist_ok=True)
     console = Console(stderr=True)
     session = Session("demo", Wanted(given.out / "demo.json", QUICK if given.quick else USUAL), console)

@@ -40,6 +40,7 @@ from covey.training import architecture, corpora, distil, evaluate, own, report,
 from covey.training.aligned import command as aligned
 from covey.training.optimiser import Budget
 from covey.training.streams import Mixture, Stream, encode
+from covey_client import interruption
 from covey_client.progress import Steps, status
 
 TARGET = "target"
@@ -108,8 +109,7 @@ def main(arguments: list[str]) -> None:
         "aligned": aligned.run,
         "drafter": own.run,
     }[options.command]
-    for number in (signal.SIGINT, signal.SIGTERM):  # a shell starts what it puts in the background deaf to SIGINT
-        signal.signal(number, signal.default_int_handler)
+    interruption.by_signals()
     try:
         command(options)
     except SettingError as error:

@@ -1,0 +1,24 @@
+"""How long commands are interrupted: by Ctrl-C or SIGTERM, once."""
+
+from __future__ import annotations
+
+import signal
+import time
+from types import FrameType
+
+SAME_SECONDS = 2.0  # signals that come so soon after one are the same wish: `timeout` sends two
+
+
+def by_signals() -> None:
+    """Have both signals raise KeyboardInterrupt in the main thread. A shell starts what it puts in the background deaf
+    to Ctrl-C."""
+    last = float("-inf")
+
+    def raise_once(_number: int, _frame: FrameType | None) -> None:
+        nonlocal last
+        before, last = last, time.monotonic()
+        if last - before > SAME_SECONDS:
+            raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, raise_once)
