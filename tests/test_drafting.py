@@ -291,7 +291,7 @@ class Slow:
     def __init__(self, error: Exception | None = None) -> None:
         self.drafter = HashDrafter(1.0)
         self.drafter.before = self._wait
-        self.release, self.ended = threading.Event(), threading.Event()
+        self.begun, self.release, self.ended = (threading.Event() for _ in range(3))
         self._error = error
         self._calls = 0
         self.hangs = False
@@ -311,6 +311,7 @@ class Slow:
         self._calls += 1
         if self._calls == 1:
             self.thread, self.hangs = threading.current_thread(), True
+            self.begun.set()
             self.release.wait(30)
             self.hangs = False
 
@@ -361,6 +362,7 @@ def test_a_call_whose_process_was_replaced_is_not_waited_for(reads: bool) -> Non
     engine.submit(request(1, [1, 2], 60))
     for _ in range(6):
         engine.round()
+    assert slow.begun.wait(30)
     assert not slow.drafter.works, "it hangs"
     engine.roster.gone("one")
     clock.sleep(LONGEST_REST)

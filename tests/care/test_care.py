@@ -22,7 +22,7 @@ from tests.waiting import until
 
 ROLES = {"target": "target", "draft": "drafter", "tokenize": "tokenizer", "covey": "orchestrator"}
 RELOAD = [("unload", "tokenize"), ("load", "tokenize")]
-A_WHILE = 1.0  # in which something would have happened
+A_WHILE = 0.7  # in which something would have happened: twice what it takes
 
 
 @pytest.fixture

@@ -42,6 +42,7 @@ def module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     loaded, _fake = adapters.load(monkeypatch, "orchestrator")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(life, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(start, "FACTS_SECONDS", 0.1)
     monkeypatch.setattr(loaded, "Metrics", MagicMock())
     monkeypatch.setattr(Within, "states", lambda _control: {})  # whichever server runs on this machine
     drafters = profile.load(profile.DEFAULT_PROFILE).speculation.drafters
