@@ -7,6 +7,7 @@ PYTEST := $(BIN)/python -m pytest
 SIDE_BY_SIDE := $(PYTEST) --dist loadfile --no-loadscope-reorder
 PROCESSES := --numprocesses auto --maxprocesses 4
 SERVERS := --numprocesses 2
+SERVED := $$(grep -rl --include='test_*.py' 'mark\.e2e' tests | sort)
 SOURCES := $(wildcard backends client loadtest tests constraints.py generate.py)
 
 HOST         ?= 127.0.0.1
@@ -35,7 +36,7 @@ help:
 	@echo "make demo      what Covey does, as pictures drawn from running servers, in runs/demo; five minutes [ARGS='depth ...']"
 	@echo "make loadtest  a minute of load on a running server, then an HTML report [HOST= GRPC_PORT= ... ARGS='--shape poisson:4 ...' COMPARE=folder]"
 	@echo "make test      every kind of test, the real server included; minutes"
-	@echo "make test-all  the large grids whole"
+	@echo "make test-all  the large grids whole, and what make test leaves out where git says that it has not changed (tests/rare.py)"
 	@echo "make lint      ruff (lint and format) and mypy --strict"
 	@echo "make generate  write configurations, client keywords and docs/api.md from the table of public fields"
 	@echo "make constraints  choose the packages' versions for every Python [PYTHONS='python3.10 ...']; many minutes"
@@ -81,11 +82,11 @@ test test-all: export PYTHONDONTWRITEBYTECODE :=
 
 test: setup
 	$(SIDE_BY_SIDE) $(PROCESSES) -m "not slow and not e2e"
-	$(SIDE_BY_SIDE) $(SERVERS) -m "not slow and e2e"
+	$(SIDE_BY_SIDE) $(SERVERS) -m "not slow and e2e" $(SERVED)
 
 test-all: setup
 	$(SIDE_BY_SIDE) $(PROCESSES) -m "not e2e"
-	$(SIDE_BY_SIDE) $(SERVERS) -m "e2e"
+	$(SIDE_BY_SIDE) $(SERVERS) -m "e2e" $(SERVED)
 
 lint: setup
 	$(BIN)/ruff check $(SOURCES)

@@ -1,4 +1,5 @@
-"""The real tritonserver with a backend that answers on command: what the launcher and the client are tested against."""
+"""The real tritonserver with a backend that answers on command: what the launcher and the client are tested against;
+and which tests run, in which order and in which process."""
 
 from __future__ import annotations
 
@@ -23,10 +24,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from covey.private import KEPT_VARIABLE
 from covey.server import FREE, Options, Server
 from covey_client import wire
+from tests import rare
+from tests.budget import pytest_runtest_makereport  # noqa: F401 - a hook
 
 if "PYTEST_XDIST_WORKER" not in os.environ:  # what a busy machine measures serves nobody later, but all of this run
     os.environ[KEPT_VARIABLE] = tempfile.mkdtemp(prefix="covey-kept-")
@@ -39,7 +44,11 @@ LONG = (
     "tests/models/kernels/",
     "tests/models/test_parallel",
     "tests/training/test_aligned.py",
+    *(f"tests/e2e/test_{name}.py" for name in ("faults", "revival", "helm_live", "drain", "costs")),
+    "tests/in_ray/test_nodes.py",
+    *(f"tests/e2e/test_{name}.py" for name in ("start", "elastic", "star", "several_targets", "one_thread")),
 )
+CROWDED = tuple(f"tests/e2e/test_{name}.py" for name in ("revival", "load", "readme", "speculation"))
 
 
 @dataclass(frozen=True)
@@ -90,9 +99,26 @@ def _config(decoupled: bool, parameters: dict[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What takes longest begins first, so that no process ends long after the others."""
-    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+    for item in items:
+        if rare.is_left_out(item.path.relative_to(config.rootpath).as_posix()):
+            item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: next((at for at, name in enumerate(LONG) if item.nodeid.startswith(name)), len(LONG)))
+
+
+class ByServer(LoadFileScheduling):  # type: ignore[misc]
+    """One process for each file, and for all files of a server that is the same and takes long to start."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = str(super()._split_scope(nodeid))
+        return CROWDED[0] if file in CROWDED else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
+    return ByServer(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,35 @@
+"""What each test may take, so that `make test` does not grow unseen: BUDGET, or what its `budget` mark says.
+
+Budgets are seconds of each of a test's phases (what it needs, itself, what it leaves) as `make test` takes them on two
+idle cores. A machine may be SLACK times slower before a test fails for it, and one that does other work besides says
+nothing about a test.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+
+import pytest
+
+BUDGET = 8.0
+SLACK = 3.0
+CROWDED = 3.0  # processes that run or wait to, for each core; two of these tests and their servers are fewer
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    own = item.get_closest_marker("budget")
+    seconds = own.args[0] if own else BUDGET
+    if report.passed and report.duration > SLACK * seconds and not item.get_closest_marker("slow") and not _crowded():
+        report.outcome = "failed"
+        report.longrepr = (
+            f"its {report.when} took {report.duration:.1f} s, its budget is {seconds:g} s, {SLACK:g} times that on a "
+            "slow machine: make it faster, or mark it slow, or mark what it needs: @pytest.mark.budget(seconds)"
+        )
+    return report
+
+
+def _crowded() -> bool:
+    return os.getloadavg()[0] > CROWDED * len(os.sched_getaffinity(0))

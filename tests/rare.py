@@ -1,0 +1,66 @@
+"""Long tests of parts that change seldom: `make test` runs them where those parts have changed, `make test-all` always.
+
+What has changed is what git says of the working tree beside the place where its branch left main, and on main itself
+beside the commit before. A clone without history has changed nothing; where there is no git, nobody can tell, and all
+of them run.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+GPU = ("backends/covey/models", "backends/covey/drafters", "backends/covey/sampling", "tests/interpreted.py")
+PARTS = {  # of which test files, and what they are about
+    "tests/models/kernels": (*GPU, "tests/hopper.py"),
+    "tests/models/device": GPU,
+    "tests/loadtest/test_bench_gpu.py": (*GPU, "loadtest/bench"),
+    "tests/training/test_aligned.py": ("backends/covey/training", "backends/covey/models"),
+    "tests/models/test_parallel.py": ("backends/covey/models", "backends/covey/target"),
+    "tests/models/test_parallel_loss.py": ("backends/covey/models", "backends/covey/target"),
+}
+COMMON = ("tests/models/tiny_models.py", "constraints.txt")
+
+
+def is_left_out(path: str) -> bool:
+    """Whether a test file, by its path in the repository, is of a part that has not changed."""
+    return path.startswith(_unchanged(ROOT))
+
+
+@cache
+def _unchanged(root: Path) -> tuple[str, ...]:
+    found = changed(root)
+    if found is None:
+        return ()
+    return tuple(
+        tests
+        for tests, sources in PARTS.items()
+        if not any(path.startswith((tests, *sources, *COMMON)) for path in found)
+    )
+
+
+def changed(root: Path) -> set[str] | None:
+    """Return the files that differ from those of main, by their paths; None where there is no git."""
+
+    def git(*words: str) -> list[str]:
+        said = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=True)
+        return [word for word in said.stdout.replace("\0", "\n").split("\n") if word]
+
+    def first(*asked: tuple[str, ...]) -> str:
+        for words in asked:
+            try:
+                return git(*words)[0]
+            except subprocess.CalledProcessError:  # no such branch, or no such commit here
+                continue
+        return ""
+
+    try:
+        (head,) = git("rev-parse", "HEAD")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    base = first(("merge-base", head, "origin/main"), ("merge-base", head, "main"))
+    if base in ("", head):
+        base = first(("rev-parse", "--verify", f"{head}^"), ("rev-parse", head))
+    return {*git("diff", "--name-only", "-z", base), *git("ls-files", "-z", "--others", "--exclude-standard")}
