@@ -1,4 +1,5 @@
-"""What each test may take, so that `make test` does not grow unseen: BUDGET, or what its `budget` mark says.
+"""What each test may take, so that `make test` does not grow unseen: BUDGET, SERVED where it drives a real server, or
+what its `budget` mark says.
 
 Budgets are seconds of each of a test's phases (what it needs, itself, what it leaves) as `make test` takes them on two
 idle cores. A machine may be SLACK times slower before a test fails for it, and one that does other work besides says
@@ -12,7 +13,7 @@ from collections.abc import Generator
 
 import pytest
 
-BUDGET = 8.0
+BUDGET, SERVED = 8.0, 20.0
 SLACK = 3.0
 CROWDED = 3.0  # processes that run or wait to, for each core; two of these tests and their servers are fewer
 
@@ -21,7 +22,7 @@ CROWDED = 3.0  # processes that run or wait to, for each core; two of these test
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     own = item.get_closest_marker("budget")
-    seconds = own.args[0] if own else BUDGET
+    seconds = own.args[0] if own else SERVED if item.get_closest_marker("e2e") else BUDGET
     if report.passed and report.duration > SLACK * seconds and not item.get_closest_marker("slow") and not _crowded():
         report.outcome = "failed"
         report.longrepr = (

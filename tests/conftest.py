@@ -44,9 +44,12 @@ LONG = (
     "tests/models/kernels/",
     "tests/models/test_parallel",
     "tests/training/test_aligned.py",
-    *(f"tests/e2e/test_{name}.py" for name in ("faults", "revival", "helm_live", "drain", "costs")),
+    "tests/e2e/test_faults.py",
     "tests/in_ray/test_nodes.py",
-    *(f"tests/e2e/test_{name}.py" for name in ("start", "elastic", "star", "several_targets", "one_thread")),
+    *(f"tests/e2e/test_{name}.py" for name in ("revival", "helm_live", "drain", "costs", "start")),
+    "tests/front/test_front_live.py",
+    "tests/loadtest/test_faults_run.py",
+    *(f"tests/e2e/test_{name}.py" for name in ("star", "elastic", "several_targets", "one_thread")),
 )
 CROWDED = tuple(f"tests/e2e/test_{name}.py" for name in ("revival", "load", "readme", "speculation"))
 

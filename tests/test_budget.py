@@ -24,6 +24,8 @@ def test_long(): time.sleep(0.4)
 def test_of_late(late): pass
 @pytest.mark.slow
 def test_slow(): time.sleep(0.4)
+@pytest.mark.e2e
+def test_served(): time.sleep(0.4)
 @pytest.mark.budget(10)
 def test_allowed(): time.sleep(0.4)
 def test_broken(): assert time.sleep(0.4)
@@ -52,6 +54,7 @@ def outcomes(folder: Path, crowded: str) -> tuple[set[tuple[str, str]], str]:
 def test_who_takes_longer_than_its_budget_fails(tmp_path: Path) -> None:
     found, said = outcomes(tmp_path, "1e9")
     assert found >= {("test_quick", "PASSED"), ("test_slow", "PASSED"), ("test_allowed", "PASSED")}, said
+    assert ("test_served", "PASSED") in found
     assert found >= {("test_long", "FAILED"), ("test_of_late", "ERROR"), ("test_broken", "FAILED")}, said
     assert "its call took" in said
     assert "its setup took" in said

@@ -15,7 +15,7 @@ import pytest
 from loadtest.nodes import Application, application, until
 from tests.in_ray.streams import Streams, bodies, completion, post, read, same, whole
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400), pytest.mark.budget(30)]
 
 STREAMS = 32
 MODELS = '"target", "tokenize", "detokenize", "covey"'
