@@ -81,11 +81,15 @@ def test_measure_then_start_from_it_then_go_on_from_what_was_learnt(server: Serv
 
 
 UNTOLD = """
-models = ["target", "covey", "draft_general"]
+models = ["target", "covey", "draft_emulated"]
 [target]
-threads = 1
+kind = "emulated"
+kv_memory_mb = 512
+[emulated]
+costs = "emulated-7b-24g"
+acceptance = ["draft_emulated:0.6"]
 [speculation]
-drafters = ["draft_general"]
+drafters = ["draft_emulated"]
 """
 ANEW, BUSY = "cost curves measured in", "this machine did other work"
 ATTEMPTS = 4
@@ -104,6 +108,7 @@ def _quiet(given: Options) -> Iterator[Server]:
 
 
 def test_it_is_ready_when_it_has_measured_and_keeps_what_it_measured_and_learnt(tmp_path: Path) -> None:
+    """An emulated device: its times hardly depend on what else this machine does."""
     profile = tmp_path / "untold.toml"
     profile.write_text(UNTOLD)
     ports = {"http_port": FREE, "grpc_port": FREE, "metrics_port": FREE}

@@ -35,6 +35,7 @@ threads = 1
 kv_memory_mb = 256
 [speculation]
 drafters = ["draft_chat"]
+costs = ""
 """
 
 
@@ -224,6 +225,7 @@ def test_models_that_run_in_circles_come_back(mortal: Server, monkeypatch: pytes
         assert caller.generate(PROMPT, max_tokens=3).tokens
 
 
+@pytest.mark.budget(40)
 @pytest.mark.skipif(not spin.possible(), reason="it writes instructions of x86-64")
 def test_an_orchestrator_starts_though_nobody_loads_the_target_and_a_drafter_runs_in_circles(mortal: Server) -> None:
     """As it is when the one before was killed between the two halves of a reload."""
@@ -240,7 +242,7 @@ def test_an_orchestrator_starts_though_nobody_loads_the_target_and_a_drafter_run
         deadline = time.monotonic() + 90
         while True:
             try:
-                assert client.generate(PROMPT, timeout=30, **settings).tokens == undisturbed
+                assert client.generate(PROMPT, timeout=10, **settings).tokens == undisturbed
                 break
             except CoveyClientError:
                 assert time.monotonic() < deadline, mortal.log_text()[-2000:]

@@ -23,7 +23,7 @@ from tests.docker.charts import of_kind, render
 from tests.e2e.link import Link
 from tests.e2e.pods import ROOT, SECRET, Pod, targets
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(500), pytest.mark.budget(40)]
 
 SECONDS = 240.0
 STREAMS, TOKENS = 8, 300
@@ -35,6 +35,7 @@ threads = 1
 kv_memory_mb = 256
 [speculation]
 drafters = ["draft_general"]
+costs = ""
 """
 VALUES = {"profiles": {"small": SMALL}, "targets": {"profile": "small"}, "autoscaling": {"enabled": True}}
 GAUGES = {"vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:kv_cache_usage_perc"}  # what routers read

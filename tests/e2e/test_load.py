@@ -17,6 +17,11 @@ from covey_client import Client
 pytestmark = pytest.mark.e2e
 
 
+@pytest.fixture(scope="module")
+def server(crowded: Server) -> Server:
+    return crowded
+
+
 def metric(server: Server, name: str, **labels: str) -> float:
     """The sum over the series of a metric that carry the labels."""
     with urllib.request.urlopen(server.metrics_url, timeout=10) as response:

@@ -35,6 +35,11 @@ def blocks() -> list[tuple[str, str, str, str]]:
     return found
 
 
+@pytest.fixture(scope="module")
+def server(crowded: Server) -> Server:
+    return crowded
+
+
 @pytest.mark.parametrize(("name", "mark", "kind", "body"), blocks(), ids=[block[0] for block in blocks()])
 def test_block_runs(server: Server, front: Front, name: str, mark: str, kind: str, body: str) -> None:
     if mark != "server":

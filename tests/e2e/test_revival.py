@@ -12,67 +12,19 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from covey.care import processes
-from covey.server import FREE, Options, Server
+from covey.server import Server
 from covey_client import Client, CoveyClientError
 
 pytestmark = pytest.mark.e2e
 
 PROMPT = "User: What did you do at the weekend?\nAssistant:"
-LIMIT = 512  # threads and processes; the usual default of a container is 2,048
 IDLE = 400
 A_DEATH = 1 + 3  # threads that Triton keeps of a model that dies within a call: its pool, and three of its own
 SECONDS = 180.0  # until a model is back, on a machine that does much else; alone it takes one or two
-
-
-@contextmanager
-def limited() -> Iterator[Path | None]:
-    """What is started meanwhile, and its children, may have LIMIT threads, where this machine lets us say so; yields
-    the control group."""
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        _number, controllers, path = line.split(":", 2)
-        if controllers not in ("", "pids"):
-            continue
-        own = Path("/sys/fs/cgroup") / controllers / path.lstrip("/")
-        group = own / f"covey-test-{os.getpid()}"
-        try:
-            group.mkdir()
-        except OSError:
-            continue
-        try:
-            (group / "pids.max").write_text(str(LIMIT))
-            (group / "cgroup.procs").write_text(str(os.getpid()))
-        except OSError:
-            group.rmdir()
-            continue
-        try:
-            yield group
-        finally:
-            (own / "cgroup.procs").write_text(str(os.getpid()))
-        return
-    yield None
-
-
-@pytest.fixture(scope="module")
-def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    log_file = tmp_path_factory.mktemp("crowded") / "tritonserver.log"
-    server = Server(Options(http_port=FREE, grpc_port=FREE, metrics_port=FREE, log_file=log_file))
-    group = None
-    try:
-        with limited() as group:
-            server.start()
-        yield server
-        server.kill()  # in order it takes long; that is for `test_drain` to see
-    finally:
-        server.stop(drain_seconds=0)
-        if group is not None:
-            while (group / "cgroup.procs").read_text():  # the last ones are ending
-                time.sleep(0.1)
-            group.rmdir()
 
 
 def threads(server: Server) -> Counter[str]:

@@ -17,6 +17,11 @@ DRAFTERS = profile.load(DEFAULT_PROFILE).speculation.drafters
 PROMPTS = [prompts.load(domain)[0] for domain in prompts.DOMAINS]
 
 
+@pytest.fixture(scope="module")
+def server(crowded: Server) -> Server:
+    return crowded
+
+
 def assert_histogram(usage: Usage) -> None:
     accepted = sum(count * drafts for count, drafts in enumerate(usage.acceptance_histogram))
     assert accepted == usage.accepted_draft_tokens
