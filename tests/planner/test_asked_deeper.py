@@ -15,6 +15,7 @@ from covey.profile import SpeculationSettings
 from covey_client.costs.table import CostTable
 from covey_client.wire import MAX_DRAFT_TOKENS
 from tests.fakes import continuation, request
+from tests.grids import Row, pairwise, whole
 from tests.planner.test_round_planner import Serving
 
 NAMES, LENGTH = ("first", "second"), 48
@@ -57,17 +58,28 @@ def _served(settings: SpeculationSettings, costs: CostTable | None, right: int) 
     return serving
 
 
-@pytest.mark.parametrize("selection", ["all", "worth"])
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("costs", [None, COSTS], ids=["blank", "measured"])
-def test_every_length_policy_goes_on(policy: str, selection: str, costs: CostTable | None) -> None:
-    for drafter_policy in ("fixed:first", "covey"):
-        for right in (1, 40):
-            serving = _served(_settings(policy, selection, drafter_policy, width=2), costs, right)
-            planner = serving.planner
-            assert isinstance(planner, RoundPlanner)
-            json.dumps(planner.state())
-            assert list(planner.figures())
+GRID = {
+    "policy": POLICIES,
+    "selection": ["all", "worth"],
+    "drafter_policy": ["fixed:first", "covey"],
+    "known": ["nothing", "costs"],
+    "right": [1, 40],
+}
+SAMPLE = pairwise(GRID)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [pytest.param(row, marks=() if row in SAMPLE else pytest.mark.slow) for row in whole(GRID)],
+    ids=lambda row: "-".join(map(str, row.values())),
+)
+def test_every_length_policy_goes_on(row: Row) -> None:
+    settings = _settings(row["policy"], row["selection"], row["drafter_policy"], width=2)
+    serving = _served(settings, COSTS if row["known"] == "costs" else None, row["right"])
+    planner = serving.planner
+    assert isinstance(planner, RoundPlanner)
+    json.dumps(planner.state())
+    assert list(planner.figures())
 
 
 @pytest.mark.parametrize("name", registry.DRAFTER_POLICIES)
