@@ -2,8 +2,8 @@
 what its `budget` mark says.
 
 Budgets are seconds of each of a test's phases (what it needs, itself, what it leaves) as `make test` takes them on two
-idle cores. A machine may be SLACK times slower before a test fails for it, and one that does other work besides says
-nothing about a test.
+idle cores. A machine may be SLACK times slower before a test fails for it. What a test's process waited for a processor
+does not count, and a machine that does other work besides says nothing about a test: servers wait, too.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from collections.abc import Generator
 
 import pytest
 
+from covey.care.starved import times
+
 BUDGET, SERVED = 8.0, 20.0
 SLACK = 3.0
+WAITED = pytest.StashKey[float]()  # seconds, until the last phase ended
 CROWDED = 3.0  # processes that run or wait to, for each core; two of these tests and their servers are fewer
 
 
@@ -23,10 +26,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     own = item.get_closest_marker("budget")
     seconds = own.args[0] if own else SERVED if item.get_closest_marker("e2e") else BUDGET
-    if report.passed and report.duration > SLACK * seconds and not item.get_closest_marker("slow") and not _crowded():
+    before, waited = item.config.stash.get(WAITED, 0.0), times(os.getpid())[1]
+    item.config.stash[WAITED] = waited
+    took = report.duration - (waited - before)
+    if report.passed and took > SLACK * seconds and not item.get_closest_marker("slow") and not _crowded():
         report.outcome = "failed"
         report.longrepr = (
-            f"its {report.when} took {report.duration:.1f} s, its budget is {seconds:g} s, {SLACK:g} times that on a "
+            f"its {report.when} took {took:.1f} s, its budget is {seconds:g} s, {SLACK:g} times that on a "
             "slow machine: make it faster, or mark it slow, or mark what it needs: @pytest.mark.budget(seconds)"
         )
     return report
