@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
 
 from covey.grammar_limits import too_much
+from covey.grammar_process import PROCESSOR_SECONDS
 
 
 def doubled(atom: str, times: int) -> str:
@@ -53,6 +55,9 @@ REFUSED = {
     "many small multiples": ("grammar_json", multiples(*(2**n for n in range(15))), "multipleOf"),
     "many names": ("grammar_json", json.dumps({"patternProperties": {name: {} for name in "abcdefghi"}}), "in one"),
     "nesting": ("grammar_json", "[" * 60_000, "nested"),
+    "nesting in rules": ("grammar_lark", "start: %json " + '{"items": ' * 400 + "{}" + "}" * 400, "nested"),
+    "a multiple beyond decimals": ("grammar_json", '{"multipleOf": 1e1000000}', "multipleOf"),
+    "an exponent of twenty digits": ("grammar_json", f'{{"multipleOf": 1e{"9" * 20}}}', "multipleOf"),
 }  # fmt: skip
 ALLOWED = {
     "a usual multiple": ("grammar_json", multiples(0.01, 5, 100, 100000, 60)),
@@ -66,6 +71,7 @@ ALLOWED = {
     "a schema in rules": ("grammar_lark", f"start: %json {json.dumps({'enum': ['?'] * 2000})}"),
     "rules of themselves": ("grammar_lark", 'start: e\ne: e "+" t | t\nt: /[0-9]+/ | "(" e ")"'),
     "no schema at all": ("grammar_json", "{"),
+    "a bound beyond decimals": ("grammar_json", f'{{"minimum": 1e{"9" * 20}}}'),
 }
 
 
@@ -78,3 +84,9 @@ def test_what_llguidance_does_not_count_is_refused(case: str) -> None:
 @pytest.mark.parametrize("case", ALLOWED)
 def test_what_costs_little_is_allowed(case: str) -> None:
     assert not too_much(*ALLOWED[case])
+
+
+def test_a_long_name_takes_no_time_by_its_length_squared() -> None:
+    began = time.thread_time()
+    assert not too_much("grammar_lark", "a" * 65_000)
+    assert time.thread_time() - began < PROCESSOR_SECONDS

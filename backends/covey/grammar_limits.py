@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 CHOICES = 500  # in one regular expression or rule, with those of the terminals that it names
@@ -24,7 +24,7 @@ _CHOICE = re.compile(r"[?*+{|~&%\[]")
 _IN_PATTERN = re.compile(
     r"[?*+{\[]|\|(?=[|)(^$\\\s#]|$)|(?<=[(|:])\||^\|"
 )  # an alternative of letters leaves nothing out
-_RULE = re.compile(r"^[ \t]*[?!]?(\w+)[^\n:\"/]*:", re.MULTILINE)
+_RULE = re.compile(r"^[ \t]*[?!]?(\w+)\b[^\n:\"/]*:", re.MULTILINE)  # without \b a long name is tried at each length
 _NAME = re.compile(r"\w+")
 _SEVERAL = ("allOf", "anyOf", "oneOf")
 _ONE_OF = ("anyOf", "oneOf")
@@ -38,7 +38,10 @@ def too_much(name: str, text: str) -> str:
     known to be too much."""
     if name == "grammar_regex":
         return _too_many_choices(len(_IN_PATTERN.findall(text)))
-    return _in_schema(text) if name == "grammar_json" else _in_rules(text)
+    try:
+        return _in_schema(text) if name == "grammar_json" else _in_rules(text)
+    except RecursionError:
+        return "a schema that is nested less deeply"
 
 
 def _too_many_choices(count: int) -> str:
@@ -70,7 +73,7 @@ def _in_rules(text: str) -> str:
 
 def _apart(text: str) -> tuple[list[Any], str]:
     """The schemas within rules, and the rules without them."""
-    decoder, found, rest, at = json.JSONDecoder(parse_float=Decimal, parse_int=Decimal), list[Any](), "", 0
+    decoder, found, rest, at = json.JSONDecoder(parse_float=_decimal, parse_int=_decimal), list[Any](), "", 0
     for mark in re.finditer(r"%json\s*", text):
         if mark.start() < at:
             continue
@@ -113,18 +116,24 @@ def _is_terminal(name: str) -> bool:
 
 def _in_schema(text: str) -> str:
     try:
-        return _of_schema(json.loads(text, parse_float=Decimal, parse_int=Decimal))
-    except RecursionError:
-        return "a schema that is nested less deeply"
+        schema = json.loads(text, parse_float=_decimal, parse_int=_decimal)
     except ValueError:
         return ""  # the compiler says why
+    return _of_schema(schema)
+
+
+def _decimal(text: str) -> Decimal:
+    try:
+        return Decimal(text)
+    except InvalidOperation:  # its exponent has too many digits
+        return Decimal("Infinity")
 
 
 def _of_schema(schema: Any) -> str:
     multiples = set[Decimal]()
     for key, value in _pairs(schema):
         if key == "multipleOf" and isinstance(value, Decimal):
-            multiples.add(abs(value))
+            multiples.add(value.copy_abs())  # abs() would round, or overflow
         if key in ("pattern", "whitespace_pattern") and isinstance(value, str):
             value = {value: None}
         elif key != "patternProperties" or not isinstance(value, dict):
