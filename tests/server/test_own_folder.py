@@ -231,6 +231,14 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
         headed(b'{"model.embed_tokens.weight": {"dtype": "F32", "shape": "ab", "data_offsets": [0, 4]}}'),
         ("model.safetensors cannot be read as safetensors: copy it again",),
     ),
+    "a header of an endless offset": (
+        headed(b'{"a.weight": {"dtype": "F32", "shape": [1], "data_offsets": [0, 1e999]}}'),
+        ("model.safetensors cannot be read as safetensors: copy it again",),
+    ),
+    "a header of bytes before the file": (
+        headed(b'{"a.weight": {"dtype": "F32", "shape": [1], "data_offsets": [0, -4]}}'),
+        ("model.safetensors cannot be read as safetensors: copy it again",),
+    ),
     "embeddings without a shape": (
         headed(b'{"embed_tokens.weight": {"dtype": "F32", "shape": [], "data_offsets": [0, 0]}}'),
         ("embed_tokens.weight has 1 tokens",),

@@ -55,6 +55,7 @@ def _header(path: Path) -> list[tuple[str, Stored]]:
         TypeError,
         KeyError,
         AttributeError,
+        OverflowError,  # of a number that JSON can write and no integer is
         struct.error,
         RecursionError,
     ) as error:
@@ -67,6 +68,8 @@ def _header(path: Path) -> list[tuple[str, Stored]]:
 
 def _tensor(path: Path, written: dict[str, Any], first: int) -> Stored:
     begin, end = map(int, written["data_offsets"])
+    if not 0 <= begin <= end:
+        raise ValueError("the bytes of a tensor end before they begin")
     return Stored(path, str(written["dtype"]), tuple(map(int, written["shape"])), end - begin, first + begin)
 
 
