@@ -31,9 +31,10 @@ from tritonclient.utils import InferenceServerException
 from uvicorn.server import ServerState
 
 from covey.care import processes
-from covey.front import failures, http_protocol, log
-from covey.front.admission import Admission
-from covey.profile import FrontSettings
+from covey.front import failures, grpc_service, http_protocol, log
+from covey.front.admission import LEAST_READS, READ_BURST_SECONDS, Admission
+from covey.front.door import Door
+from covey.profile import FrontSettings, Profile
 from covey.server import FREE, Server
 from covey.server.errors import StartError
 from covey.server.front import Front, with_ports
@@ -472,6 +473,35 @@ def test_a_flood_of_what_costs_nothing_waits_for_its_turns_and_others_do_not() -
         server.close()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("method", ["ModelStreamInfer", "ModelInfer"])
+def test_messages_over_grpc_that_are_refused_wait_for_their_turns(method: str) -> None:
+    refused = service_pb2.ModelInferRequest(model_name="no such model").SerializeToString()
+    count = int(2 * LEAST_READS)
+
+    async def run() -> float:
+        profile, nowhere = Profile("flood", front=FrontSettings(rate=10.0)), "127.0.0.1:9"
+        door = Door(profile, nowhere, nowhere, os.memfd_create("deaths"), {})
+        server = grpc_service.server(door)
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        path = f"/{grpc_service.SERVICE}/{method}"
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            began = time.monotonic()
+            if method == "ModelStreamInfer":
+                call = channel.stream_stream(path)(refused for _ in range(count))
+                assert sum([1 async for _ in call]) == count
+            else:
+                asked = [channel.unary_unary(path)(refused) for _ in range(count)]
+                assert all([await each.code() is not grpc.StatusCode.OK for each in asked])
+            took = time.monotonic() - began
+        await server.stop(0)
+        await door.upstream.close()
+        return took
+
+    # All but those of a first second, however fast the machine is.
+    assert asyncio.run(run()) > 0.9 * (count - LEAST_READS * READ_BURST_SECONDS) / LEAST_READS
 
 
 def test_one_address_has_half_of_the_requests(front: Front) -> None:

@@ -95,6 +95,7 @@ class Service:
     async def infer(self, data: bytes, context: Any) -> Any:
         caller = self._who(context)
         with self._door.admitted(caller, len(data)):
+            self._door.admission.taken(_address(context))
             message = grpc_bodies.parsed(service_pb2.ModelInferRequest, data)
             asked = grpc_bodies.inference(message, self._door.prompt_bytes)
             if asked.model != UNARY:
@@ -114,6 +115,7 @@ class Service:
 
         try:
             async for data in messages:
+                await self.turn(context)
                 stay.serve()
                 await room.acquire()
                 task = asyncio.ensure_future(self._one(data, context, writing))
@@ -125,6 +127,11 @@ class Service:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
+
+    async def turn(self, context: Any) -> None:
+        """Wait until the next message of this address is to be read (`Admission.read`)."""
+        if seconds := self._door.admission.read(_address(context)):
+            await asyncio.sleep(seconds)
 
     def _who(self, context: Any) -> Caller:
         """Raises NoKey."""
@@ -149,6 +156,7 @@ class Service:
             try:
                 caller = self._who(context)
                 with self._door.admitted(caller, len(data)):
+                    self._door.admission.taken(_address(context))
                     message = grpc_bodies.parsed(service_pb2.ModelInferRequest, data)
                     identity = message.id[:MOST_ID]
                     asked = grpc_bodies.inference(message, self._door.prompt_bytes)
@@ -202,6 +210,7 @@ def _handlers(service: Service) -> grpc.GenericRpcHandler:
             try:
                 async with _stay(calls, _address(context)) as stay:
                     data = await _first(messages, seconds)
+                    await service.turn(context)
                     stay.serve()
                     return bytes((await act(data, context)).SerializeToString())
             except Exception as problem:
