@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,7 @@ from covey.front.openai.marks import Marks
 from covey.front.openai.said import Reader, Said
 from covey.front.openai.thinking import Hidden, Thinking, Thoughts
 from covey.front.openai.thinking import known as thinking_of
-from covey.front.openai.tools import Tools, taken
+from covey.front.openai.tools import Function, Tools, taken
 from covey.tokenization import load_tokenizer
 from covey_client.chat import Template
 from covey_client.errors import InvalidRequest
@@ -525,3 +526,17 @@ def test_what_would_be_gigabytes_of_rules_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="without descriptions"):
         wanted({"type": "object", "properties": {f"p{place}": {"type": "string"} for place in range(5000)}})
     wanted({"type": "object", "properties": {"p": {"type": "string", "description": "x" * 200_000}}})
+
+
+def test_properties_that_refer_to_the_same_take_little_more_time_than_one() -> None:
+    choices = {f"d{at}": {"anyOf": [{"$ref": f"#/$defs/d{at + 1}"}] * 8} for at in range(pairs.DEEPEST)}
+    choices[f"d{pairs.DEEPEST}"] = {"type": "integer"}
+
+    def seconds(properties: int) -> float:
+        own = {f"p{at}": {"$ref": "#/$defs/d0"} for at in range(properties)}
+        function = Function("f", {"$defs": choices, "properties": own}, False)
+        began = time.thread_time()
+        pairs.kinds(function)
+        return time.thread_time() - began
+
+    assert seconds(1500) < 300 * max(seconds(1) for _ in range(5))

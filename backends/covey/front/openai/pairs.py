@@ -10,7 +10,7 @@ Texts stand there as they are, everything else as JSON. A schema says which of t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -40,12 +40,13 @@ class Pairs:
 def rule(function: Function, pairs: Pairs, marks: Marks, how: Mapping[str, Any], values: dict[str, str]) -> str:
     """What holds the arguments of this function in a grammar (`grammar_lark`) that knows a rule `text`. What holds one
     value is a rule in `values`, by its text: many functions have the same ones. `how` says how JSON is written."""
-    parts, required = [], _required(function)
+    parts, required, leaves, size = [], _required(function), Leaves(function), sum(map(len, values))
     for key, schema in _properties(function).items():
-        own = _value(function, schema, pairs, marks, how)
+        own = _value(leaves, schema, pairs, marks, how)
         if own != "text":
+            size += 0 if own in values else len(own)
+            _bound(function, size)
             own = values.setdefault(own, f"value_{len(values)}")
-            _bound(function, values)
         own = f"{marks.terms(pairs.begin + key + pairs.key)} {own}"
         parts.append(own if key in required else f"({own})?")
     if parts or function.schema.get("additionalProperties") is False:
@@ -67,7 +68,8 @@ def text(pairs: Pairs, marks: Marks) -> str:
 
 def kinds(function: Function) -> dict[str, str]:
     """Of each argument, whether its value is a text, JSON, or either."""
-    return {key: _kind(function, schema) for key, schema in _properties(function).items()}
+    leaves = Leaves(function)
+    return {key: _kind(leaves, schema) for key, schema in _properties(function).items()}
 
 
 def decided(value: str) -> str:
@@ -89,8 +91,8 @@ def _required(function: Function) -> frozenset[str]:
     return frozenset(each for each in found if isinstance(each, str)) if isinstance(found, list) else frozenset()
 
 
-def _kind(function: Function, schema: Any) -> str:
-    texts = [_is_text(leaf) for leaf in _leaves(function, schema)]
+def _kind(leaves: Leaves, schema: Any) -> str:
+    texts = [_is_text(leaf) for leaf in leaves.of(schema)]
     if all(each is True for each in texts):
         return TEXT
     return JSON if all(each is False for each in texts) else EITHER
@@ -105,51 +107,62 @@ def _is_text(leaf: Mapping[str, Any]) -> bool | None:
     return None if leaf.get("type") is None else leaf["type"] == "string"
 
 
-def _bound(function: Function, rules: Iterable[str]) -> None:
+def _bound(function: Function, size: int) -> None:
     """Each value repeats the definitions of all: a schema of some kilobytes would make gigabytes."""
-    if sum(map(len, rules)) > MAX_GRAMMAR_BYTES:
+    if size > MAX_GRAMMAR_BYTES:
         allowed = f"parameters that {MAX_GRAMMAR_BYTES} bytes of rules can hold"
         raise InvalidRequest(f"tools: {function.name}: allowed: {allowed}", "tools")
 
 
-def _leaves(function: Function, schema: Any) -> list[dict[str, Any]]:
-    """The schemas that a value fits one of, without references and choices."""
-    found = list(islice(_each(function, schema), MOST_KINDS + 1))
-    return found if len(found) <= MOST_KINDS else [{}]
+class Leaves:
+    """The schemas that a value fits one of, without references and choices, in one function's parameters. What a
+    reference leads to is found once: some kilobytes of properties may all lead to the same hundreds."""
+
+    def __init__(self, function: Function) -> None:
+        self.function = function
+        self._referred: dict[tuple[str, int], list[dict[str, Any]]] = {}
+
+    def of(self, schema: Any) -> list[dict[str, Any]]:
+        found = self._first(schema, 0)
+        return found if len(found) <= MOST_KINDS else [{}]
+
+    def _first(self, schema: Any, depth: int) -> list[dict[str, Any]]:
+        return list(islice(self._each(schema, depth), MOST_KINDS + 1))
+
+    def _each(self, schema: Any, depth: int) -> Iterator[dict[str, Any]]:
+        if not isinstance(schema, dict) or depth > DEEPEST:
+            yield {}
+            return
+        reference = schema.get("$ref")
+        if isinstance(reference, str):
+            if (reference, depth) not in self._referred:
+                self._referred[reference, depth] = self._first(self._resolved(reference), depth + 1)
+            yield from self._referred[reference, depth]
+            return
+        choices = schema.get("anyOf", schema.get("oneOf"))
+        if isinstance(choices, list) and choices:
+            for each in choices:
+                yield from self._each(each, depth + 1)
+        elif isinstance(schema.get("type"), list) and schema["type"] and "enum" not in schema:
+            for kind in schema["type"]:
+                yield {**schema, "type": kind}
+        elif isinstance(schema.get("allOf"), list) and len(schema["allOf"]) == 1:
+            yield from self._each(schema["allOf"][0], depth + 1)
+        else:
+            yield schema
+
+    def _resolved(self, reference: str) -> Any:
+        found: Any = self.function.schema if reference.startswith("#") and len(reference) <= LONGEST else {}
+        for part in reference.removeprefix("#").split("/")[1:]:
+            found = found.get(part.replace("~1", "/").replace("~0", "~"), {}) if isinstance(found, dict) else {}
+        return found
 
 
-def _each(function: Function, schema: Any, depth: int = 0) -> Iterator[dict[str, Any]]:
-    if not isinstance(schema, dict) or depth > DEEPEST:
-        yield {}
-        return
-    reference = schema.get("$ref")
-    if isinstance(reference, str):
-        yield from _each(function, _resolved(function, reference), depth + 1)
-        return
-    choices = schema.get("anyOf", schema.get("oneOf"))
-    if isinstance(choices, list) and choices:
-        for each in choices:
-            yield from _each(function, each, depth + 1)
-    elif isinstance(schema.get("type"), list) and schema["type"] and "enum" not in schema:
-        for kind in schema["type"]:
-            yield {**schema, "type": kind}
-    elif isinstance(schema.get("allOf"), list) and len(schema["allOf"]) == 1:
-        yield from _each(function, schema["allOf"][0], depth + 1)
-    else:
-        yield schema
-
-
-def _resolved(function: Function, reference: str) -> Any:
-    found: Any = function.schema if reference.startswith("#") and len(reference) <= LONGEST else {}
-    for part in reference.removeprefix("#").split("/")[1:]:
-        found = found.get(part.replace("~1", "/").replace("~0", "~"), {}) if isinstance(found, dict) else {}
-    return found
-
-
-def _value(function: Function, schema: Any, pairs: Pairs, marks: Marks, how: Mapping[str, Any]) -> str:
+def _value(leaves: Leaves, schema: Any, pairs: Pairs, marks: Marks, how: Mapping[str, Any]) -> str:
     """What holds one value and its end."""
+    function = leaves.function
     ways, root = [], {key: function.schema[key] for key in ("$defs", "definitions") if key in function.schema}
-    for leaf in _leaves(function, schema):
+    for leaf in leaves.of(schema):
         fixed = leaf.get("enum", [leaf["const"]] if "const" in leaf else None)
         if isinstance(fixed, list) and fixed:
             ways += [marks.terms(each if isinstance(each, str) else json.dumps(each)) for each in fixed if each != ""]
@@ -159,5 +172,5 @@ def _value(function: Function, schema: Any, pairs: Pairs, marks: Marks, how: Map
             if function.strict and (held := [key for key in NOT_HELD if key in leaf]):
                 raise InvalidRequest(f"tools: {function.name}: {held[0]} of a text cannot be held strictly", "tools")
             return "text"
-        _bound(function, ways)
+        _bound(function, sum(map(len, ways)))
     return f"({' | '.join(ways)}) {marks.terms(pairs.end)}"
