@@ -141,6 +141,7 @@ class FrontSettings:
     rate: float = setting(
         100.0, "requests a second of one address; 16 KiB of them weigh as one more", low=0.01, high=1e6
     )
+    tenants: int = setting(8, "that one address without a key may name within answer_seconds", low=1, high=1 << 16)
     read_seconds: float = setting(10.0, "until an HTTP request must be here whole", low=0.1, high=3600.0)
     read_pace: float = setting(
         512.0, "bytes a second with which an HTTP request must come after its first 3 s", low=0, high=1e9

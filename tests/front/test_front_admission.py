@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from covey.front.admission import Admission
+from covey.front.admission import OF_ADDRESS, Admission, Caller
 from covey.front.failures import TooMany, kind, retry_after
 from covey.front.http_calls import Call, Posted
 from covey.profile import FrontSettings
-from covey_client.errors import Overloaded
+from covey_client.errors import InvalidRequest, Overloaded
 
 SETTINGS = FrontSettings(message_bytes=16 << 10, connections=8, requests=4, rate=10.0)
 
@@ -134,3 +134,25 @@ def test_who_has_the_whole_answer_may_ask_again(streams: bool) -> None:
     scope = {"type": "http", "method": "POST", "path": "/", "headers": [], "client": ("a", 1)}
     asyncio.run(Posted(door, answering)(scope, receive, send))
     assert in_flight[-2:] == [1, 0]
+
+
+def test_an_address_is_a_tenant_and_may_name_a_few_others() -> None:
+    clock = Clock()
+    admission = Admission(FrontSettings(tenants=2, answer_seconds=60.0), clock)
+    assert admission.tenant(Caller("a"), "") != admission.tenant(Caller("b"), "")
+    with pytest.raises(InvalidRequest, match="begin with"):
+        admission.tenant(Caller("a"), admission.tenant(Caller("b"), ""))
+    for name in ("gold", "iron", "gold"):
+        assert admission.tenant(Caller("a"), name) == name
+    clock.now = 50.0
+    assert admission.tenant(Caller("a"), "gold") == "gold"
+    clock.now = 59.0
+    with pytest.raises(TooMany, match="more than 2 tenants"):
+        admission.tenant(Caller("a"), "tin")
+    assert admission.tenant(Caller("a"), "").startswith(OF_ADDRESS)
+    assert admission.tenant(Caller("b"), "tin") == "tin"
+    clock.now = 60.0
+    assert admission.tenant(Caller("a"), "tin") == "tin"
+    with pytest.raises(TooMany):
+        admission.tenant(Caller("a"), "iron")
+    assert admission.tenant(Caller("key x", "x"), "") == "x"

@@ -136,6 +136,7 @@ def test_the_client_s_library_finds_the_same_server(front: Front, protocol: Any)
             "stop_words": ["ü"],
             "temperature": 0.5,
             "seed": 9,
+            "tenant": "address 127.0.0.1",
         }
         with pytest.raises(InvalidRequest) as caught:
             client.generate("count 1", top_p=7.0)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from covey.front.failures import NoKey, TooMany
+from covey.front.failures import NoKey, TooMany, refused
 from covey.front.keys import Key, Keys
 from covey.front.rooms import Room
 from covey.profile import FrontSettings
@@ -26,6 +26,7 @@ MOST_CALLERS = 10_000  # whose buckets are known: of more, those that asked long
 # address may have read; those that come sooner wait.
 READS, LEAST_READS, READ_BURST_SECONDS = 2.0, 100.0, 1.0
 OF_KEY = "key "  # no address begins so
+OF_ADDRESS = "address "  # how the tenant of an address without a key is called, and no other
 DRAINING = "the server is draining; no new requests; try again in 5 s"
 DOWN = "the server is starting; try again in 2 s"
 
@@ -50,6 +51,7 @@ class Admission:
         self._reads: OrderedDict[str, float] = OrderedDict()  # address -> when all that it has sent is read
         self._read_seconds = 1.0 / max(LEAST_READS, READS * settings.rate)
         self._keys = Keys(settings.keys) if settings.keys else None
+        self._named: OrderedDict[str, dict[str, float]] = OrderedDict()  # address -> its tenants, and when last
         self.draining = False
 
     def caller(self, address: str, authorization: str) -> Caller:
@@ -62,6 +64,27 @@ class Admission:
             self.charge(address)
             raise
         return Caller(f"{OF_KEY}{tenant}", tenant)
+
+    def tenant(self, caller: Caller, named: str) -> str:
+        """Whose a request is: the owner's of its key; else whose it says, or its address's, so that no stranger takes
+        more than a share. Raises InvalidRequest, or TooMany where an address names more and more of them."""
+        if caller.tenant:
+            if named not in ("", caller.tenant):
+                raise refused("tenant", named, f"{caller.tenant!r}, whose key this is")
+            return caller.tenant
+        if not named:
+            return OF_ADDRESS + caller.name
+        if named.startswith(OF_ADDRESS):
+            raise refused("tenant", named, f"a name that does not begin with {OF_ADDRESS!r}")
+        now, lately, most = self._now(), self._named.pop(caller.name, {}), self._settings.tenants
+        lately = {name: at for name, at in lately.items() if at > now - self._settings.answer_seconds}
+        self._named[caller.name] = lately
+        if len(self._named) > MOST_CALLERS:
+            self._named.popitem(last=False)
+        if named not in lately and len(lately) >= most:
+            raise TooMany(f"more than {most} tenants of one address without a key; try again in 60 s")
+        lately[named] = now
+        return named
 
     @contextmanager
     def request(self, caller: str, size: int) -> Iterator[None]:

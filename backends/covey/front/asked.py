@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from covey.front.failures import NotServed, refused
@@ -71,13 +71,6 @@ class Asked:
         stream = bool(values.pop(STREAM, [False])[0])
         settings = {name: given if field_of(name).many else given[0] for name, given in values.items()}
         return cls(model, prompt[0] if text else prompt, settings, stream, _outputs(outputs), id)
-
-    def of_tenant(self, tenant: str) -> Asked:
-        """The same as asked by the owner of a key, who is that tenant. Raises InvalidRequest."""
-        said = self.settings.get("tenant", "")
-        if said not in ("", tenant):
-            raise refused("tenant", said, f"{tenant!r}, whose key this is")
-        return replace(self, settings={**self.settings, "tenant": tenant})
 
     def request(self, settings: Mapping[str, object]) -> Request:
         """What is sent to `covey`, made of values that have been checked."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from covey.front.admission import DOWN, Admission, Caller
 from covey.front.asked import Asked
@@ -63,8 +64,9 @@ class Door:
             yield
 
     def stream(self, asked: Asked, caller: Caller, seconds: float | None = None) -> AsyncStream:
-        if caller.tenant:
-            asked = asked.of_tenant(caller.tenant)
+        """Raises InvalidRequest or TooMany where it names a tenant that it may not name."""
+        named = self.admission.tenant(caller, str(asked.settings.get("tenant", "")))
+        asked = replace(asked, settings={**asked.settings, "tenant": named})
         most = self.settings.answer_seconds
         return self.upstream.answer(asked, most if seconds is None else min(seconds, most))
 
