@@ -22,7 +22,7 @@ ORDER = [
     {"errors", "types"},
     {
         *("ports", "profile", "clock", "footprint", "private", "admin", "log_rate", "log_about", "guard"),
-        *("worker", "interpreter", "ledger", "wire", "registry", "objectives", "pace", "shares"),
+        *("worker", "interpreter", "ledger", "wire", "registry", "objectives", "pace", "shares", "tenants"),
     },
     {"company", "routing"},
     {"bandits", "kv", "trees", "verify", "text", "tokenization", "vocabulary", "prompts", "model_folder"},

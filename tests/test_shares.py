@@ -11,7 +11,7 @@ import pytest
 from covey.engine import Engine
 from covey.errors import Overloaded
 from covey.scheduler import Scheduler
-from covey.shares import Rules
+from covey.tenants import Rules
 from covey.types import Finish, Request, Sampling
 from tests.fakes import Collector, HashTarget, ManualClock, continuation, request
 from tests.static_planner import StaticPlanner

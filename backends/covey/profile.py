@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_type_hints
 
-from covey import objectives, shares
+from covey import objectives, tenants
 from covey.errors import SettingError
 from covey.registry import DRAFTER_POLICIES, POLICIES
 from covey.types import CUSTOM, JsonDict
@@ -163,14 +163,14 @@ class TenantSettings:
     weights: tuple[str, ...] = setting(
         (),
         "NAME:WEIGHT, a tenant's share where several want more than there is; * is any other tenant, else 1",
-        pattern=shares.ENTRY,
+        pattern=tenants.ENTRY,
     )
     max_running: int = setting(0, "requests of one tenant that run at once; 0: no such limit", low=0, high=4096)
     max_waiting: int = setting(0, "requests of one tenant in the queue; 0: no such limit", low=0, high=1 << 20)
     priorities: tuple[str, ...] = setting(
         ("*:1000",),
         "NAME:HIGHEST, the highest priority that a tenant's requests may have; * is any other tenant, else 0",
-        pattern=shares.ENTRY,
+        pattern=tenants.ENTRY,
     )
 
 

@@ -27,7 +27,8 @@ from covey.active import ActiveRequest
 from covey.errors import Overloaded
 from covey.pace import Pace
 from covey.profile import SchedulerSettings
-from covey.shares import Rules, Shares
+from covey.shares import Shares
+from covey.tenants import Rules
 from covey.types import Ints, Open, Request, TargetWork, Trees
 
 PATIENCE = 10.0  # seconds

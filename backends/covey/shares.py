@@ -10,40 +10,11 @@ Knows no requests, only how many of each tenant there are.
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
 
-ANY = "*"  # stands for every tenant that is not named
-ENTRY = r"[^:]{0,256}:\d+(\.\d+)?"
+from covey.tenants import Rules
+
 QUANTUM = 1024.0  # tokens that tenants may differ by while urgency decides between them
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """The profile's rules about tenants; 0 is no limit."""
-
-    weights: dict[str, float] = field(default_factory=dict)
-    max_running: int = 0
-    max_waiting: int = 0
-
-    @classmethod
-    def read(cls, entries: Iterable[str], max_running: int, max_waiting: int) -> Rules:
-        return cls(numbers(entries), max_running, max_waiting)
-
-    def weight(self, tenant: str) -> float:
-        return self.weights.get(tenant, self.weights.get(ANY, 1.0))
-
-
-def numbers(entries: Iterable[str]) -> dict[str, float]:
-    """`"NAME:NUMBER"` by name."""
-    found = {}
-    for entry in entries:
-        assert re.fullmatch(ENTRY, entry), "the profile's pattern"
-        name, _, number = entry.rpartition(":")
-        found[name] = float(number)
-    return found
 
 
 class Shares:

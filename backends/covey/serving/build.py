@@ -33,8 +33,8 @@ from covey.roster import Roster
 from covey.rounds import RoundRecord
 from covey.scheduler import Scheduler
 from covey.serving.service import Service
-from covey.shares import Rules
 from covey.streaming import Streamer
+from covey.tenants import Rules
 from covey.tokenization import load_tokenizer, tokenizer_digest
 from covey.tritonio.fields import RequestParser
 from covey.tritonio.long_prompts import MOST_GRAMMARS, LongPrompts

@@ -17,7 +17,7 @@ from covey.grammar_verdicts import Verdicts
 from covey.objectives import Classes
 from covey.profile import LimitSettings
 from covey.roster import Roster
-from covey.shares import ANY, numbers
+from covey.tenants import ANY, numbers
 from covey.tokenization import longest_token, token_ids
 from covey.types import Objective, Request, Rule, Sampling, TargetInfo
 from covey_client.wire import (
