@@ -20,7 +20,7 @@ from scipy import stats
 
 from covey.drafters.choosing import Choosing
 from covey.drafters.proposing import Rows, joined, propose_trees
-from covey.drafters.stepper import Call, Visible
+from covey.models.stepper import Call, Visible
 from covey.sampling import rejection
 from covey.sampling.drawing import Context, SettingsTable, draw
 from covey.sampling.noise import Index, Reals, seed_words
@@ -126,7 +126,7 @@ class Batch:
 
 
 class TableStepper:
-    """Implements `covey.drafters.stepper.Stepper` over a table of logits by the last two tokens that each lane
+    """Implements `covey.models.stepper.Stepper` over a table of logits by the last two tokens that each lane
     sees."""
 
     resident_bytes = 0

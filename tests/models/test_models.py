@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(not INTERPRETED, reason="what is here runs as on
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "choose_device", lambda _: torch.device("cuda", 0))
     monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
-    monkeypatch.setattr(models, "why_not", lambda _: "")
+    monkeypatch.setattr("covey.models.device.why_not", lambda _: "")
     monkeypatch.setattr(models, "RECORDED_ROWS", 1)
     sum_in_order(monkeypatch)
 

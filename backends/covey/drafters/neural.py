@@ -26,11 +26,11 @@ from covey.drafters.judging import Piece, TextReader, judged
 from covey.drafters.opening import open_drafter
 from covey.drafters.proposing import Lattice, Rows, joined, propose_trees
 from covey.drafters.sessions import Session
-from covey.drafters.stepper import Call, Stepper
 from covey.grammar import Grammar, Grammars
 from covey.kv.pool import BlockPool
 from covey.kv.sequences import Sequences
 from covey.ledger import Ledger
+from covey.models.stepper import Call, Stepper
 from covey.profile import DrafterSettings
 from covey.sampling.noise import Index
 from covey.sampling.settings import SettingsTable

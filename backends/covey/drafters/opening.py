@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from covey.errors import SettingError, UnsupportedModel
+from covey.models import device as gpu
 from covey.models.identity import files_of, identity
 from covey.models.runtimes import has_gpu
 from covey.profile import DrafterSettings, TargetSettings
 
 if TYPE_CHECKING:
-    from covey.drafters.paged_stepper import PagedStepper
-    from covey.drafters.stepper import Stepper
     from covey.models.opening import Model
+    from covey.models.paged_stepper import PagedStepper
+    from covey.models.stepper import Stepper
     from covey.target.resizing import Whole
 
 log = logging.getLogger("covey.drafter")
@@ -48,9 +49,9 @@ def open_drafter(folder: Path, settings: DrafterSettings, depth: int, *, elastic
 
 
 def _natively(folder: Path, settings: DrafterSettings, elastic: bool) -> Opened:
-    from covey.drafters.paged_stepper import PagedStepper
     from covey.models.native import SMALL, architecture
     from covey.models.native.model import NativeModel, block_bytes, code
+    from covey.models.paged_stepper import PagedStepper
 
     dtype = SMALL if settings.dtype == "auto" else settings.dtype  # no drafter's proposals were worse for it
     one = block_bytes(architecture.read(folder), dtype)
@@ -102,15 +103,7 @@ def _by_torch(folder: Path, settings: DrafterSettings, depth: int, elastic: bool
 
 def torch_stepper(model: Model, depth: int = 0) -> PagedStepper:
     """The stepper of a model that PyTorch runs, ready for chains of up to `depth` on a GPU."""
-    from covey.drafters.paged_stepper import PagedStepper
     from covey.models.model import PagedModel
+    from covey.models.paged_stepper import PagedStepper
 
-    if isinstance(model, PagedModel):
-        return PagedStepper(model)
-    from covey.drafters.device_stepper import DeviceStepper  # kernels: a CPU does without
-    from covey.models.device.model import DeviceModel
-
-    assert isinstance(model, DeviceModel), "native models are opened by `_natively`"
-    stepper = DeviceStepper(model)
-    stepper.record(depth)
-    return stepper
+    return PagedStepper(model) if isinstance(model, PagedModel) else gpu.stepper_of(model, depth)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from covey.drafters.choosing import TINY, Allowed, Choosing
-from covey.drafters.stepper import Drawing, Race, Stepper
 from covey.grammar import Grammar, Words
+from covey.models.stepper import Drawing, Race, Stepper
 from covey.sampling.noise import Index, Purpose, keys, row_words
 from covey.sampling.proposals import propose_rejection, sparse_q
 from covey.sampling.settings import SettingsTable

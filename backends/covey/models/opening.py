@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import torch
 
-from covey.errors import UnsupportedModel
-from covey.models.kernels.ready import why_not
+from covey.models import device as gpu
 from covey.models.loading import choose_device
 from covey.models.model import PagedModel
 
 if TYPE_CHECKING:
-    from covey.models.device.model import DeviceModel
+    from covey.models.device import DeviceModel
 
 Model: TypeAlias = "PagedModel | DeviceModel"
 M = TypeVar("M")
@@ -66,15 +65,8 @@ def _by_kernels(
     built: Callable[[type[DeviceModel]], DeviceModel], device: torch.device, folder: str | Path
 ) -> DeviceModel | None:
     """None, and the reason logged, where they do not run this model."""
-    reason: object = why_not(device)
-    if not reason:
-        from triton.errors import TritonError
-
-        from covey.models.device.model import DeviceModel
-
-        try:
-            return built(DeviceModel)
-        except (UnsupportedModel, TritonError) as error:
-            reason = error
-    log.warning("%s: PyTorch's own kernels run this model, slower than ours would: %s", folder, reason)
+    found = gpu.why_not(device) or gpu.open_model(built)
+    if not isinstance(found, str):
+        return found
+    log.warning("%s: PyTorch's own kernels run this model, slower than ours would: %s", folder, found)
     return None

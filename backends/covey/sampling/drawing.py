@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from covey.models import device as gpu
 from covey.sampling.arrays import Logits, beside, host, log_softmax, numbers, plain, select
 from covey.sampling.noise import Index, Purpose, Reals, best_tokens, keys, race, winners
 from covey.sampling.penalties import Context, penalise
@@ -26,8 +27,6 @@ from covey.types import Floats, Ints
 
 if TYPE_CHECKING:
     import torch
-
-    from covey.models.kernels.draws import DeviceDraw
 
 __all__ = ["Context", "Draws", "Fault", "SettingsTable", "draw", "draw_unpenalised"]
 
@@ -74,9 +73,7 @@ def draw_unpenalised(logits: Logits, table: SettingsTable, settings: Index, posi
 def _draw(given: Logits, work: Logits, table: SettingsTable, settings: Index, positions: Index) -> Draws:
     by_kernels = False
     if not isinstance(work, np.ndarray):
-        from covey.models.kernels.ready import why_not  # PyTorch: a CPU does without
-
-        by_kernels = work.is_cuda and work.dtype.itemsize == 4 and not why_not(work.device)
+        by_kernels = work.is_cuda and work.dtype.itemsize == 4 and not gpu.why_not(work.device)
     return (draw_on_device if by_kernels else draw_on_host)(given, work, table, settings, positions)
 
 
@@ -116,11 +113,9 @@ def draw_on_device(given: Logits, work: Logits, table: SettingsTable, settings: 
 
 
 @lru_cache(maxsize=32)
-def _drawing(_thread: int, rows: int, vocab: int, device: torch.device) -> DeviceDraw:
+def _drawing(_thread: int, rows: int, vocab: int, device: torch.device) -> gpu.DeviceDraw:
     """A thread's own, since it does one draw at a time."""
-    from covey.models.kernels.draws import DeviceDraw  # here: without a GPU its compiler may not be installed
-
-    return DeviceDraw(rows, vocab, device)
+    return gpu.drawing(rows, vocab, device)
 
 
 def find_faults(best_values: Reals) -> Ints:

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from covey.drafters import device_stepper
-from covey.drafters.device_stepper import DeviceStepper
 from covey.drafters.neural import NeuralDrafter
 from covey.drafters.opening import torch_stepper
+from covey.models.device import stepper as device_stepper
 from covey.models.device.model import DeviceModel
+from covey.models.device.stepper import DeviceStepper
 from covey.profile import DrafterSettings
 from covey.types import Sampling
 from tests.drafters.drafting import Sender, Text, hits_of, paths_of, rows_of

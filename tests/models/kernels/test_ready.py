@@ -7,8 +7,8 @@ import sys
 import pytest
 import torch
 
+from covey.models.device import why_not
 from covey.models.kernels import norms
-from covey.models.kernels.ready import why_not
 
 WHERE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from covey.drafters.stepper import Call, Visible
 from covey.models.lanes import Lanes, Pass, Windows
+from covey.models.stepper import Call, Passes, Visible
 from covey.sampling.arrays import host, plain
 from covey.sampling.noise import Index
 from covey.types import Floats, Ints
-
-if TYPE_CHECKING:
-    from covey.target.resizing import Whole
 
 
 class PagedStepper:
     """Any model, on any device; logits come to the host."""
 
-    def __init__(self, model: Whole) -> None:
+    def __init__(self, model: Passes) -> None:
         self._model = model
         self.resident_bytes = 0
 

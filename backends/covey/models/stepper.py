@@ -12,6 +12,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from covey.models.lanes import Pass
+from covey.sampling.arrays import Logits
 from covey.sampling.noise import Index, Reals
 from covey.types import Floats, Ints
 
@@ -36,6 +38,19 @@ class Race:
 
     temperatures: Reals
     words: Ints
+
+
+class Passes(Protocol):
+    """A model, whatever computes it, as a stepper sees it."""
+
+    @property
+    def windows(self) -> bool:
+        """Whether trees are given as windows, not as lanes."""
+        ...
+
+    def forward(self, work: Pass) -> Logits:
+        """Logits of the tokens that `work.out` names, good until the next pass."""
+        ...
 
 
 class Stepper(Protocol):

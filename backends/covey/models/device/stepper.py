@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from covey.drafters.paged_stepper import PagedStepper
-from covey.drafters.stepper import Call, Race
 from covey.models.device.chains import Chains, Steps
 from covey.models.device.model import DeviceModel
 from covey.models.lanes import Lanes, Pass
+from covey.models.paged_stepper import PagedStepper
+from covey.models.stepper import Call, Race
 from covey.sampling.noise import Index
 from covey.types import Floats, Ints
 
@@ -21,6 +21,7 @@ class DeviceStepper(PagedStepper):
 
     def __init__(self, model: DeviceModel) -> None:
         super().__init__(model)
+        self._padding_slot = model.padding_slot
         self._chains = Chains(model, ROWS, DEPTH)
 
     def record(self, depth: int) -> None:
@@ -29,7 +30,7 @@ class DeviceStepper(PagedStepper):
         for rows in RECORDED_ROWS:
             for count in (1, 2):
                 at = np.broadcast_to(np.arange(count + depth), (rows, count + depth))
-                unkept = np.full((rows, count + depth), self._model.padding_slot, np.int64)
+                unkept = np.full((rows, count + depth), self._padding_slot, np.int64)
                 zeros = np.zeros(rows, np.int32)
                 for each in range(1, depth + 1):
                     columns = slice(count + each - 1)
